@@ -16,17 +16,16 @@ use burn::tensor::activation::{log_softmax, relu};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, seeded};
 
-/// The number of different digits, 0 to 9, which is also the number of possible sums modulo ten.
+/// The number of digits, 0 to 9, and of their sums modulo ten.
 const DIGITS: usize = 10;
 /// The width of the example's model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
-/// The data that a stage of the example sends to the next one: the activation, and the embedding that skips the middle
-/// stage.
+/// The output of a stage of the example: an activation, and the embedding for the skip connection to the last stage.
 type Hidden = (Tensor<2>, Tensor<2>);
 
-/// Stage 0 of the example, which maps two digits `[batch, 2]` to an activation and a skip connection, `[batch, 2 x
-/// width]` each.
+/// The first stage of the example. It maps two digits `[batch, 2]` to an activation and a skip connection, which are
+/// both `[batch, 2 x width]`.
 #[derive(Module, Debug)]
 struct Encoder {
     digits: Embedding,
@@ -43,7 +42,7 @@ impl Stage for Encoder {
     }
 }
 
-/// Stage 1 of the example, which transforms the activation and passes the skip connection on unchanged.
+/// The second stage of the example. It transforms the activation, and passes the skip connection on unchanged.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,
@@ -58,8 +57,8 @@ impl Stage for Middle {
     }
 }
 
-/// Stage 2 of the example, which adds the activation and the skip connection, and compares the logits with the sums of
-/// digits `[batch]`.
+/// The last stage of the example. It adds the activation and the skip connection, computes logits, and compares them
+/// with the targets `[batch]`.
 #[derive(Module, Debug)]
 struct Classifier {
     logits: Linear,
@@ -77,8 +76,8 @@ impl Stage for Classifier {
 impl LossStage for Classifier {
     type Target = Tensor<1, Int>;
 
-    /// Returns the loss of a micro-batch as a sum over its rows, never a mean: the pipeline divides this sum once, by
-    /// the weight of the whole step.
+    /// Returns the loss of a micro-batch as a sum over its samples, not as a mean. The pipeline divides the sum of all
+    /// micro-batches by the weight of the whole step.
     fn loss(&self, logits: Tensor<2>, target: Tensor<1, Int>) -> Tensor<1> {
         -log_softmax(logits, 1).gather(1, target.unsqueeze_dim(1)).sum()
     }

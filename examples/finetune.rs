@@ -18,21 +18,21 @@ use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
 use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
 
-/// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log of a training.
+/// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
 /// Fine-tunes a language model from a folder of the Hugging Face hub, cut into pipeline stages.
 #[derive(Clone, Parser)]
 struct Flags {
-    /// Folder of the model in the format of the hub: config.json, model.safetensors or its shards, and tokenizer.json
+    /// Folder of a model in the Hugging Face format: config.json, model.safetensors or its shards, and tokenizer.json
     #[arg(long, value_name = "DIR")]
     model: Option<PathBuf>,
     /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     init: Option<PathBuf>,
     /// Text to train on, unless --steps is 0: a text file, a folder of text files, JSON lines with the field `text`, or
-    /// a .json file with rows of tokens, taken in their order. If the model has no tokenizer.json, each byte is a token
+    /// a .json file with arrays of tokens (used in file order). Without tokenizer.json, each byte is a token
     #[arg(long)]
     data: Option<PathBuf>,
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
@@ -50,7 +50,7 @@ struct Flags {
     /// Folder to which the trained model is written, in the format that transformers' from_pretrained reads
     #[arg(help_heading = "Outputs", long, value_name = "DIR")]
     export: Option<PathBuf>,
-    /// JSON file with an array of equally long arrays of tokens, for which logits are computed and written to --out
+    /// JSON file with an array of equally long arrays of tokens. Their logits are computed and written to --out
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json")]
     logits: Option<PathBuf>,
     /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32
@@ -65,10 +65,10 @@ struct Flags {
     /// Temperature with which the continuation is sampled; 0 always takes the likeliest token [default: 0.8]
     #[arg(help_heading = "Outputs", long)]
     temperature: Option<f64>,
-    /// Number of likeliest tokens from which each token of the continuation is drawn [default: all]
+    /// Top-k sampling: each token is drawn from this number of likeliest ones [default: all]
     #[arg(help_heading = "Outputs", long)]
     top_k: Option<usize>,
-    /// Nucleus sampling: tokens are drawn from the fewest likeliest ones with this total probability [default: 1]
+    /// Nucleus sampling: tokens come from the fewest likeliest ones that have this total probability [default: 1]
     #[arg(help_heading = "Outputs", long)]
     top_p: Option<f64>,
     /// Penalty for tokens that the text already has [default: that of generation_config.json, or 1 for none]
@@ -148,7 +148,7 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     Ok(model)
 }
 
-/// Returns the encoding of the tokenizer.json in the model's folder `home`, or one token for each byte without one.
+/// Returns the tokenizer in the model's folder `home`. Without a tokenizer.json, each byte is a token.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     let path = home.join("tokenizer.json");
     if path.symlink_metadata().is_ok() {
@@ -158,7 +158,7 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text of `path`, in the model's tokens, for training; samples must not be longer than the model allows.
+/// Opens the text of `path` for training, as tokens of the model. Samples must not be longer than the model allows.
 fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<TokenData> {
     let settings = TokenSettings {
         encoding,
@@ -177,7 +177,7 @@ fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn E
     Ok(data)
 }
 
-/// Prints the text with which the model continues the prompt, token by token as it is generated.
+/// Prints the model's continuation of the prompt, token by token as it is generated.
 fn continue_text(
     model: &LanguageModel,
     pipeline: &mut Pipeline<Samples, Logits, Tokens>,

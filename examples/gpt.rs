@@ -17,12 +17,11 @@ use stageline_gpt::sample;
 use stageline_gpt::text::Source;
 use stageline_train::{Program, Run};
 
-/// The allocator that counts the memory of every stage on the CPU, for memory estimates and for the log (the JSON-lines
-/// file that a training writes).
+/// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The largest allowed value of the example's flags for the number of blocks, the width and the context length.
+/// The largest number of blocks, width or context length that the example accepts.
 const LARGEST: usize = 65_536;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.
@@ -34,7 +33,7 @@ struct Flags {
     /// Number of transformer blocks of the model
     #[arg(long, default_value_t = 4)]
     layers: usize,
-    /// Width of the model: the number of values in the activation of one token, which is a byte of text
+    /// Width of the model: the number of values per token. A token is one byte of text
     #[arg(long, default_value_t = 128)]
     width: usize,
     /// Length of a sample, in bytes

@@ -14,7 +14,7 @@ use stageline_train::{Data, NoFlags, Program};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
 
-/// A linear layer of the example's network, with a ReLU and a residual connection if both of its widths are equal.
+/// A linear layer of the example's network. If both its widths are equal, it has a ReLU and a residual connection.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -47,7 +47,7 @@ impl LossStage for Layer {
     }
 }
 
-/// The source of training data: points of two spirals. A point's target is the index of its spiral, 0 or 1.
+/// The training data: points of two spirals. The target of a point is the index of its spiral, 0 or 1.
 struct Spirals;
 
 impl Data for Spirals {

@@ -31,7 +31,7 @@ struct Flags {
 /// The time for which each matrix product is repeated in one measurement.
 const TIME: Duration = Duration::from_millis(500);
 
-/// The number of times that every matrix product is measured; the fastest measurement counts.
+/// The number of measurements of every matrix product. The fastest one counts.
 const ROUNDS: usize = 4;
 
 fn main() {
@@ -52,8 +52,8 @@ fn main() {
     println!("all of them: {:.1} GFLOP/s", work as f64 / time);
 }
 
-/// Returns the measured rate of one matrix product, the forward of a linear layer, in GFLOP/s (billions of floating-point
-/// operations a second), where a multiplication and an addition count as two operations.
+/// Returns the measured rate of one matrix product (the forward of a linear layer) in GFLOP/s: billions of
+/// floating-point operations a second. A multiplication and an addition count as two operations.
 fn rate(rows: usize, inner: usize, columns: usize) -> f64 {
     let device = Device::flex();
     let input = Tensor::<2>::random([rows, inner], Distribution::Uniform(-1.0, 1.0), &device);

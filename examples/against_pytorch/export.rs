@@ -9,25 +9,24 @@ use safetensors::tensor::{Dtype, TensorView, serialize_to_file};
 
 use crate::task::Task;
 
-/// A visitor that collects the model's parameters for a safetensors file, each under its path, such as
+/// A visitor that collects the model's parameters for a safetensors file, each with its path, such as
 /// `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
-    /// The names of the nested modules that the visitor visits at the moment, the outermost first.
+    /// The names of the nested modules that are being visited, the outermost first.
     path: Vec<String>,
-    /// The path, the shape and the values (f32, as little-endian bytes) of each collected parameter of the model.
+    /// The path, shape and values (f32, as little-endian bytes) of each collected parameter.
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>,
 }
 
 impl Parameters {
-    /// Adds all parameters of a module to the collected parameters, with `name` as the first part of their paths.
+    /// Collects all parameters of a module. Their paths begin with `name`.
     pub fn add<M: Module>(&mut self, name: &str, module: &M) {
         self.path.push(name.to_owned());
         module.visit(self);
         self.path.pop();
     }
 
-    /// Writes all collected parameters of the model into one safetensors file.
     pub fn write(&self, path: &Path) -> Result<()> {
         let views = self
             .tensors
@@ -53,8 +52,8 @@ impl ModuleVisitor for Parameters {
     }
 }
 
-/// Writes the training batches of all steps as a safetensors file: the tensor `bytes` is `[steps, batch, context + 1]`,
-/// the tensor `mask` is `[steps, batch, context]`.
+/// Writes the training batches of all steps as a safetensors file. The tensor `bytes` is `[steps, batch, context + 1]`,
+/// and the tensor `mask` is `[steps, batch, context]`.
 pub fn tensors(task: &Task, path: &Path) -> Result<()> {
     let (rows, length) = (task.batch_size, task.context);
     let steps = task.bytes.len() / (rows * (length + 1));

@@ -10,19 +10,19 @@ use crate::model::Shape;
 /// Trains a small GPT with masked targets and writes all that PyTorch needs to repeat the training.
 #[derive(Parser)]
 pub struct Flags {
-    /// Folder for all files that PyTorch needs; it is created if it does not exist
+    /// Folder for all files that PyTorch needs. It is created if it does not exist
     #[arg(long)]
     pub folder: PathBuf,
-    /// Number of pipeline stages into which the model is cut
+    /// Number of pipeline stages into which the model is divided
     #[arg(long, default_value_t = 2)]
     pub stages: usize,
-    /// Number of micro-batches (M) into which a batch is cut
+    /// Number of micro-batches (M) into which a batch is divided
     #[arg(long, default_value_t = 4)]
     pub micro_batches: usize,
-    /// Number of samples in a batch, which need not be a multiple of M
+    /// Number of samples in a batch. It need not be a multiple of M
     #[arg(long, default_value_t = 10)]
     pub batch_size: usize,
-    /// Schedule, which is the order of forwards and backwards, such as 1f1b, gpipe or zb-h1
+    /// Schedule (order of forwards and backwards), such as 1f1b, gpipe or zb-h1
     #[arg(long, default_value = "1f1b")]
     pub schedule: String,
     /// Number of optimizer steps
@@ -31,22 +31,22 @@ pub struct Flags {
     /// Number of transformer blocks of the GPT
     #[arg(long, default_value_t = 2)]
     pub layers: usize,
-    /// Width of the model: the number of values in the activation of one token, which is a byte of text
+    /// Width of the model: the number of values per token. A token is one byte of text
     #[arg(long, default_value_t = 64)]
     pub width: usize,
     /// Length of a sample, in bytes
     #[arg(long, default_value_t = 32)]
     pub context: usize,
-    /// Share of targets, from 0 to 1, that are unmasked and count in the loss
+    /// Share of targets that count in the loss (are not masked), from 0 to 1
     #[arg(long, default_value_t = 0.7)]
     pub unmasked: f64,
-    /// Peak learning rate, which is reached at the end of the warm-up
+    /// Peak learning rate, at the end of the warm-up
     #[arg(long, default_value_t = 1e-3)]
     pub learning_rate: f64,
     /// Number of steps of linear warm-up, before a cosine down to a tenth of the peak
     #[arg(long, default_value_t = 10)]
     pub warm_up: usize,
-    /// Global norm to which the gradients of a step are clipped
+    /// Largest global norm of the gradients, to which they are clipped in every step
     #[arg(long, default_value_t = 1.0)]
     pub clip: f64,
     /// Decay rate of the first moment in AdamW
@@ -55,7 +55,7 @@ pub struct Flags {
     /// Decay rate of the second moment in AdamW
     #[arg(long, default_value_t = 0.95)]
     pub beta_2: f32,
-    /// Number that AdamW adds to the denominator of an update, so that it is never 0
+    /// Number that AdamW adds to the denominator of an update to avoid a division by 0
     #[arg(long, default_value_t = 1e-8)]
     pub epsilon: f32,
     /// Weight decay of AdamW, for all parameters
@@ -67,12 +67,11 @@ pub struct Flags {
 }
 
 impl Flags {
-    /// Returns the shape of the GPT model that the command-line flags describe.
     pub fn shape(&self) -> Shape {
         Shape { layers: self.layers, width: self.width, context: self.context }
     }
 
-    /// Returns a JSON object with the settings that PyTorch needs to repeat the training.
+    /// Returns the settings that PyTorch needs to repeat the training, as a JSON object.
     pub fn settings(&self) -> Value {
         json!({
             "layers": self.layers,

@@ -66,7 +66,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Returns the schedule of the learning rate: a linear warm-up, and then a cosine down to a tenth of the peak.
+/// Returns the learning rate schedule: a linear warm-up, and then a cosine down to a tenth of the peak.
 fn learning_rate(flags: &Flags) -> Result<WarmupCosine> {
     let peak = flags.learning_rate;
     Ok(WarmupCosine::new(peak, flags.warm_up, flags.steps)?.down_to(peak / 10.0)?)

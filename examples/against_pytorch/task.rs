@@ -11,7 +11,7 @@ use stageline::{LossStage, Stage, Weight};
 use crate::flags::Flags;
 use crate::model::{Bytes, Head, Logits, VOCABULARY};
 
-/// The last layer of the GPT with a loss that counts only the targets whose mask is 1.
+/// The last layer of the GPT. Its loss counts only the targets whose mask is 1.
 #[derive(Module, Debug)]
 pub struct MaskedHead {
     pub head: Head,
@@ -44,20 +44,20 @@ impl LossStage for MaskedHead {
     }
 }
 
-/// The training data for all steps, with which Stageline and PyTorch are compared: random bytes, most of which depend
-/// on the byte before them, and the masks of the targets.
+/// The training data on which Stageline and PyTorch are compared, for all steps: random bytes and the masks of the
+/// targets. Most bytes depend on the byte before them.
 pub struct Task {
     pub batch_size: usize,
     pub context: usize,
-    /// The bytes of all samples of the training, `[steps, batch, context + 1]`.
+    /// The bytes of all samples, `[steps, batch, context + 1]`.
     pub bytes: Vec<u8>,
-    /// The mask of all targets, `[steps, batch, context]`: a target with a 1 counts in the loss, and one with a 0 does
-    /// not.
+    /// The masks of all targets, `[steps, batch, context]`. A target with mask 1 counts in the loss, and one with mask
+    /// 0 does not.
     pub mask: Vec<f32>,
 }
 
 impl Task {
-    /// Draws the bytes and the masks of all training steps from the seed in the flags.
+    /// Draws the bytes and masks of all training steps with the seed in the flags.
     pub fn new(flags: &Flags) -> Self {
         let mut random = ChaCha8Rng::seed_from_u64(flags.seed);
         random.set_stream(u64::from_le_bytes(*b"the task"));

@@ -17,21 +17,19 @@ use config::{Merged, Settings};
 #[path = "../../crates/stageline-train/src/settings/merge.rs"]
 mod config;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
 /// The byte that separates the three parts of a fuzz input: command line, settings file and settings of a resumed run.
 const BORDER: u8 = b'|';
 
-/// The settings of a training, merged from all sources (command line, settings file and checkpoint), in two forms: as
-/// parsed flags, and as a table of settings.
+/// The merged settings of a training in two forms: as parsed flags, and as a table.
 struct Resolved {
     flags: Flags,
     settings: Settings,
 }
 
-/// The command-line flags of the fuzzed program, which imitate those of a training program: they have values of the
-/// same types, and some have the same names.
+/// The command-line flags of the fuzzed program, which are like those of a training program.
 #[derive(Debug, Parser)]
 struct Flags {
     #[command(flatten)]
@@ -48,8 +46,8 @@ struct Flags {
     print_config: bool,
 }
 
-/// The flags of the fuzzed program that are also settings: beside the command line, a settings file, `--set` and a
-/// checkpoint can give their values.
+/// The flags of the fuzzed program that are also settings. A settings file, `--set` and a checkpoint can give their
+/// values, too.
 #[derive(Args, Debug)]
 struct RunFlags {
     #[arg(long)]
@@ -84,8 +82,8 @@ struct RunFlags {
     log: Option<PathBuf>,
 }
 
-/// The names of the settings that a resumed training does not take from its checkpoint: those whose flags are listed in
-/// the help under the heading `Devices`, `Measurement` or `Outputs`.
+/// The names of the settings that a resumed training does not take from its checkpoint. Their flags are under the
+/// headings `Devices`, `Measurement` and `Outputs` of the help.
 const NOT_INHERITED: [&str; 3] = ["verify", "log", "device"];
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -99,11 +97,10 @@ fn schedule(name: &str) -> Result<&'static str, String> {
     ["gpipe", "1f1b"].into_iter().find(|known| *known == name).ok_or(format!("there is no schedule `{name}`"))
 }
 
-/// Merges the three parts of a fuzz input into a training's settings, and asserts that the result is right, or that the
+/// Merges the three parts of a fuzz input into a training's settings. Asserts that the result is right, or that the
 /// error message is not empty.
 ///
-/// The parts are the command line with one flag per line, the settings file, and the settings of the resumed run as
-/// JSON.
+/// The parts are the command line (one flag per line), the settings file, and the settings of the resumed run as JSON.
 pub fn configuration(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -149,28 +146,27 @@ fn merge(arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>)
     Ok(Resolved { flags: Flags::from_arg_matches(&matches)?, settings })
 }
 
-/// Merges the settings file with the text `file` into the default settings, without other command-line flags and
-/// without a checkpoint.
+/// Merges the text `file` of a settings file into the default settings, without other flags and without a checkpoint.
 fn merge_file(file: &str) -> Result<Resolved> {
     merge(&["gpt".into(), "--config=file".into()], None, Some(file))
 }
 
-/// Returns the default value of every setting of the fuzzed program.
+/// Returns the default values of all settings of the fuzzed program.
 fn default() -> &'static Settings {
     static DEFAULT: OnceLock<Settings> = OnceLock::new();
     DEFAULT.get_or_init(|| merge(&["gpt".into()], None, None).expect("nothing is wrong").settings)
 }
 
-/// Returns the names of all settings of the fuzzed program, read from clap's definition of the flags rather than
-/// through the code under test.
+/// Returns the names of all settings of the fuzzed program. They are read from the definition of its flags, and not
+/// with the tested code.
 fn names() -> &'static BTreeSet<String> {
     static NAMES: OnceLock<BTreeSet<String>> = OnceLock::new();
     let command = || RunFlags::augment_args(clap::Command::new("gpt"));
     NAMES.get_or_init(|| command().get_arguments().map(|flag| flag.get_id().to_string()).collect())
 }
 
-/// Asserts that a settings file whose only entry is `name = value` changes only the setting of that name, and that the
-/// error for an unknown name contains the name.
+/// Asserts that a settings file with the single entry `name = value` changes only that setting. The error for an
+/// unknown name must contain the name.
 fn assert_file_setting(name: &str, value: &toml::Value) {
     let text = toml::to_string(&BTreeMap::from([(name, value)])).expect("it was read");
     let unknown = format!("there is no setting `{name}`");
@@ -191,8 +187,8 @@ fn assert_file_setting(name: &str, value: &toml::Value) {
     }
 }
 
-/// Asserts that a resumed run without command-line flags and settings file takes only inheritable settings from its
-/// checkpoint's settings `before`, and that all other settings and flags keep their defaults.
+/// Asserts that a resumed run takes only inheritable settings from `before`, the settings in its checkpoint. Without
+/// flags and a settings file, all other settings must keep their defaults.
 fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
     // A command line may lack even the program's name.
@@ -212,7 +208,7 @@ fn assert_inherited(before: &Settings) {
     assert_eq!((config, set.len(), resume, stop_after, print_config), (None, 0, None, None, false));
 }
 
-/// Asserts that every setting whose name is not in the list `names` has its default value.
+/// Asserts that every setting that is not in `names` has its default value.
 fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     let default = &default().0;
     let now = &resolved.settings.0;
@@ -221,8 +217,8 @@ fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     }
 }
 
-/// Asserts that settings which are printed as a settings file and read again are the same settings and flags, and that
-/// a resumed run inherits them.
+/// Asserts that settings, written as a settings file and read again, stay the same, and that a resumed run inherits
+/// them.
 fn assert_round_trips(resolved: &Resolved) {
     let text = resolved.settings.to_toml().expect("settings are numbers and texts");
     let printed = merge_file(&text).expect("it was taken before");
@@ -238,8 +234,8 @@ fn assert_round_trips(resolved: &Resolved) {
     }
 }
 
-/// Asserts that each setting has the value of the strongest source that sets it: command-line flags and `--set`
-/// first, then the settings file, then the settings of the resumed run.
+/// Asserts that each setting has the value of its first source in this order: command-line flags and `--set`, the
+/// settings file, and the settings of the resumed run.
 fn assert_precedence(resolved: &Resolved, arguments: &[OsString], resumed: Option<&Settings>, file: Option<&str>) {
     let given = Flags::command().args_override_self(true).get_matches_from(arguments);
     let file = file.filter(|_| resolved.flags.config.is_some()).unwrap_or_default();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 1_024;
 /// The largest number of text files that a fuzz input describes.
 const FILES: usize = 8;
@@ -19,12 +19,11 @@ const MAX_FILES: [usize; 6] = [16_384, 0, 1, 2, 3, usize::MAX];
 const FRACTIONS: [f64; 8] = [0.1, 0.0, 0.5, 0.999_999, 1.0, -0.1, f64::NAN, f64::MIN_POSITIVE];
 const WINDOWS: [usize; 6] = [4, 0, 1, 2, 65, usize::MAX];
 
-/// Opens the corpus of training text that the fuzz input `bytes` describes. Asserts that its texts, the windows (short
-/// pieces of text) that a sampler chooses from them, and its errors are right.
+/// Opens the corpus of training text that a fuzz input describes. Asserts that its texts, the windows (short pieces of
+/// text) that a sampler chooses from them, and its errors are right.
 ///
-/// The first six bytes choose, in this order: the seed, the limit on bytes, the limit on files, the share that is held
-/// out, the length of a window, and the way in which a file is changed afterwards. The rest is the contents of the
-/// files.
+/// The first six bytes choose the settings, in this order: seed, limit on bytes, limit on files, held-out share, window
+/// length, and later change of a file. The rest is the contents of the files.
 pub fn corpus(bytes: &[u8]) {
     let Some((&[seed, max_bytes, max_files, fraction, window, change], contents)) = bytes.split_first_chunk() else {
         return;
@@ -66,13 +65,13 @@ pub fn corpus(bytes: &[u8]) {
     }
 }
 
-/// Returns the element of `list` that the digit `byte` selects: its index is the value of the digit, modulo the length
-/// of the list. Bytes that are no digits also select an element.
+/// Returns the element of `list` at the index given by the digit `byte`, modulo the length of the list. A byte that is
+/// no digit also selects an element.
 fn digit<T>(list: &[T], byte: u8) -> &T {
     &list[usize::from(byte.wrapping_sub(b'0')) % list.len()]
 }
 
-/// Returns the path of the corpus's text file with the index `i`: some files have an extension, and some are in nested
+/// Returns the path of the corpus's text file with the index `i`. Some files have an extension, and some are in nested
 /// folders.
 fn path(root: &Path, i: usize) -> PathBuf {
     root.join(match i % 4 {
@@ -83,8 +82,8 @@ fn path(root: &Path, i: usize) -> PathBuf {
     })
 }
 
-/// Opens a corpus of text files, and asserts that this succeeds if the options are in range and at least one file is
-/// not empty, and that it returns the right error otherwise. Returns `None` if the corpus does not open.
+/// Opens a corpus of text files. Asserts that this succeeds if the options are in range and a file is not empty, and
+/// that it otherwise gives the right error. Returns `None` if the corpus does not open.
 fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Corpus> {
     let in_range = options.max_bytes > 0 && options.max_files > 0 && (0.0..1.0).contains(&options.validation_fraction);
     let empty = contents.iter().all(|contents| contents.is_empty());
@@ -99,15 +98,13 @@ fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Co
     }
 }
 
-/// Reads all bytes of a training or held-out text.
 fn whole(text: &Text) -> Result<Vec<u8>, CorpusError> {
     let mut bytes = vec![0; text.len() as usize];
     text.read(0, &mut bytes)?;
     Ok(bytes)
 }
 
-/// Reads all bytes of a training or held-out text; returns `None` if one of its files has changed since the corpus was
-/// opened.
+/// Reads all bytes of a text. Returns `None` if one of its files has changed since the corpus was opened.
 fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     match whole(text) {
         Ok(bytes) => Some(bytes),
@@ -117,7 +114,7 @@ fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
 }
 
 /// Asserts that the training text and the validation text together have the bytes of the corpus's files, up to the
-/// limits that the options set.
+/// limits in the options.
 fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]], options: &CorpusOptions) {
     let [train, validation] = texts;
     assert!(!train.is_empty());
@@ -142,8 +139,7 @@ fn assert_complete(texts: &[&Text; 2], wholes: &[Vec<u8>; 2], contents: &[&[u8]]
     assert!((0.0..=8.0).contains(&entropy));
 }
 
-/// Asserts that the windows of text which a sampler chooses lie inside the text, and that reading the windows gives the
-/// text's bytes.
+/// Asserts that the windows that a sampler chooses lie inside the text, and that reading them gives the text's bytes.
 fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     let sampler = match Sampler::new(text.len(), window, step) {
         Ok(sampler) => sampler,
@@ -161,8 +157,8 @@ fn assert_windows(text: &Text, whole: &[u8], window: usize, step: u64) {
     }
 }
 
-/// Changes a file of the corpus in one of five ways, which the digit `change` selects: not at all, cut in half, made
-/// longer, removed, or replaced by a folder. Returns true if the file was not empty and has changed.
+/// Changes a file in the way that the digit `change` selects: not at all, cut in half, made longer, removed, or
+/// replaced by a folder. Returns true if the file was not empty and has changed.
 fn changed(path: &Path, change: u8) -> bool {
     let length = fs::metadata(path).expect("it is there").len();
     let file = File::options().write(true).open(path).expect("it is there");

@@ -9,13 +9,13 @@ use stageline_hub::ModelFolder;
 use stageline_models::{LanguageModel, ModelError};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";
 const WEIGHTS: &str = "model.safetensors";
 
-/// The valid configurations of the two supported model families, a GPT-2 and a Llama, each with one block.
+/// The valid configurations of a GPT-2 and a Llama, each with one block.
 const CONFIGS: [&str; 2] = [
     r#"{"model_type": "gpt2", "vocab_size": 3, "n_embd": 2, "n_layer": 1, "n_head": 1,
 "n_positions": 4, "n_inner": 2}"#,
@@ -23,7 +23,7 @@ const CONFIGS: [&str; 2] = [
 "num_attention_heads": 1, "num_key_value_heads": 1, "max_position_embeddings": 8, "tie_word_embeddings": true}"#,
 ];
 
-/// The valid headers of the weights files of the two models in [`CONFIGS`], a GPT-2 and a Llama.
+/// The valid headers of the weights files of a GPT-2 and a Llama.
 const HEADERS: [&str; 2] = [
     r#"{"transformer.wte.weight":{"dtype":"F32","shape":[3,2],"data_offsets":[0,24]},
 "transformer.wpe.weight":{"dtype":"F32","shape":[4,2],"data_offsets":[24,56]},
@@ -54,12 +54,11 @@ const HEADERS: [&str; 2] = [
 "model.norm.weight":{"dtype":"F32","shape":[2],"data_offsets":[200,208]}}"#,
 ];
 
-/// Opens the language model that a fuzz input describes, and asserts that the model is complete or that the error is
-/// safe to print.
+/// Opens the language model that a fuzz input describes. Asserts that the model is complete, or that the error is safe
+/// to print.
 ///
-/// The first byte chooses what the rest replaces: 0 for the configuration of a GPT-2, 1 for that of a Llama, and 2 and
-/// 3 for the headers of their weights. After the header, a weights file has as many zero bytes as the header describes,
-/// up to a limit.
+/// The first byte chooses what the rest of the input replaces: 0 for the configuration of a GPT-2, 1 for that of a
+/// Llama, and 2 and 3 for the headers of their weights files. The data in a weights file are zeros.
 pub fn language_model(bytes: &[u8]) {
     match opened(bytes) {
         Some((root, Ok(model))) => assert_complete(&model, root.path()),
@@ -68,8 +67,8 @@ pub fn language_model(bytes: &[u8]) {
     }
 }
 
-/// Opens the language model that a fuzz input describes. Returns the model's folder and the result, or `None` if the
-/// input is empty or too long.
+/// Opens the language model that a fuzz input describes. Returns the model's folder and the result. Returns `None` if
+/// the input is empty or too long.
 pub fn opened(bytes: &[u8]) -> Option<(TempDir, Result<LanguageModel, ModelError>)> {
     let (&part, contents) = bytes.split_first().filter(|_| bytes.len() <= LIMIT)?;
     let part = part.wrapping_sub(b'0') % 4;
@@ -87,8 +86,8 @@ pub fn opened(bytes: &[u8]) -> Option<(TempDir, Result<LanguageModel, ModelError
     Some((root, model))
 }
 
-/// Returns the bytes of a weights file: the length of the given header, the header, and as many zero bytes as the
-/// header describes, up to a limit.
+/// Returns the bytes of a weights file with the given header. Its data are as many zeros as the header describes, up to
+/// a limit.
 fn weights(header: &[u8]) -> Vec<u8> {
     let parsed: Value = serde_json::from_slice(header).unwrap_or_default();
     let ends = parsed.as_object().into_iter().flatten().filter_map(|(_, tensor)| tensor["data_offsets"][1].as_u64());
@@ -96,8 +95,8 @@ fn weights(header: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, vec![0; length].as_slice()].concat()
 }
 
-/// Asserts that the folder of a language model which was opened has a tensor for every parameter of the model, and that
-/// the values of these tensors can be read.
+/// Asserts that a language model's folder has a tensor for every parameter of the model, and that the tensors' values
+/// can be read.
 fn assert_complete(model: &LanguageModel, root: &Path) {
     let folder = ModelFolder::open(root).expect("the model was opened");
     let tensors = model.tensors();
@@ -110,8 +109,8 @@ fn assert_complete(model: &LanguageModel, root: &Path) {
     }
 }
 
-/// Asserts that the messages of an error about a model are short, name the file, and have no characters that a terminal
-/// executes.
+/// Asserts that the messages of an error about a model are short, name a file of the model, and have no control
+/// characters.
 fn assert_shown(error: &ModelError) {
     for text in [error.to_string(), format!("{error:?}")] {
         assert!(text.len() <= ModelError::MOST_BYTES, "{} bytes: {text}", text.len());

@@ -13,38 +13,39 @@ use stageline_checkpoint::{
 };
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
 const MANIFEST: &str = "manifest.json";
 const INDEX: &str = "model.safetensors.index.json";
-/// The name of the checkpoint's tensor file that a fuzz input replaces. The file has optimizer state, because a file of
+/// The name of the checkpoint's tensor file that a fuzz input replaces. It has optimizer state, because a file with
 /// parameters would have to agree with the index.
 const TENSORS: &str = "optimizer/head.safetensors";
 const OLDER: &str = "000001-step-1";
 const LATEST: &str = "000002-step-7";
 
-/// The byte in a fuzz input that separates a manifest from its tensors, and the header of a tensor file from its data.
+/// The byte that separates two parts of a fuzz input: a manifest from its tensor file, or a tensor file's header from
+/// its data.
 const BORDER: u8 = b'|';
-/// The placeholder in a fuzz input's manifest for the size of the tensor file in bytes.
+/// The placeholder in a fuzz input for the size in bytes of the tensor file.
 const BYTES: &str = "?bytes";
-/// The placeholder in a fuzz input's manifest for the SHA-256 of the tensor file.
+/// The placeholder in a fuzz input for the SHA-256 of the tensor file.
 const SHA256: &str = "?sha256";
 
-/// The text before the digits of a checkpoint manifest's seal, which is the SHA-256 of the manifest.
+/// The text before the digits of a manifest's seal (its SHA-256).
 const BEFORE: &str = ",\n  \"sha256\": \"";
-/// The text after the digits of a checkpoint manifest's seal, which is the SHA-256 of the manifest.
+/// The text after the digits of a manifest's seal (its SHA-256).
 const AFTER: &str = "\"\n}\n";
 
-/// The files of a checkpoint: the contents of each file, by the file's name.
+/// The contents of a checkpoint's files, by the files' names.
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// Opens and reads the checkpoint that a fuzz input describes, and asserts that what is read is right, or that the
-/// error names the damaged file.
+/// Opens and reads the checkpoint that a fuzz input describes. Asserts that the result is right, or that the error
+/// names the damaged file.
 ///
-/// The first byte chooses the meaning of the rest: 0 for a manifest as it is, 1 for a manifest that gets a valid seal,
-/// with or without tensors after it, 2 for a tensor file, or 3 for an index. For 2 and 3 the manifest gets the right
-/// size and hash of the replaced file. All other files are undamaged.
+/// The first byte chooses the meaning of the rest. It is 0 for a manifest, 1 for a manifest that gets a valid seal, 2
+/// for a tensor file, and 3 for an index. With 1, a tensor file may follow the manifest. With 2 and 3, the manifest
+/// gets the right size and hash of the replaced file. All other files are undamaged.
 pub fn manifest(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let mut files = sound().clone();
@@ -77,12 +78,11 @@ pub fn manifest(bytes: &[u8]) {
     }
 }
 
-/// Creates a temporary folder, in memory if the system has `/dev/shm`.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// Returns the files of an undamaged checkpoint whose tensors have many element types and shapes.
+/// Returns the files of an undamaged checkpoint, whose tensors have many element types and shapes.
 fn sound() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -127,21 +127,21 @@ fn sha256(bytes: &[u8]) -> String {
     Sha256::digest(bytes).iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Returns the text of a JSON object with a valid seal (the SHA-256 of the text) added as its last field.
+/// Returns a JSON object as text with a seal, its SHA-256, added as the last field.
 fn sealed(object: &[u8]) -> Vec<u8> {
     let object = object.trim_ascii_end();
     let body = object.strip_suffix(b"}").unwrap_or(object).trim_ascii_end();
     [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat()
 }
 
-/// Whether the text of a checkpoint's manifest ends with a valid seal (the manifest's SHA-256).
+/// Whether a manifest ends with a valid seal (its SHA-256).
 fn is_sealed(manifest: &[u8]) -> bool {
     let body = manifest.len().checked_sub(BEFORE.len() + 64 + AFTER.len()).map(|length| &manifest[..length]);
     body.is_some_and(|body| [body, BEFORE.as_bytes(), sha256(body).as_bytes(), AFTER.as_bytes()].concat() == manifest)
 }
 
-/// Returns a tensor file made from `contents`, where a separator byte divides the header from the data; the right
-/// header length is added. Contents without a separator byte are returned unchanged.
+/// Returns a tensor file made from `contents`, in which a separator byte divides the header from the data. The right
+/// header length is added. Without a separator byte, `contents` are returned unchanged.
 fn tensors(contents: &[u8]) -> Vec<u8> {
     match contents.iter().position(|&byte| byte == BORDER) {
         Some(length) => [&(length as u64).to_le_bytes(), &contents[..length], &contents[length + 1..]].concat(),
@@ -149,8 +149,8 @@ fn tensors(contents: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Replaces the checkpoint's manifest in `files` by the manifest in `contents`, to which it adds a valid seal
-/// (SHA-256). If `contents` has a separator byte, the bytes after it replace the checkpoint's tensor file.
+/// Replaces the manifest in `files` by the manifest in `contents` with a valid seal (its SHA-256). Bytes after a
+/// separator byte replace the tensor file.
 fn seal(files: &mut Files, contents: &[u8]) {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     let object = parts.next().unwrap_or_default();
@@ -165,7 +165,7 @@ fn seal(files: &mut Files, contents: &[u8]) {
     files.insert(MANIFEST.to_owned(), sealed(&object));
 }
 
-/// Replaces a file of the checkpoint in `files`, and also that file's size and hash in the manifest.
+/// Replaces a file of the checkpoint in `files`, and the file's size and hash in the manifest.
 fn replace(files: &mut Files, name: &str, contents: &[u8]) {
     let entry = |file: &[u8]| format!("\"bytes\": {},\n      \"sha256\": \"{}\"", file.len(), sha256(file));
     let manifest = str::from_utf8(&files[MANIFEST]).expect("it is JSON");
@@ -176,8 +176,8 @@ fn replace(files: &mut Files, name: &str, contents: &[u8]) {
     files.insert(name.to_owned(), contents.to_vec());
 }
 
-/// Asserts that the error of opening a checkpoint is right: it names a file of the latest checkpoint, and an error
-/// about damage also names the older checkpoint.
+/// Asserts that the error of opening a checkpoint names a file of the latest checkpoint. An error about damage must
+/// also name the older checkpoint.
 fn assert_error(error: &CheckpointError, root: &Path, files: &Files) {
     let latest = root.join(LATEST);
     match error {
@@ -197,8 +197,8 @@ fn assert_error(error: &CheckpointError, root: &Path, files: &Files) {
     }
 }
 
-/// Asserts that a checkpoint's accepted manifest has a valid seal (SHA-256), and that the files that the manifest lists
-/// exist and are large enough for their tensors.
+/// Asserts that an accepted manifest has a valid seal (its SHA-256), and that the files that it lists are large enough
+/// for their tensors.
 fn assert_manifest(manifest: &Manifest, files: &Files) {
     assert!(is_sealed(&files[MANIFEST]));
     assert_eq!(manifest.version, 1);
@@ -218,7 +218,7 @@ fn assert_manifest(manifest: &Manifest, files: &Files) {
     }
 }
 
-/// Asserts that a checkpoint that was read has every tensor that its manifest lists, and every byte of its files.
+/// Asserts that a checkpoint has every tensor that its manifest lists, and every byte of its files.
 fn assert_read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     assert!(manifest.files.iter().all(|file| sha256(&files[&file.name]) == file.sha256));
     assert_eq!((checkpoint.progress, &checkpoint.run), (manifest.progress, &manifest.run));
@@ -242,7 +242,7 @@ fn assert_read(checkpoint: &Checkpoint, manifest: &Manifest, files: &Files) {
     }
 }
 
-/// Asserts that a checkpoint which was read can be written again, and is then read back equal.
+/// Asserts that a checkpoint, written again and read back, is the same.
 fn assert_round_trips(checkpoint: &Checkpoint, root: &Path) {
     let mut store = Store::open(root, NonZero::<usize>::MIN).expect("folders can be made");
     let path: PathBuf = match store.save(checkpoint) {

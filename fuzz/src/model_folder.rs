@@ -11,7 +11,7 @@ use serde_json::Value;
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView, Values};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
 const CONFIG: &str = "config.json";
@@ -20,7 +20,7 @@ const INDEX: &str = "model.safetensors.index.json";
 const SINGLE: &str = "model.safetensors";
 const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The byte in a fuzz input that separates the header from the data of a weights file.
+/// The byte that separates the header of a weights file from its data in a fuzz input.
 const BORDER: u8 = b'|';
 
 const CONFIG_TEXT: &str = r#"{"model_type": "llama", "hidden_size": 2}"#;
@@ -37,21 +37,20 @@ const HEADERS: [&str; 2] = [
     r#"{"positions":{"dtype":"I64","shape":[2],"data_offsets":[0,16]},
 "lm_head.weight":{"dtype":"BF16","shape":[1,2],"data_offsets":[16,20]}}"#,
 ];
-/// The data of the two weights files of a valid model folder: the bytes of their tensors, which follow the header in
-/// each file. All values are finite.
+/// The data (the bytes of the tensors) of the two weights files of a valid model folder. All values are finite.
 const DATA: [&[u8]; 2] = [b"\0\0\xc0\x3f\0\0\0\xc0\0\x3c\0\xc0", b"\0\0\0\0\0\0\0\0\x01\0\0\0\0\0\0\0\x80\x3f\x40\xc0"];
 
-/// The files of a model folder: the contents of each file, by the file's name.
+/// The contents of a model folder's files, by the files' names.
 type Files = BTreeMap<&'static str, Vec<u8>>;
 
-/// Opens and reads the model folder that a fuzz input describes. Asserts that the folder's contents are read correctly,
-/// or that the error names the faulty file.
+/// Opens and reads the model folder that a fuzz input describes. Asserts that the contents are read correctly, or that
+/// the error names the faulty file.
 ///
 /// The first byte chooses one file of a valid folder, and the rest of the input replaces this file:
 ///
 /// - 0 for the configuration, and 1 for the index.
 /// - 2 and 3 for the two weights files, and 4 for the weights file of a folder without an index. The rest is the file's
-///   header and data, separated by a border byte. The right header length is added.
+///   header, a separator byte and the data. The right header length is added.
 /// - 5, 6 and 7 for the same files as 2, 3 and 4. The rest is the whole file, header length included.
 pub fn model_folder(bytes: &[u8]) {
     let Some((&part, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
@@ -81,7 +80,7 @@ pub fn model_folder(bytes: &[u8]) {
     }
 }
 
-/// Returns the files of a valid model folder, which has an index of its weights files.
+/// Returns the files of a valid model folder, which has an index.
 fn valid() -> &'static Files {
     static FILES: OnceLock<Files> = OnceLock::new();
     FILES.get_or_init(|| {
@@ -93,7 +92,6 @@ fn valid() -> &'static Files {
     })
 }
 
-/// Writes the given files into a temporary folder, which is in memory if the system has `/dev/shm`.
 fn folder(files: &Files) -> TempDir {
     let root = tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir());
     let root = root.expect("temporary folders can be made");
@@ -103,20 +101,20 @@ fn folder(files: &Files) -> TempDir {
     root
 }
 
-/// Returns a weights file with the given header and data, and with the right header length before them.
+/// Returns a weights file with the given header and data. The right header length is added.
 fn file(header: &[u8], data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header, data].concat()
 }
 
-/// Returns a weights file whose header and data are the parts of `contents` before and after the first separator byte.
-/// Without a separator byte the file has no data.
+/// Returns a weights file made from `contents`, in which a separator byte divides the header from the data. Without a
+/// separator byte, the file has no data.
 fn weights(contents: &[u8]) -> Vec<u8> {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     file(parts.next().unwrap_or_default(), parts.next().unwrap_or_default())
 }
 
-/// Asserts that the messages of an error about a model folder, and of the error's causes, are short, and have no
-/// characters that a terminal executes.
+/// Asserts that the messages of an error about a model folder, and of its causes, are short and have no control
+/// characters.
 fn assert_shown(error: &FolderError) {
     let mut texts = vec![error.to_string(), format!("{error:?}")];
     let mut cause = error.source();
@@ -130,8 +128,7 @@ fn assert_shown(error: &FolderError) {
     }
 }
 
-/// Asserts that the error of a rejected model folder is right: it names the replaced file, or a file that the replaced
-/// index names.
+/// Asserts that the error of a rejected model folder names the replaced file, or a file that the replaced index names.
 fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     let is_index = replaced == INDEX;
     match error {
@@ -153,8 +150,8 @@ fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     }
 }
 
-/// Asserts that a model folder that was opened has its configuration, all tensors of its index, and every byte of its
-/// weights files.
+/// Asserts that an opened model folder has its configuration, all tensors of its index, and every byte of its weights
+/// files.
 fn assert_read(folder: &ModelFolder, files: &Files) {
     let json = |name| serde_json::from_slice::<Value>(&files[name]).expect("it was read");
     assert_eq!(folder.config(), &json(CONFIG));
@@ -185,8 +182,8 @@ fn assert_read(folder: &ModelFolder, files: &Files) {
     assert!(left.values().all(|&bytes| bytes == 0), "{left:?}");
 }
 
-/// Asserts that a tensor of a model folder has as many bytes as its shape and type need, and that a tensor of 16-bit or
-/// 32-bit floats is converted to f32 exactly.
+/// Asserts that a tensor of a model folder has as many bytes as its shape and type need. If it has 16-bit or 32-bit
+/// floats, they must be converted to f32 exactly.
 fn assert_converted(tensor: &TensorView) {
     let elements = tensor.shape.iter().map(|&length| length as u128);
     let elements = if tensor.shape.contains(&0) { 0 } else { elements.product() };
@@ -205,8 +202,7 @@ fn assert_converted(tensor: &TensorView) {
     }
 }
 
-/// Asserts that a model folder that was read can be written with its own layout, and has the same tensors when it is
-/// read again.
+/// Asserts that a model folder, written again with its own layout and read back, has the same tensors.
 fn assert_round_trips(folder: &ModelFolder, files: &Files) {
     let copy = self::folder(&Files::from([(CONFIG, files[CONFIG].clone())]));
     let layout = folder.layout().expect("the folder exists");

@@ -4,11 +4,10 @@ use std::fs;
 use std::panic::catch_unwind;
 use std::path::Path;
 
-/// The largest length in bytes of mutated fuzz inputs; longer inputs are cut to this length.
+/// The largest length in bytes of mutated fuzz inputs. Longer inputs are truncated.
 const LIMIT: usize = 4_096;
 
-/// The separator bytes that divide a fuzz input into pieces, which mutations exchange. They are the separators in the
-/// formats of the seeds (example inputs).
+/// The bytes that separate pieces of a fuzz input. Mutations exchange these pieces.
 const BORDERS: &[u8] = b", |\n";
 
 /// Returns the seeds (example inputs) of a fuzz target: the contents of all files in a folder, in the order of their
@@ -20,8 +19,8 @@ pub fn seeds(folder: &str) -> Vec<Vec<u8>> {
     paths.iter().map(|path| fs::read(path).expect("seeds can be read")).collect()
 }
 
-/// Runs a fuzz target on every seed (example input), and then on `tries` mutated inputs. Each is a random seed with one
-/// to four random changes, such as the insertion of one of `words`. The mutations are the same in every run.
+/// Runs a fuzz target on every seed (example input), and then on `tries` mutated inputs. A mutated input is a random
+/// seed with one to four random changes, such as an inserted word of `words`. The mutations are the same in every run.
 pub fn run(seeds: &[Vec<u8>], words: &[&str], tries: usize, target: fn(&[u8])) {
     for seed in seeds {
         run_one(seed, target);
@@ -42,7 +41,7 @@ fn run_one(input: &[u8], target: fn(&[u8])) {
     assert!(catch_unwind(|| target(input)).is_ok(), "on the input b\"{}\"", input.escape_ascii());
 }
 
-/// Changes a fuzz input in one of eight ways, chosen at random: for example, inserts a byte, or exchanges two pieces.
+/// Changes a fuzz input in one of eight random ways, such as inserting a byte or exchanging two pieces.
 fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dice) {
     let at = dice.below(input.len() + 1);
     let end = input.len().min(at + dice.below(8));
@@ -67,7 +66,7 @@ fn mutate(input: &mut Vec<u8>, seeds: &[Vec<u8>], words: &[&str], dice: &mut Dic
     }
 }
 
-/// Exchanges two random pieces of a fuzz input; separator bytes delimit the pieces.
+/// Exchanges two random pieces of a fuzz input.
 fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
     let mut pieces: Vec<&[u8]> = input.split_inclusive(|byte| BORDERS.contains(byte)).collect();
     if !pieces.is_empty() {
@@ -77,7 +76,7 @@ fn exchange(input: &mut Vec<u8>, dice: &mut Dice) {
     }
 }
 
-/// A random number generator (SplitMix64) for mutations of fuzz inputs, which needs no crate.
+/// A random number generator (SplitMix64) for mutations of fuzz inputs.
 struct Dice(u64);
 
 impl Dice {

@@ -2,12 +2,11 @@
 
 use stageline_schedule::{Checked, Plan, check};
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
-/// Parses a fuzz input as the CSV text of a plan (the list of actions that each worker runs in one step). Checks the
-/// plan at several channel capacities, from 0 to no limit; a capacity is the number of micro-batches that a channel
-/// between two stages can store.
+/// Parses a fuzz input as the CSV text of a plan (the list of actions of each worker in one step). Checks the plan with
+/// several channel capacities, which are numbers of micro-batches that a channel between two stages can store.
 pub fn plan_csv(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -38,11 +37,10 @@ pub fn plan_csv(bytes: &[u8]) {
     }
 }
 
-/// Asserts the properties of a plan (the list of actions that each worker runs in one step) that [`check`] has
-/// accepted:
+/// Asserts the properties of a plan that [`check`] has accepted. A plan is the list of actions of each worker in one
+/// step.
 ///
-/// - `check` also accepts the plan at the least channel capacity that it reports, and rejects the plan at a capacity
-///   that is smaller by one.
+/// - `check` also accepts the plan at the least channel capacity that it reports, but not at a capacity smaller by one.
 /// - The plan's CSV text with sends and receives is parsed as the same plan.
 /// - The plan has two transfers for each micro-batch and boundary between stages.
 /// - The plan has at least two actions for each micro-batch and stage.

@@ -2,9 +2,8 @@
 
 use stageline_schedule::{Action, Instruction, Plan};
 
-/// Parses every word of a fuzz input as an action and as an instruction (an action, a send or a receive) of a
-/// pipeline's plan. Then makes a plan in which each line of the input is one worker's list of actions, and asserts its
-/// properties.
+/// Parses every word of a fuzz input as an action and as an instruction (an action, a send or a receive) of a plan.
+/// Then makes a plan in which each line is one worker's list of actions, and asserts its properties.
 pub fn plan_text(bytes: &[u8]) {
     let text = String::from_utf8_lossy(bytes);
     let rows: Vec<Vec<Action>> = text.lines().map(|line| line.split(' ').filter_map(word).collect()).collect();
@@ -22,9 +21,9 @@ pub fn plan_text(bytes: &[u8]) {
     }
 }
 
-/// Parses one word of a pipeline's plan, and returns it if it is an action. Asserts that the text of a parsed
-/// instruction is parsed as the same instruction. For any other word, asserts that the error message is short plain
-/// text, and that it contains the word if the word is short plain text too.
+/// Parses one word of a plan, and returns it if it is an action. Asserts that the text of a parsed instruction gives
+/// the same instruction. For any other word, the error message must be short plain text, which contains the word if the
+/// word is such a text.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

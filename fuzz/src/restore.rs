@@ -14,10 +14,10 @@ use stageline::{Batch, DynamicLossScale, LossStage, Pipeline, PipelineBuilder, S
 
 const WIDTH: usize = 4;
 
-/// The limit on the length, in bytes, of the error message for a rejected checkpoint; every message must be shorter.
+/// The limit in bytes on the error message for a rejected checkpoint.
 const LONGEST: usize = 4_096;
 
-/// Names for tensors that no model has; some have characters that must not reach a terminal.
+/// Names for tensors that no model has. Some have characters that must not reach a terminal.
 const NAMES: [&str; 8] = ["\u{1b}[2J", "a\nb", "\u{202e}txt", "\u{9b}31m", "", "/", "a/b/c", "stateless"];
 
 const NUMBERS: [u64; 8] = [0, 1, 2, 3, 1 << 31, 1 << 53, u64::MAX - 1, u64::MAX];
@@ -26,8 +26,7 @@ const SCALES: [f64; 8] = [65536.0, 0.0, -1.0, f64::NAN, f64::INFINITY, 1e-300, 1
 
 const DTYPES: [Dtype; 5] = [Dtype::F64, Dtype::I64, Dtype::BOOL, Dtype::F8_E4M3, Dtype::U64];
 
-/// The first stage of the model that the fuzz target restores from checkpoints: a linear layer followed by tanh, from
-/// `[rows, WIDTH]` to the same shape.
+/// The first stage of the fuzz target's model: a linear layer and tanh. Input and output are `[rows, WIDTH]`.
 #[derive(Module, Debug)]
 struct Layer {
     linear: Linear,
@@ -42,8 +41,7 @@ impl Stage for Layer {
     }
 }
 
-/// The last stage of the model that the fuzz target restores from checkpoints: a linear layer whose loss is the sum of
-/// its squared outputs.
+/// The last stage of the fuzz target's model: a linear layer. The loss is the sum of its squared outputs.
 #[derive(Module, Debug)]
 struct Last {
     linear: Linear,
@@ -84,7 +82,7 @@ fn batch() -> Batch<Tensor<2>, Tensor<1>> {
     Batch::new(Tensor::ones([4, WIDTH], &device), Tensor::ones([4], &device))
 }
 
-/// Returns an undamaged checkpoint of the fuzz target's model, taken after two training steps.
+/// Returns an undamaged checkpoint of the fuzz target's model after two training steps.
 fn sound() -> &'static Checkpoint {
     static CHECKPOINT: OnceLock<Checkpoint> = OnceLock::new();
     CHECKPOINT.get_or_init(|| {
@@ -94,8 +92,8 @@ fn sound() -> &'static Checkpoint {
     })
 }
 
-/// Makes one change to the checkpoint, which the next few bytes of the fuzz input select. Returns `None` if no change
-/// was made, because no bytes or no tensors are left.
+/// Makes the change to the checkpoint that the next bytes of a fuzz input select. Returns `None` without a change, if
+/// no bytes or no tensors are left.
 fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> Option<()> {
     let mut next = |bound: usize| bytes.next().map(|byte| usize::from(byte) % bound.max(1));
     let tensors = if next(3)? == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };
@@ -127,8 +125,8 @@ fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> 
     Some(())
 }
 
-/// Restores a pipeline from a checkpoint with the changes that the fuzz input `bytes` describes, and returns whether
-/// the pipeline accepted the checkpoint.
+/// Restores a pipeline from a checkpoint with the changes that a fuzz input describes. Returns whether the pipeline
+/// accepted the checkpoint.
 pub fn restore(bytes: &[u8]) -> bool {
     let mut checkpoint = sound().clone();
     let mut bytes = bytes.iter().copied();

@@ -8,11 +8,11 @@ use sha2::{Digest, Sha256};
 use stageline_data::{TokenError, TokenFile};
 use tempfile::TempDir;
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
-/// The byte that separates the header, the tokens and the ends of the documents in a fuzz input's description of a
-/// token file.
+/// The byte that separates the parts of a token file in a fuzz input: the header, the tokens and the ends of the
+/// documents.
 const BORDER: u8 = b'|';
 
 const MAGIC: &[u8; 8] = b"stagetok";
@@ -20,38 +20,34 @@ const MAGIC: &[u8; 8] = b"stagetok";
 const HEADER: usize = 104;
 /// The length of a token file's checksum (a SHA-256) in bytes.
 const HASH: usize = 32;
-/// The smallest number of documents in a token file for which whole documents are held out from training.
+/// A token file with at least this number of documents holds out whole documents from training.
 const DOCUMENTS: usize = 20;
 
-/// The limit on the length, in bytes, of an error message about a token file; every message, which includes the path of
-/// the file, must be shorter.
+/// The limit in bytes on an error message about a token file, which contains the file's path.
 const LONGEST: usize = 1_000;
 
-/// The shares of a token file's tokens that the fuzz target asks to hold out from training: some in the allowed range,
-/// and some at and beyond its ends.
+/// The shares of a token file's tokens that the fuzz target holds out from training. Some are in the allowed range, and
+/// some are outside it or at its ends.
 const SHARES: [f64; 9] = [0.1, 0.5, f64::MIN_POSITIVE, 0.999_999, 0.0, 1.0, -0.1, f64::NAN, f64::INFINITY];
 
-/// The contents of a valid token file, parsed by the fuzz target itself. The code under test must read the same
-/// contents.
+/// The contents of a valid token file, parsed by the fuzz target itself. The tested code must read the same contents.
 struct Expected {
     vocabulary: u64,
     tokens: Vec<u32>,
-    /// The ends of the documents in the token file: the number of tokens before the end of each document.
+    /// The ends of the documents in a token file, as numbers of tokens from the file's start.
     ends: Vec<u64>,
-    /// The SHA-256 of the tokens and document ends, in hexadecimal digits. The header of the token file has the same
-    /// hash.
+    /// The SHA-256 of the tokens and document ends in a token file, as hexadecimal digits.
     contents: String,
 }
 
-/// Opens and reads the token file that a fuzz input describes, and asserts that the file is accepted exactly if it is
-/// valid.
+/// Opens and reads the token file that a fuzz input describes. Asserts that a valid file is accepted, and an invalid
+/// one rejected.
 ///
-/// The first byte chooses the meaning of the rest: 0 for the bytes of a whole file, 1 for a description of a file. A
-/// description has three parts, separated by border bytes: the header, the tokens and the ends of the documents. Each
-/// part is a list of numbers, separated by commas. The numbers of the header are the version, the width of a token, the
-/// size of the vocabulary, the number of tokens and the number of documents. A number that is missing in the header
-/// gets the value of a valid file (256 for the vocabulary). The hash and the checksum of a described file are always
-/// right.
+/// The first byte is 0 if the rest is a whole file, and 1 if the rest describes a file. A description has three parts,
+/// separated by `|`: the header, the tokens and the ends of the documents. Each part is a list of numbers, separated by
+/// commas. The numbers of the header are the version, the width of a token, the size of the vocabulary, the number of
+/// tokens and the number of documents. A missing number gets a valid value (256 for the vocabulary). The hash and the
+/// checksum are always right.
 pub fn token_file(bytes: &[u8]) {
     let Some((&form, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
     let file = match form.wrapping_sub(b'0') % 2 {
@@ -76,17 +72,16 @@ pub fn token_file(bytes: &[u8]) {
     }
 }
 
-/// Creates a temporary folder, in memory if the system has `/dev/shm`.
 fn folder() -> TempDir {
     tempfile::tempdir_in("/dev/shm").or_else(|_| tempfile::tempdir()).expect("temporary folders can be made")
 }
 
-/// Returns the number of bytes that one token takes in a token file, given the size of the vocabulary.
+/// Returns the number of bytes of one token in a token file, given the size of the vocabulary.
 fn width(vocabulary: u64) -> usize {
     if vocabulary <= 65_536 { 2 } else { 4 }
 }
 
-/// Builds a token file from a fuzz input, which describes the file's parts, and returns the file's bytes.
+/// Returns the bytes of the token file that a fuzz input describes.
 fn described(description: &[u8]) -> Vec<u8> {
     let description = String::from_utf8_lossy(description);
     let mut parts = description.split(char::from(BORDER));
@@ -117,8 +112,8 @@ fn described(description: &[u8]) -> Vec<u8> {
     [file, tokens_bytes, ends_bytes, checksum.to_vec()].concat()
 }
 
-/// Returns the contents of a token file, or `None` if the file is not valid. Lengths are computed in 128 bits, so that
-/// no length overflows.
+/// Returns the contents of a token file; `None` if the file is not valid. Lengths are computed in 128 bits, so they
+/// cannot overflow.
 fn expected(file: &[u8]) -> Option<Expected> {
     let header = file.get(..HEADER)?;
     let small = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
@@ -144,7 +139,7 @@ fn expected(file: &[u8]) -> Option<Expected> {
     is_complete.then_some(Expected { vocabulary, tokens: tokens_read, ends, contents })
 }
 
-/// Asserts that the message of an error about a token file is short and free of control characters.
+/// Asserts that the message of an error about a token file is short and has no control characters.
 fn assert_shown(error: &TokenError) {
     for text in [error.to_string(), format!("{error:?}")] {
         assert!(!text.is_empty() && text.len() < LONGEST, "{} bytes: {text}", text.len());
@@ -152,7 +147,7 @@ fn assert_shown(error: &TokenError) {
     }
 }
 
-/// Asserts that a token file that was opened has the expected header, tokens and documents.
+/// Asserts that an opened token file has the expected header, tokens and documents.
 fn assert_read(file: &TokenFile, expected: &Expected) {
     let (tokens, ends) = (&expected.tokens, &expected.ends);
     assert_eq!((file.len(), file.documents()), (tokens.len() as u64, ends.len() as u64));
@@ -167,8 +162,8 @@ fn assert_read(file: &TokenFile, expected: &Expected) {
     assert_range(file, expected, file.len()..file.len());
 }
 
-/// Asserts that reading the tokens in a range of positions of a token file returns the expected tokens if all of them
-/// are in the vocabulary, and otherwise an error that the file is damaged.
+/// Asserts that reading a range of a token file returns the expected tokens if all are in the vocabulary. Otherwise it
+/// must return the error that the file is damaged.
 fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     let tokens = &expected.tokens[range.start as usize..range.end as usize];
     let is_known = tokens.iter().all(|&token| u64::from(token) < expected.vocabulary);
@@ -182,9 +177,9 @@ fn assert_range(file: &TokenFile, expected: &Expected, range: Range<u64>) {
     }
 }
 
-/// Asserts that the split of a token file into training and held-out tokens covers all tokens, that neither of the two
-/// parts is empty, and that no document is divided if the file has at least `DOCUMENTS` documents. An error must come
-/// from an invalid share or a file of a single token.
+/// Asserts that the split of a token file into training tokens and held-out tokens covers all tokens, and that neither
+/// part is empty. With at least `DOCUMENTS` documents, no document may be divided. An error must come from an invalid
+/// share or a file of a single token.
 fn assert_split(file: &TokenFile, expected: &Expected, share: f64) {
     let is_share = share > 0.0 && share < 1.0;
     match file.split(share) {

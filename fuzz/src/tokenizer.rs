@@ -4,18 +4,17 @@ use std::fs;
 
 use stageline_data::{Encode, TokenError, Tokenizer};
 
-/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter inputs reach the same code.
+/// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
-/// The limit on the length, in bytes, of an error message about a tokenizer; every message, which includes the path of
-/// the file, must be shorter.
+/// The limit in bytes on an error message about a tokenizer, which contains the file's path.
 const LONGEST: usize = 1_000;
 
-/// The text that every tokenizer of the fuzzer encodes.
+/// The text that every tokenizer of the fuzz target encodes.
 const TEXT: &str = "a stage trains.\n  abcabc \u{e9}\u{5b57}";
 
-/// Opens a fuzz input as a tokenizer, and encodes and decodes a text with it. Asserts that a panic of the tokenizer
-/// library becomes an error that is safe to print, and that encoding the text twice gives the same tokens.
+/// Opens a fuzz input as a tokenizer, and encodes and decodes a text. Asserts that a panic of the tokenizer library
+/// becomes an error that is safe to print, and that two encodings are equal.
 pub fn tokenizer(bytes: &[u8]) {
     if bytes.len() > LIMIT {
         return;
@@ -34,7 +33,7 @@ pub fn tokenizer(bytes: &[u8]) {
     }
 }
 
-/// Asserts that the message of an error about a tokenizer is short, and has no characters that a terminal executes.
+/// Asserts that the message of an error about a tokenizer is short and has no control characters.
 fn assert_shown(error: &TokenError) {
     let text = error.to_string();
     assert!(text.len() < LONGEST, "{} bytes: {text}", text.len());

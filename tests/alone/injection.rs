@@ -28,8 +28,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// The place of an injected panic: the replica, the stage, the activity of the worker, and whether the panic comes at
-/// the activity's beginning or end.
+/// The place of an injected panic: the beginning or the end of an activity of one stage.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     replica: usize,
@@ -45,15 +44,13 @@ enum Moment {
     After,
 }
 
-/// The place where a test wants the next panic; `None` if no panic is due. The tracing span that injects the panic
-/// clears this value.
+/// The place of the next panic that a test injects; `None` if no panic is due. The injection clears this value.
 static WANTED: Mutex<Option<Point>> = Mutex::new(None);
 
-/// The id of the tracing span that injects a panic when a worker leaves the span; 0 if no panic is due.
+/// The id of the tracing span at whose end a panic is injected; 0 if no panic is due.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// The tracing spans that workers have opened for their actions so far; `None` if the running test does not collect the
-/// spans.
+/// The tracing spans of steps and actions so far; `None` if the running test does not collect them.
 static NOTED: Mutex<Option<Vec<Noted>>> = Mutex::new(None);
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -65,21 +62,21 @@ struct Noted {
     waited_us: Option<u64>,
     waited_for: Option<String>,
     step: Option<u64>,
-    /// The figures in the tracing span of a training step, by name: the step's loss, loss weight and bubble.
+    /// The loss, loss weight and bubble in the tracing span of a training step, by name.
     figures: BTreeMap<&'static str, f64>,
 }
 
-/// The number of warnings of a stalled pipeline that the library logged so far in this process.
+/// The number of warnings that pipelines have logged in this process.
 pub static WARNINGS: AtomicU64 = AtomicU64::new(0);
 
-/// Installs the tracing subscriber that injects panics as the only one of this process; later calls do nothing.
+/// Installs this process's only tracing subscriber, which injects panics for tests. Later calls do nothing.
 pub fn listen() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| tracing::subscriber::set_global_default(Saboteur(AtomicU64::new(1))).unwrap());
 }
 
-/// The tracing subscriber of the tests that inject panics: it panics in chosen spans, and collects spans and events.
-/// The field counts the ids of spans.
+/// A tracing subscriber for tests: it panics in chosen spans, and collects spans and events. The value is the id of the
+/// next span.
 struct Saboteur(AtomicU64);
 
 impl Subscriber for Saboteur {
@@ -167,10 +164,10 @@ impl Visit for Noted {
     }
 }
 
-/// The messages that stages of the tested pipelines have logged as warnings so far.
+/// The messages that the stages of the tested pipelines have logged so far.
 static COMPLAINTS: Messages = Messages::new();
 
-/// The fields of a worker's tracing span: replica, stage, action, and the step or rehearsal of the action.
+/// The fields of a worker's tracing span by which a test finds the place of a panic.
 #[derive(Default, PartialEq)]
 struct Seen {
     replica: u64,
@@ -197,8 +194,7 @@ impl Visit for Seen {
     }
 }
 
-/// Returns the configuration of a stage for the tests that inject panics: AdamW with a learning rate that differs in
-/// every step.
+/// Returns the configuration of a stage in the tests that inject panics. The learning rate differs in every step.
 fn falling() -> StageConfig {
     let learning_rate = CosineAnnealingLrSchedulerConfig::new(0.05, 10).init().unwrap();
     StageConfig::new(device(), AdamWConfig::new().init(), learning_rate)
@@ -213,7 +209,7 @@ fn noisy(seed: u64, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2
     chain.loss((layers, error), falling()).micro_batches(micro_batches).cores_per_stage(1)
 }
 
-/// Returns the builder of a pipeline for the tests that inject panics, whose last layer is tied to the first one.
+/// Returns the builder of a pipeline for the tests that inject panics. Its last layer is tied to the first one.
 fn tied(
     seed: u64,
     stages: usize,
@@ -234,16 +230,14 @@ fn batch(step: u64) -> Batch<Tensor<2>, Target> {
 
 type Scheduled = &'static (dyn Schedule + Sync);
 
-/// A training of three steps into which panics are injected: its pipeline, the states of the same training without a
-/// panic, and the places where a panic can be injected.
+/// A training of three steps into which tests inject panics.
 struct Case {
     name: String,
-    /// The function that returns the builder of the training's pipeline, whose parameters depend on the given seed.
+    /// The function that returns the builder of the training's pipeline, given the seed of its parameters.
     build: Box<dyn Fn(u64) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> + Send>,
-    /// The checkpoint after each step of the training when it runs without a panic.
+    /// The checkpoint after each step of a training without a panic.
     undisturbed: Vec<Checkpoint>,
-    /// The places in the training where a panic can be injected: the replica, the stage and the kind of every activity
-    /// of the workers in a step.
+    /// The places where a test can inject a panic: the replica, the stage and the kind of every activity in a step.
     points: Vec<(usize, usize, Activity)>,
 }
 
@@ -266,8 +260,8 @@ impl Case {
         Self { name, build: Box::new(build), undisturbed, points }
     }
 
-    /// Injects a panic at `point` in the training's second step. Asserts that one error names the place, that no stage
-    /// has stepped its optimizer, and that the training continues with the same bits as a training without a panic.
+    /// Injects a panic at `point` in the training's second step. Asserts that the error names this place, and that no
+    /// stage has stepped its optimizer. The training must continue with the same bits as without a panic.
     fn survive(&self, point: Point) {
         let case = format!("{}, {point:?}", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -289,8 +283,8 @@ impl Case {
         self.assert_continues(pipeline, &case);
     }
 
-    /// Injects a panic at `point` in the second of three overlapping steps (each begins before the previous step has
-    /// ended), when the first step may not be committed yet. Returns false if overlapping steps have no such point.
+    /// Injects a panic at `point` in the second of three overlapping steps, which begin before the previous step has
+    /// ended. Returns false if that step has no such point.
     fn survive_overlapping(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}, overlapping", self.name);
         let mut pipeline = (self.build)(1).build().unwrap();
@@ -320,7 +314,7 @@ impl Case {
         true
     }
 
-    /// Injects a panic at `point` in a rehearsal, the step that only measures memory and is rolled back. Returns false
+    /// Injects a panic at `point` in a rehearsal (a step that only measures memory and is rolled back). Returns false
     /// if a rehearsal has no such point.
     fn survive_rehearsing(&self, point: Point) -> bool {
         let case = format!("{}, {point:?}", self.name);
@@ -342,9 +336,8 @@ impl Case {
         true
     }
 
-    /// Asserts that the pipeline that failed in its second step still has the state after the first step, and that a
-    /// new pipeline that is restored from this state makes the second step with the same bits as a training without a
-    /// panic.
+    /// Asserts that a pipeline that failed in its second step still has the state after the first step. A new pipeline,
+    /// restored from this state, must make the second step with the same bits as without a panic.
     fn assert_continues(&self, mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>, case: &str) {
         let left = pipeline.checkpoint().unwrap();
         assert!(left == self.undisturbed[0], "{case}: a stage has stepped");
@@ -356,8 +349,8 @@ impl Case {
     }
 }
 
-/// Returns the trainings into which panics are injected: one for each schedule, number of stages and number of
-/// replicas.
+/// Returns the trainings into which tests inject panics. They differ in their schedules and in their numbers of stages,
+/// micro-batches and replicas.
 fn cases() -> impl Iterator<Item = Case> {
     let plain: [Scheduled; 4] = [&GPipe, &OneFOneB, &EagerOneFOneB, &ZbH1];
     let chunked: [Scheduled; 3] = [&Interleaved { chunks: 2 }, &LoopedBreadthFirst { chunks: 2 }, &ZbV];
@@ -382,8 +375,7 @@ fn cases() -> impl Iterator<Item = Case> {
     cases.chain(replicated).chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
 }
 
-/// Calls `with` for every place in every training where a panic can be injected. Panics of workers are expected, so
-/// they are not printed.
+/// Calls `with` for every training and place of a panic. The panics of workers are expected, so they are not printed.
 fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     let loud = panic::take_hook();
     panic::set_hook(Box::new(move |info| {
@@ -405,9 +397,8 @@ fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     }
 }
 
-/// A stage for tests of warnings. Its first layer is marked for recomputation, and its second layer is burn's own
-/// linear layer, whose backward cannot be split. If `detaches` is set, the stage detaches its input from the autodiff
-/// graph, so nothing can be recomputed.
+/// A stage for tests of warnings. Its first layer is marked for recomputation, and the backward of its second layer
+/// cannot be split. If `detaches` is set, it detaches its input from the autodiff graph, so nothing can be recomputed.
 #[derive(burn::module::Module, Debug)]
 struct Odd {
     marked: mlp::Layer,
@@ -427,8 +418,8 @@ impl stageline::Stage for Odd {
     }
 }
 
-/// Tests two warnings, each of which is logged once per stage with the stage's name: that the configured recomputation
-/// has no effect, and that backwards cannot be split.
+/// Tests two warnings: that recomputation has no effect, and that backwards cannot be split. Each is logged once for
+/// each stage, with the stage's name.
 #[test]
 fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     use stageline::Recompute;
@@ -467,9 +458,9 @@ fn recomputation_and_split_backwards_that_do_nothing_are_reported() {
     assert!(found.len() == 3 && found[1].starts_with(&unmarked(1)), "{found:?}");
 }
 
-/// Tests the fields of tracing spans. The span of an action has its stage, its micro-batch, the microseconds that the
-/// worker waited before it, and the cause of the wait. The span of a step begins before the step's actions, and has the
-/// step's loss, loss weight and bubble, even if the loss weight is 0.
+/// Tests the fields of tracing spans. The span of an action has its stage, its micro-batch, the time of the wait before
+/// it, and the cause of the wait. The span of a step begins before its actions. It has the step's loss, loss weight and
+/// bubble, even if the loss weight is 0.
 #[test]
 fn spans_of_actions_and_steps_have_their_fields() {
     if ran_in_a_process_of_its_own() {
@@ -537,8 +528,8 @@ fn a_panic_anywhere_in_a_step_rolls_it_back_on_all_stages() {
     assert_eq!((injections, flush), (3218, 1112), "panics, and those of them outside the plan's actions");
 }
 
-/// Tests a panic of stage 0 after its optimizer step with the setting `rollback` off: the step cannot be rolled back
-/// although the other stages have not stepped, so the training ends and the error names the last checkpoint.
+/// Tests a panic of one stage after its optimizer step, without the setting `rollback`. The step cannot be rolled back,
+/// although the other stages have not stepped. So the training ends, and the error names the last checkpoint.
 #[test]
 fn without_rollback_a_panic_in_the_flush_ends_the_training_and_names_the_last_checkpoint() {
     if ran_in_a_process_of_its_own() {

@@ -21,7 +21,7 @@ const DIR: &str = "STAGELINE_TEST_KILLED";
 const POINT: &str = "STAGELINE_TEST_KILLED_AT";
 const STAGES: &str = "STAGELINE_TEST_KILLED_STAGES";
 const SIGKILL: i32 = 9;
-/// The number of times that a training is killed at each point of writing a checkpoint.
+/// The number of times that the test kills a training at each point of writing a checkpoint.
 const ROUNDS: usize = 5;
 
 fn batch(step: u64) -> Batch<Bytes, Bytes> {
@@ -32,8 +32,7 @@ fn batch(step: u64) -> Batch<Bytes, Bytes> {
     Batch::new(text(step), text(step + 1))
 }
 
-/// Builds a pipeline of a small GPT with `stages` stages. The pipeline resumes from the checkpoint `from`, or starts at
-/// step 0 without one.
+/// Builds a pipeline of a small GPT with `stages` stages. It resumes from the checkpoint `from`, if one is given.
 fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Logits, Bytes> {
     let cut = costs(SHAPE).cut(stages).unwrap();
     let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
@@ -44,7 +43,7 @@ fn pipeline(stages: usize, from: Option<Checkpoint>) -> Pipeline<Bytes, Logits, 
     }
 }
 
-/// Reads the latest checkpoint in a folder; returns `None` if the folder has no checkpoint.
+/// Reads the latest checkpoint in a folder. Returns `None` if the folder has no checkpoint.
 fn kept(dir: &Path) -> Option<Checkpoint> {
     match Saved::open(dir) {
         Ok(saved) => Some(saved.read().unwrap()),
@@ -57,8 +56,8 @@ fn store(dir: &Path) -> Store {
     Store::open(dir, NonZero::new(2).unwrap()).unwrap()
 }
 
-/// Trains in a child process that a test of this file starts with the checkpoint folder's name. The process writes a
-/// checkpoint after every step, and kills itself while it writes the second checkpoint.
+/// Trains in a child process that another test starts. The process writes a checkpoint after every step, and kills
+/// itself during a write after the first one.
 #[test]
 #[ignore = "is started by another test"]
 fn child_training() {
@@ -81,8 +80,8 @@ fn child_training() {
     panic!("no one killed the training");
 }
 
-/// Returns the names of all points at which the process that saves a checkpoint can be killed, including the points of
-/// removing an old checkpoint.
+/// Returns the names of all points of saving a checkpoint at which a test can kill the process. Some belong to the
+/// removal of an old checkpoint.
 fn points() -> Vec<String> {
     let dir = tempfile::tempdir().unwrap();
     let (mut store, mut pipeline, mut points) = (store(dir.path()), pipeline(1, None), Vec::new());

@@ -12,7 +12,7 @@ use crate::ran_in_a_process_of_its_own;
 
 const CONTEXT: usize = 64;
 
-/// The model shape and the settings of a GPT pipeline whose memory is estimated and measured.
+/// The settings of a small GPT pipeline in the tests of memory estimates.
 struct Configuration {
     layers: usize,
     stages: usize,
@@ -38,8 +38,8 @@ impl Configuration {
         builder.micro_batches(self.micro_batches).schedule(self.schedule).cores_per_stage(1).build().unwrap()
     }
 
-    /// Makes three training steps and returns the measured memory of every worker in the third step, in which all
-    /// buffers exist.
+    /// Makes three training steps. Returns the memory that each worker had in the third step, in which all buffers
+    /// exist.
     fn measure(&self, pipeline: &mut Pipeline<Bytes, Logits, Bytes>) -> Vec<WorkerMemory> {
         (0..2).for_each(|step| drop(pipeline.step(self.batch(step)).unwrap()));
         pipeline.step(self.batch(2)).unwrap().recording.memory().unwrap()
@@ -120,8 +120,8 @@ fn every_worker_holds_the_estimated_memory_within_a_tenth() {
     }
 }
 
-/// Tests that the optimizer step needs less memory with the setting `rollback` off: there are no copies of the
-/// parameters and of both moments of Adam (12 bytes a parameter), so the peak is in the backwards.
+/// Tests that the optimizer step needs less memory without the setting `rollback`. There are then no copies of the
+/// parameters and of both moments of Adam (12 bytes a parameter).
 #[test]
 fn without_rollback_the_flush_holds_less() {
     if ran_in_a_process_of_its_own() {
@@ -138,8 +138,8 @@ fn without_rollback_the_flush_holds_less() {
     assert!(without + 3 * parameters / 2 < with, "{without} without rollback, {with} with it");
 }
 
-/// Tests the memory estimate for overlapping steps, in which a step begins before the previous one has ended: a worker
-/// also keeps the state from before the previous step until it is decided whether that step counts.
+/// Tests the memory estimate for overlapping steps, which begin before the previous step has ended. A worker then also
+/// stores the state from before the previous step, until that step is committed or rolled back.
 #[test]
 fn overlapping_steps_hold_the_estimated_memory() {
     if ran_in_a_process_of_its_own() {
@@ -167,10 +167,9 @@ fn overlapping_steps_hold_the_estimated_memory() {
     }
 }
 
-/// Tests the memory estimate for a matrix that is tied across three stages and takes most of their memory. Stages that
-/// do not own the matrix have a copy of it, and send the owner a gradient for every micro-batch. These gradients are in
-/// flight until the owner has used them. Their number depends on timing, so the estimate may differ from the measured
-/// peak; the plan bounds the difference, because it bounds how far one stage can be ahead of another.
+/// Tests the memory estimate for a matrix that is tied across stages and takes most of their memory. The stages with
+/// copies of the matrix send a gradient to its owner for every micro-batch. The number of gradients in flight depends
+/// on timing, so the estimate may differ from the measured peak within bounds.
 #[test]
 fn stages_with_tied_parameters_hold_the_estimated_memory() {
     const WIDTH: usize = 256;
@@ -209,8 +208,8 @@ fn stages_with_tied_parameters_hold_the_estimated_memory() {
     }
 }
 
-/// Tests that full recomputation more than halves the peak memory of a stage with eight blocks: only the inputs of the
-/// blocks are kept for the backward.
+/// Tests that full recomputation more than halves the peak memory of a stage with eight blocks. Only the inputs of the
+/// blocks are then stored for the backward.
 #[test]
 fn full_recomputation_holds_less_than_half() {
     if ran_in_a_process_of_its_own() {

@@ -8,7 +8,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::Context;
 
-/// The messages of logged events, in the order in which they were logged.
+/// The messages of logged events, in the order of logging.
 pub struct Messages(Mutex<Vec<String>>);
 
 impl Messages {
@@ -16,27 +16,24 @@ impl Messages {
         Self(Mutex::new(Vec::new()))
     }
 
-    /// Appends the message of a logged event to the list of messages.
     pub fn add(&self, event: &Event) {
         let mut message = Message::default();
         event.record(&mut message);
         self.0.lock().unwrap().push(message.0);
     }
 
-    /// Removes all messages from the list, and returns them.
     pub fn take(&self) -> Vec<String> {
         std::mem::take(&mut *self.0.lock().unwrap())
     }
 }
 
-/// A layer of a tracing subscriber that appends the message of every logged event to the list.
 impl<S: Subscriber> Layer<S> for &'static Messages {
     fn on_event(&self, event: &Event<'_>, _: Context<'_, S>) {
         self.add(event);
     }
 }
 
-/// A visitor of the fields of a logged event, which keeps the text of the field `message`.
+/// A visitor of a logged event's fields that stores the text of the field `message`.
 #[derive(Default)]
 struct Message(String);
 

@@ -16,8 +16,8 @@ const WIDTH: usize = 3;
 /// The warnings that were logged since the test last read them.
 static WARNINGS: Messages = Messages::new();
 
-/// The settings of a pipeline that the test changes when it resumes: number of replicas, micro-batches of each replica,
-/// number of gradient groups (micro-batches whose gradients are summed separately) and learning rate.
+/// The settings of a pipeline that the test changes when a training resumes. `groups` is the number of groups of
+/// micro-batches whose gradients are summed separately.
 #[derive(Clone, Copy)]
 struct Settings {
     replicas: usize,

@@ -13,11 +13,10 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 4;
 const STEPS: usize = 10_000;
-/// The number of different batches on which the test trains, in a cycle.
+/// The number of different batches in the test's training, which repeats them in a cycle.
 const BATCHES: u64 = 16;
 
-/// The resources of the process that must not grow during a long training: threads, open files, and memory of the
-/// workers.
+/// The resources of a process that must not grow during a long training: threads, open files and memory.
 #[derive(Clone, Debug, PartialEq)]
 struct Holdings {
     threads: usize,
@@ -26,14 +25,14 @@ struct Holdings {
     held: Vec<u64>,
 }
 
-/// Returns the present resources of this process (threads, open files and memory), with the given memory of the
-/// workers. Threads and open files are counted on Linux only, and are 0 elsewhere.
+/// Returns the present threads and open files of this process, with the given memory of the workers. Threads and open
+/// files are counted on Linux only, and are 0 elsewhere.
 fn holdings(held: Vec<u64>) -> Holdings {
     let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }
 }
 
-/// Returns the resident memory of this process in pages of memory; 0 on systems that do not report it.
+/// Returns the resident memory of this process as a number of pages. 0 on systems that do not report it.
 fn resident_pages() -> usize {
     let statm = fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm.split(' ').nth(1).and_then(|pages| pages.parse().ok()).unwrap_or(0)

@@ -12,10 +12,10 @@ use crate::injection::{WARNINGS, listen};
 use crate::mlp::{Layer, Mlp, config};
 use crate::ran_in_a_process_of_its_own;
 
-/// The duration of the stall in the test of the watchdog's warning, far beyond the watchdog's time limit.
+/// The duration of the stall in the watchdog's test, far beyond the watchdog's time limit.
 const LONG: Duration = Duration::from_secs(3);
 
-/// A stage for tests of stalls that returns its input, and first sleeps if the input has a large number.
+/// A stage for tests of stalls. It returns its input, and first sleeps if the input has a large number.
 #[derive(Module, Debug, Default)]
 struct Late {}
 

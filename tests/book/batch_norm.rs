@@ -17,7 +17,7 @@ use stageline_workspace::mlp::noise;
 const ROWS: usize = 32;
 const WIDTH: usize = 8;
 
-/// The first stage of the model in the tests of batch norm and layer norm: a linear layer, the norm and a tanh.
+/// The first stage of a test model with a norm (batch norm or layer norm): a linear layer, the norm and a tanh.
 #[derive(Module, Debug)]
 struct Normed<N: Module> {
     linear: Linear,
@@ -51,7 +51,7 @@ impl Stage for Normed<LayerNorm> {
     }
 }
 
-/// The last stage of the model in the tests of batch norm and layer norm: a linear layer with a squared error as the
+/// The last stage of a test model with a norm (batch norm or layer norm): a linear layer with a squared error as the
 /// loss.
 #[derive(Module, Debug)]
 struct Head {
@@ -87,8 +87,7 @@ fn batch() -> Batch<Tensor<2>, Tensor<2>> {
     Batch::new(drawn(1, WIDTH), drawn(2, 1))
 }
 
-/// Returns the builder of a two-stage pipeline for the tests of batch norm and layer norm. `norm` creates the model's
-/// norm.
+/// Returns the builder of a two-stage pipeline for tests of a norm (batch norm or layer norm), which `norm` creates.
 fn model<N>(norm: impl Fn(&Device) -> N, micro_batches: usize) -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>
 where
     N: Module,
@@ -110,13 +109,13 @@ fn layer_norm(device: &Device) -> LayerNorm {
     LayerNormConfig::new(WIDTH).init(device)
 }
 
-/// Returns the gradient of the batch as one list of numbers, with the gradients of all parameters one after another.
+/// Returns the gradient of the test's batch as one list of numbers, for all parameters together.
 fn gradient(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>) -> Result<Vec<f64>, BoxError> {
     let gradients = builder.build()?.gradients(batch())?;
     Ok(gradients.iter().flat_map(|gradient| gradient.summed.iter().copied().map(f64::from)).collect())
 }
 
-/// Returns the running variances of burn's batch norm after one step.
+/// Returns the running variances of burn's batch norm after one training step.
 fn variances_of_burn(micro_batches: usize) -> Result<Vec<f64>, BoxError> {
     let mut pipeline = model(batch_norm, micro_batches).build()?;
     pipeline.step(batch())?;
@@ -124,7 +123,7 @@ fn variances_of_burn(micro_batches: usize) -> Result<Vec<f64>, BoxError> {
     Ok(first.valid().norm.running_var.value().into_data().iter::<f64>().collect())
 }
 
-/// Returns the running variances of an `AccumulatedBatchNorm` after one step.
+/// Returns the running variances of an `AccumulatedBatchNorm` after one training step.
 fn accumulated_variances(micro_batches: usize) -> Result<Vec<f64>, BoxError> {
     let norm = |device: &Device| AccumulatedBatchNorm::from(batch_norm(device));
     let mut pipeline = model(norm, micro_batches).build()?;
@@ -133,7 +132,7 @@ fn accumulated_variances(micro_batches: usize) -> Result<Vec<f64>, BoxError> {
     Ok(first.norm.into_inner().running_var.value().into_data().iter::<f64>().collect())
 }
 
-/// Returns the Euclidean norm of the difference between two lists of numbers, relative to the norm of the second list.
+/// Returns the Euclidean norm of the difference between two lists of numbers, divided by the norm of the second list.
 fn apart(found: &[f64], expected: &[f64]) -> f64 {
     let norm = |numbers: &mut dyn Iterator<Item = f64>| numbers.map(|number| number * number).sum::<f64>().sqrt();
     let difference = norm(&mut found.iter().zip(expected).map(|(found, expected)| found - expected));

@@ -4,8 +4,7 @@
 
 #![allow(unused)]
 
-/// Tests that all code in the listings of the guide is also in a file that compiles. Each paragraph of a listing is
-/// looked up in these files.
+/// Tests that every paragraph of the guide's code listings is also in a file that compiles.
 #[test]
 fn the_listings_of_the_guide_are_compiled() {
     let of_models = include_str!("../../crates/stageline-models/tests/models/guide.rs");
@@ -19,7 +18,6 @@ fn the_listings_of_the_guide_are_compiled() {
     assert_eq!(guide.matches("```rust").count(), listings.len() + 1, "one listing is a whole program");
 }
 
-/// Returns a text without the spaces at both ends of its lines.
 fn trimmed(text: &str) -> String {
     text.lines().map(|line| line.trim().to_owned() + "\n").collect()
 }
@@ -86,7 +84,7 @@ mod convolution {
     }
 }
 
-/// The layers of a small language model, for the guide's listings about models that are a row (sequence) of layers.
+/// The layers of a small language model in the guide's listings.
 mod layers {
     use burn::module::Module;
     use burn::nn::{Embedding, EmbeddingConfig, Linear, LinearConfig};

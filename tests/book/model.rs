@@ -9,7 +9,7 @@ use stageline::nn::Linear;
 use stageline::{LossStage, PipelineBuilder, Row, Stage, StageConfig, Weight};
 
 // ANCHOR: model
-/// A linear layer `y = w x + b` from `[rows, 1]` to `[rows, 1]`, which starts as the identity.
+/// A linear layer `y = w x + b` that starts as the identity. Input and output are `[rows, 1]`.
 #[derive(Module, Debug)]
 pub struct Line {
     linear: Linear,
@@ -25,30 +25,30 @@ impl Stage for Line {
 }
 
 impl LossStage for Line {
-    /// The targets of the model: the wanted outputs `[rows, 1]`, and a mask `[rows, 1]` that is 0 in rows that do not
-    /// count in the loss.
+    /// The targets of the model: the wanted outputs `[rows, 1]`, and a mask `[rows, 1]`. Rows with mask 0 do not count
+    /// in the loss.
     type Target = (Tensor<2>, Tensor<2>);
 
-    /// Returns the loss of a micro-batch: the sum (never the mean) of the squared errors of the unmasked rows.
+    /// Returns the loss of a micro-batch: the sum, not the mean, of the squared errors of the unmasked rows.
     fn loss(&self, output: Tensor<2>, (wanted, mask): Self::Target) -> Tensor<1> {
         ((output - wanted) * mask).square().sum()
     }
 
-    /// Returns the loss weight of a micro-batch: its number of unmasked rows.
+    /// Returns the loss weight of a micro-batch: its number of rows with mask 1.
     fn weight(&self, (_, mask): &Self::Target) -> Weight {
         mask.clone().sum().into_scalar::<f64>().into()
     }
 }
 
 impl Line {
-    /// Creates the layer `y = w x + b` on the CPU.
     pub fn new() -> Self {
         line(&Device::flex().autodiff())
     }
 }
 
-/// Returns the builder of a pipeline of two stages for the listings in `docs/book`. The model applies three layers
-/// [`Line`] one after another, and is trained by gradient descent with the learning rate 0.01.
+/// Returns the builder of a pipeline of two stages for the listings in `docs/book`. The model applies the layer
+/// [`Line`] three times, each time with its own parameters. It is trained by gradient descent with the learning rate
+/// 0.01.
 pub fn pipeline() -> PipelineBuilder<Tensor<2>, Tensor<2>, (Tensor<2>, Tensor<2>)> {
     let row = Row::new(line, 1, |_, device| line(device), line);
     let stage = || StageConfig::new(Device::flex(), SgdConfig::new().init(), 0.01);
@@ -61,7 +61,7 @@ fn line(device: &Device) -> Line {
     Line { linear: linear.into() }
 }
 
-/// Returns the given numbers as a tensor of one column, `[rows, 1]`.
+/// Returns the given numbers as a tensor with one column, `[rows, 1]`.
 pub fn column<const ROWS: usize>(numbers: [f32; ROWS]) -> Tensor<2> {
     Tensor::from_data(TensorData::new(numbers.to_vec(), [ROWS, 1]), &Device::flex())
 }

@@ -11,22 +11,22 @@ use stageline_workspace::mlp::noise;
 
 use crate::model::Line;
 
-/// The standard deviation of the noise in the targets on which the test trains.
+/// The standard deviation of the noise in the test's targets.
 const NOISE: f64 = 6.0;
 
-/// The learning rate of the test's trainings. It is so small that the parameters hardly change, and so neither does the
-/// expected gradient.
+/// The learning rate of the test's trainings. It is so small that the parameters, and with them the expected gradient,
+/// hardly change.
 const RATE: f64 = 1e-6;
 
-/// The number of first steps that are not measured. After these steps, an average with a momentum of 0.9 hardly depends
-/// on its start.
+/// The number of first steps that the test does not measure. After them, an average with a momentum of 0.9 hardly
+/// depends on its start.
 const WARM_UP: usize = 40;
 
 const ROWS: usize = 2; // of a micro-batch
 
 type MaskedBatch = Batch<Tensor<2>, (Tensor<2>, Tensor<2>)>;
 
-/// Returns a batch of `micro_batches` micro-batches of two rows: noisy observations of `y = 2 x` at x = 1 and x = -1.
+/// Returns a batch of `micro_batches` micro-batches of two rows: noisy values of `y = 2 x` at x = 1 and x = -1.
 fn batch(step: usize, micro_batches: usize) -> MaskedBatch {
     let rows = ROWS * micro_batches;
     let column = |value: &dyn Fn(usize) -> f64| {
@@ -40,8 +40,8 @@ fn batch(step: usize, micro_batches: usize) -> MaskedBatch {
     Batch::new(column(&x), (column(&|row| 2.0 * x(row) + drawn(row)), column(&|_| 1.0)))
 }
 
-/// Trains by gradient descent with a momentum of 0.9, and returns two norms: that of the gradient, and that of the
-/// update divided by the learning rate. Both are root mean squares over the steps.
+/// Trains by gradient descent with a momentum of 0.9. Returns two norms, as root mean squares over the steps: that of
+/// the gradient, and that of the update divided by the learning rate.
 fn norms(micro_batches: usize) -> Result<(f64, f64), BoxError> {
     let momentum = MomentumConfig::new().with_momentum(0.9).with_dampening(0.0);
     let stage = StageConfig::new(Device::flex(), SgdConfig::new().with_momentum(Some(momentum)).init(), RATE);
@@ -59,8 +59,9 @@ fn norms(micro_batches: usize) -> Result<(f64, f64), BoxError> {
     Ok(((gradient / measured as f64).sqrt(), (update / measured as f64).sqrt() / RATE))
 }
 
-/// Tests the ratio of the update's norm to the gradient's norm against its closed form, for M = 1 to 64 micro-batches.
-/// The gradient is the constant (-2, 0) plus noise with the variance 8 NOISE^2 / B for a batch of B rows.
+/// Tests how the ratio of the update's norm to the gradient's norm depends on the number of micro-batches M. The test
+/// compares the ratio with a formula, for M = 1 to 64. The gradient is the constant (-2, 0) plus noise with the
+/// variance 8 NOISE^2 / B for a batch of B rows.
 ///
 /// With a momentum of 0.9, an update is the sum of all past gradients with the weights 1, 0.9, 0.9^2 and so on. So it
 /// has 10 times the constant part, and 1 / (1 - 0.9^2) times the variance of the noise. More micro-batches have less

@@ -12,12 +12,11 @@ use crate::flags::Flags;
 use crate::point::Point;
 use crate::warm_up::{WarmUp, WarmedUp};
 
-/// The global allocator of the test, which counts allocated bytes, so that the bench can report the peak memory of each
-/// worker.
+/// The allocator that counts allocated bytes, so that the bubble bench can report each worker's peak memory.
 #[global_allocator]
 static ALLOCATOR: stageline::CountingAllocator = stageline::CountingAllocator::new();
 
-/// P, the number of workers in every case that the tests of the bubble bench measure.
+/// P, the number of workers in all pipelines of this test.
 const P: usize = 2;
 
 /// The files that the bubble bench writes: the lines of the CSV file, the points of the JSON file, the HTML page, the
@@ -172,9 +171,8 @@ fn flags_out_of_range_are_errors_that_name_the_flag() {
     }
 }
 
-/// Tests the end of a benchmark's warm-up with given step times. It ends when the times of the last three steps agree,
-/// or after the largest allowed number of steps, so slow steps (such as those in which a GPU tunes kernels) are part of
-/// it. It also ends with the error of a failed step.
+/// Tests when the warm-up of a benchmark ends. It ends when the times of the last three steps agree, or after the
+/// largest allowed number of steps. It also ends with the error of a failed step.
 #[test]
 fn a_warm_up_ends_when_step_times_agree() {
     let criterion = WarmUp { agreeing: 3, within: 0.1, most: 6 };
@@ -224,8 +222,8 @@ fn a_warm_up_that_settles_has_no_mark() {
     assert!(!markdown.contains('*') && !html.contains("3*</td>") && markdown.contains(" | 3 |\n"), "{markdown}");
 }
 
-/// Tests the predicted step times of pipelines whose stages sleep for a given time instead of computing: because a
-/// sleep is never shorter than asked for, no prediction is below the ideal time.
+/// Tests the predicted step times of pipelines whose stages sleep instead of computing. A sleep is never too short, so
+/// no prediction may be below the ideal time.
 #[test]
 fn predictions_are_made_for_every_schedule_and_size() {
     let flags = "--kind paced --stages 2 --schedules 1f1b,interleaved --rounds 1 --forward-ms 2 --backward-ms 4";

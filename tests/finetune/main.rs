@@ -8,27 +8,26 @@ use std::process::Output;
 use serde_json::json;
 use stageline_workspace::programs::example;
 
-/// Runs `finetune` with the given flags in `folder`, where its token files are in the folder `cache`.
+/// Runs the example `finetune` with the given flags in `folder`. Its token files are in the folder `cache`.
 fn run(folder: &Path, flags: &str) -> Output {
     let mut command = example("finetune");
     command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).env("RUST_BACKTRACE", "0");
     command.args(flags.split_whitespace()).output().unwrap()
 }
 
-/// Runs `finetune` with the given flags, which must succeed, and returns its stdout.
+/// Runs the example `finetune` with the given flags, which must succeed. Returns its stdout.
 fn said(folder: &Path, flags: &str) -> String {
     let output = run(folder, flags);
     assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Returns the contents of the files in a folder by their names.
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
     let file = |path: &Path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(path).unwrap());
     fs::read_dir(folder).unwrap().map(|entry| file(&entry.unwrap().path())).collect()
 }
 
-/// Writes a text and the configuration of a small GPT-2 into `folder`, and exports a new model into the folder `model`.
+/// Writes a text and the configuration of a small GPT-2 into `folder`. Exports a new model into the folder `model`.
 fn prepare(folder: &Path) {
     let config = json!({
         "model_type": "gpt2", "vocab_size": 256, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 32,
@@ -38,7 +37,8 @@ fn prepare(folder: &Path) {
     said(folder, "--init config.json --export model");
 }
 
-/// Tests that a conversion opens neither data nor tokenizer: the data may be missing, and the tokenizer damaged.
+/// Tests that the conversion of a model opens neither its data nor its tokenizer. The data may be missing, and the
+/// tokenizer damaged.
 #[test]
 fn a_conversion_reads_no_text_and_keeps_every_byte() {
     let folder = tempfile::tempdir().unwrap();
@@ -60,7 +60,7 @@ fn a_conversion_reads_no_text_and_keeps_every_byte() {
     }
 }
 
-/// Tests that data and tokenizer are read if the run trains, and the tokenizer if it continues a text.
+/// Tests that a run reads data and tokenizer if it trains, and the tokenizer if it continues a text.
 #[test]
 fn a_training_reads_its_data_and_a_prompt_its_tokenizer() {
     let folder = tempfile::tempdir().unwrap();

@@ -10,9 +10,9 @@ use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 use crate::attention_scales::{Attention, row_scales};
 use crate::{gpu_name, open};
 
-/// Returns the output of attention and the gradient of the attention's input as f64 numbers, computed on the input's
-/// device and in the input's type. `starts` has, for each position, the position at which its document begins.
-/// `upstream` is the gradient of the output; its numbers must be exact in the input's type.
+/// Returns the output of attention and the gradient of its input, as f64 numbers. Both are computed on the input's
+/// device and in its type. `starts` has the position at which the document of each position begins. `upstream` is the
+/// gradient of the output; its numbers must be exact in the input's type.
 fn both(
     input: &Tensor<3>,
     heads: AttentionHeads,
@@ -31,8 +31,7 @@ fn both(
     })
 }
 
-/// Returns random queries, keys and values of `samples` samples and a random gradient of attention's output, in f32 on
-/// the host.
+/// Returns random queries, keys and values, and a random gradient of attention's output, in f32 on the host.
 fn random(heads: AttentionHeads, [samples, length, size]: [usize; 3]) -> [Tensor<3>; 2] {
     [heads.query + 2 * heads.key_value, heads.query].map(|columns| {
         let shape = [samples, length, columns * size];
@@ -54,8 +53,8 @@ fn numbers(tensor: &Tensor<3>) -> Vec<f64> {
 }
 
 /// Asserts that attention on the device gives the same output and gradient as attention in f64 on the host, up to
-/// rounding. The error in each row (one head at one position) is bounded by the scale of that row, so that small rows
-/// are as exact as large ones. `shape` has the number of samples, the length of a sample, and the size of a head.
+/// rounding. The error of each row (one head at one position) is compared with the scale of that row. So small rows
+/// must be as exact as large ones. `shape` has the number of samples, the length of a sample, and the size of a head.
 fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Option<Vec<i64>>) {
     let [samples, length, size] = shape;
     let [input, upstream] = random(heads, shape);
@@ -85,20 +84,18 @@ fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Opti
     }
 }
 
-/// The largest allowed error in a result of attention in f32, as a share of the scale of the result's row (the sum of
-/// the magnitudes of the row's terms). Each term has the rounding errors of an exponential and of a few products and
-/// sums, about 10 times 2^-24 each. A sum of n terms in blocks adds about 2^-24 times the square root of n. For 2048
-/// terms, both together are 3e-6.
+/// The largest allowed error of an attention result in f32, relative to the sum of the magnitudes of its terms. Each
+/// term has rounding errors of about 10 times 2^-24. A sum of n terms in blocks adds about 2^-24 times the square root
+/// of n. For 2048 terms, both together are 3e-6.
 const WITHIN: f64 = 2e-5;
 
 /// Asserts that attention in half precision on the device gives the same output and gradient as attention in f64 on the
 /// host, up to rounding. Both get the same input, rounded to the half-precision type. `spacing` is the distance from 1
 /// to the next number of the type.
 ///
-/// Kernels compute in f32 and round each result once. WGSL allows rounding to either of the two nearest numbers of the
-/// type. So the error of an output is at most the spacing of the type's numbers near the output, plus the error of the
-/// computation in f32. A gradient can have twice that error, because it is computed from the rounded output and is
-/// rounded itself.
+/// Kernels compute in f32 and round each result once. WGSL allows rounding to either of the two nearest numbers. So the
+/// error of an output is at most the spacing of numbers near the output, plus the error of the computation in f32. A
+/// gradient can have twice that error, because it is computed from the rounded output and is rounded itself.
 fn check_in_half_precision(device: &Device, dtype: FloatDType, spacing: f64, heads: AttentionHeads, shape: [usize; 3]) {
     let [input, upstream] = random(heads, shape).map(|tensor| tensor.cast(dtype).cast(FloatDType::F32));
     let exact = both(&exactly(&input), heads, None, &exactly(&upstream));
@@ -138,9 +135,9 @@ fn attention_is_that_in_f64_at_every_length() {
     check(device, heads(1, 1, None), [2, 40, 300], None);
 }
 
-/// Tests attention with large heads, for which many GPUs compute in blocks of 16 or 8 rows (queries or keys) instead of
-/// 32. With 32 KB of shared memory, heads of 73 to 162 elements take 16 rows, and larger heads take 8. The tested
-/// lengths are no multiples of a block, and several query heads share a key head.
+/// Tests attention with large heads. Many GPUs compute them in blocks of 16 or 8 rows (queries or keys) instead of 32.
+/// With 32 KB of shared memory, heads of 73 to 162 elements take 16 rows, and larger heads take 8. The tested lengths
+/// are no multiples of a block, and several query heads share a key head.
 #[test]
 fn attention_with_large_heads_is_that_in_f64() {
     let device = &open("gpu")[0];
@@ -170,7 +167,7 @@ fn attention_in_half_precision_is_that_in_f64_rounded() {
     }
 }
 
-/// Returns, for every position of a sample, the position at which its document begins, if all documents have `of`
+/// Returns, for every position of a sample, the position at which its document begins. All documents have `of`
 /// positions.
 fn documents(length: usize, of: usize) -> Vec<i64> {
     (0..length).map(|at| (at / of * of) as i64).collect()
@@ -184,8 +181,8 @@ fn attention_within_documents_is_that_in_f64() {
     check(device, heads(1, 1, Some(700)), [1, 2048, 8], Some(documents(2048, 600)));
 }
 
-/// Tests that attention takes the start positions of documents as unsigned integers, and gives the same bits as for
-/// signed integers.
+/// Tests that attention gives the same bits for start positions of documents as unsigned integers and as signed
+/// integers.
 #[test]
 fn attention_takes_unsigned_positions_of_documents() {
     let device = &open("gpu")[0];
@@ -208,8 +205,8 @@ fn a_nan_stays_a_nan_and_later_positions_have_no_weight() {
     assert!(attend(f32::NAN)[1].is_nan());
 }
 
-/// Runs the forward and the backward of attention on the device, for heads of 4 elements and one sample of `length`
-/// positions. `documents_of` is the number of positions in each document, if the sample consists of documents.
+/// Runs the forward and the backward of attention on the device, for one sample of `length` positions. `documents_of`
+/// is the number of positions in each document; `None` if the sample is one document.
 fn attend(device: &Device, heads: AttentionHeads, length: usize, documents_of: Option<usize>) {
     let columns = 4 * (heads.query + 2 * heads.key_value);
     let leaf = Tensor::<3>::random([1, length, columns], Distribution::Default, device).autodiff().require_grad();
@@ -224,10 +221,9 @@ fn attend(device: &Device, heads: AttentionHeads, length: usize, documents_of: O
     assert!(leaf.grad(&gradients).unwrap().sum().into_scalar::<f64>().is_finite());
 }
 
-/// Tests that the memory of attention grows with the length and not with its square, also if queries see only a window
-/// or their document. The scores of 8 heads over 2048 positions would take 134 MB, and all attentions with their
-/// backwards reserve less on the device. The test has a process of its own, because memory that other tests have
-/// reserved could hold the scores.
+/// Tests that the memory of attention grows with the length, and not with its square. This also holds if queries see
+/// only a window or their document. The scores of 8 heads over 2048 positions would take 134 MB. The test has a process
+/// of its own, because memory that other tests have reserved could hold the scores.
 #[test]
 fn no_score_is_stored() {
     if ran_in_a_process_of_its_own() {

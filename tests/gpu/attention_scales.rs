@@ -3,7 +3,7 @@
 
 use stageline::nn::AttentionHeads;
 
-/// The input, output gradient and shape of an attention in f64, from which the error scales of its results are
+/// The input, output gradient and shape of an attention in f64, from which the scales of its rounding errors are
 /// computed.
 pub struct Attention<'a> {
     /// The queries, keys and values of attention: `[samples, length, columns, size]`.
@@ -11,29 +11,28 @@ pub struct Attention<'a> {
     /// The gradient of attention's output: `[samples, length, query heads, size]`.
     pub upstream: &'a [f64],
     pub heads: AttentionHeads,
-    /// The shape of the attention: the number of samples, the length of a sample, and the size of a head.
+    /// The number of samples, the length of a sample, and the size of an attention head.
     pub shape: [usize; 3],
-    /// For each position in a sample, the position at which its document begins. `None` if a sample is one document.
+    /// The position at which the document of each position in a sample begins. `None` if a sample is one document.
     pub starts: Option<&'a [i64]>,
 }
 
-/// Returns the largest magnitude of some numbers.
 fn largest(row: &[f64]) -> f64 {
     row.iter().copied().map(f64::abs).fold(0.0, f64::max)
 }
 
-/// Returns the sum of the products of two rows, and the sum of the magnitudes of these products.
+/// Returns the dot product of two lists of numbers, and the sum of the magnitudes of its terms.
 fn products(one: &[f64], other: &[f64]) -> (f64, f64) {
     let each = one.iter().zip(other).map(|(one, other)| one * other);
     each.fold((0.0, 0.0), |(sum, sizes), product| (sum + product, sizes + product.abs()))
 }
 
-/// Returns the scale of each row of attention's output, and of each row of the gradient of its input. A row is the
-/// `size` numbers of one head at one position of one sample, in the order of the output or of the input.
+/// Returns the scale of the rounding errors in each row of attention's output, and in each row of the gradient of its
+/// input. A row is the `size` numbers of one head at one position of one sample.
 ///
 /// Each number of a row is a sum of terms, and each term has a rounding error of f32 relative to its own magnitude. So
-/// errors are compared with the row's scale: the sum of the magnitudes of all terms of the row's largest number. If
-/// terms cancel, the scale is larger than that number.
+/// the scale of a row is the sum of the magnitudes of all terms of the row's largest number. If terms cancel, the scale
+/// is larger than that number.
 pub fn row_scales(attention: &Attention<'_>) -> [Vec<f64>; 2] {
     let &Attention { heads, shape: [samples, length, _], .. } = attention;
     let columns = heads.query + 2 * heads.key_value;

@@ -33,9 +33,9 @@ pub(crate) use real::*;
 /// The reason why a wait on a channel ended without success.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Over {
-    /// The other end of the channel was dropped, or the pipeline's stop signal was raised during the wait.
+    /// A wait on a channel failed because the channel's other end was dropped or the pipeline stopped.
     Ended,
-    /// The time limit of the wait passed before a message arrived on the channel.
+    /// A wait on a channel failed because its time limit passed before a message arrived.
     #[cfg_attr(feature = "shuttle", expect(dead_code, reason = "no time passes under shuttle"))]
     InVain,
 }

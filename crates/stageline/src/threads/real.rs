@@ -14,17 +14,16 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// The time for which a thread that waits for a message polls the channel before it goes to sleep (50 µs). Waking a
-/// sleeping thread takes up to this long, so a message that comes soon is received earlier by polling.
+/// The time (50 µs) for which a thread polls a channel for a message before it sleeps. Waking a thread takes up to this
+/// long, so polling saves time if the message comes soon.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 
-/// Sleeps for the time [`PATIENCE`] (50 µs) between two checks whether a full channel has room. The sleep is rare,
-/// because a channel nearly always has room.
+/// Sleeps for [`PATIENCE`] (50 µs), the time between two checks of a full channel for room. Such sleeps are rare,
+/// because channels nearly always have room.
 pub(crate) fn pause() {
     std::thread::sleep(PATIENCE);
 }
 
-/// Starts a thread of the operating system that has the name `name` and executes `run`.
 pub(crate) fn spawn<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
@@ -32,12 +31,12 @@ pub(crate) fn spawn<T: Send + 'static>(
     Builder::new().name(name.to_owned()).spawn(run)
 }
 
-/// Creates a pool of `cores` threads that compute tensor operations on the CPU, with the calling thread as the first of
-/// them, and returns the pool. The operations that the calling thread starts run on this pool, because burn's CPU
-/// backend uses the pool of the thread that calls it.
+/// Creates a pool of `cores` threads for tensor operations on the CPU, and returns the pool. The calling thread is the
+/// first of them. Operations that it starts run on this pool, because burn's CPU backend uses the pool of the thread
+/// that calls it.
 ///
-/// Each of the pool's other threads calls `started` when it starts, and ends some time after the pool is dropped,
-/// because rayon does not join the thread. The error is rayon's message if a thread cannot be started.
+/// Each other thread of the pool calls `started` when it starts. It ends some time after the pool is dropped, because
+/// rayon does not join it. The error is rayon's message if a thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,
@@ -57,9 +56,9 @@ pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool
     thread.is_finished()
 }
 
-/// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped first, if the
-/// pipeline stops, or if the time limit `within`, if given, passes. `signal` is a channel without messages, whose
-/// sender is dropped when the pipeline stops.
+/// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped, if the pipeline
+/// stops, or after the optional time limit `within`. `signal` is a channel without messages. Its sender is dropped when
+/// the pipeline stops.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -78,8 +77,8 @@ pub(crate) fn receive_or<T>(
     }
 }
 
-/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped first, or if
-/// the pipeline stops. `signal` is a channel without messages, whose sender is dropped when the pipeline stops.
+/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped, or if the
+/// pipeline stops. `signal` is a channel without messages. Its sender is dropped when the pipeline stops.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     select! {
         send(channel, message) -> sent => sent.map_err(|_| Over::Ended),

@@ -15,21 +15,20 @@ use crate::threads::{Receiver, Sender, bounded};
 use crate::transfer::hand_over::hand_tensor;
 use stageline_nn::params::{AnyTensor, is_trained, map_floats, unify, visit_floats};
 
-/// A map from parameter ids to tensors: the gradients or the new values of parameters that two stages or replicas
-/// share.
+/// A map from parameter ids to tensors. The tensors are gradients or new values of parameters that two stages share.
 pub(crate) type Tensors = HashMap<ParamId, AnyTensor>;
 
-/// The message in which a stage that holds copies of parameters sends the copies' gradients to the parameters' owner,
-/// whose optimizer steps them.
+/// A message with gradients of shared parameters. A stage with copies of the parameters sends it to the stage whose
+/// optimizer steps them.
 struct Gradients {
-    /// The index of the micro-batch (for tied parameters) or of the training step (for data-parallel replicas) whose
-    /// gradients the message carries.
+    /// The index of the micro-batch whose gradients this message carries. In messages between data-parallel replicas,
+    /// it is the number of the training step.
     of: usize,
     tensors: Tensors,
 }
 
-/// The owner's end of the exchange of shared parameters: the ids of the parameters that the owner's optimizer steps,
-/// and the channels to one stage that holds copies of these parameters.
+/// One end of a connection for shared parameters, at the stage whose optimizer steps them. It has the ids of the
+/// parameters, and the channels to one stage with copies of them.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
     gradients: Receiver<Gradients>,
@@ -37,8 +36,8 @@ pub(crate) struct Owned {
     holder: Device,
 }
 
-/// The holder's end of the exchange of shared parameters: the ids of the parameters of which the holder keeps copies,
-/// and the channels to the stage that owns these parameters (whose optimizer steps them).
+/// One end of a connection for shared parameters, at a stage with copies of them. It has the ids of the parameters, and
+/// the channels to the stage whose optimizer steps them.
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,
@@ -46,9 +45,9 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Connects the owner of parameters (the stage whose optimizer steps them) to a holder (a stage that computes with
-/// copies of them), and returns both ends of the connection. The holder can send the gradients of up to `ahead`
-/// micro-batches or steps before the owner receives the first ones; a further send waits.
+/// Connects the owner of parameters (the stage whose optimizer steps them) to a stage with copies of them. Returns both
+/// ends of the connection. The stage with copies can send gradients for `ahead` micro-batches or steps before the owner
+/// receives any; a further send waits.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);
@@ -59,25 +58,23 @@ pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: u
 }
 
 impl Owned {
-    /// Waits for the gradients that the stage with copies of this stage's parameters sends for one micro-batch or step,
-    /// and returns these gradients. Panics if they belong to another micro-batch or step than `of`.
+    /// Waits for the gradients of shared parameters from the stage with copies of them, and returns these gradients.
+    /// Panics if they do not belong to the micro-batch or step `of`.
     pub(crate) fn receive(&self, of: usize, waits: &Waits) -> Result<Tensors, Stopped> {
         let received = waits.receive(&self.gradients)?;
         assert_eq!(received.of, of, "owner and holder go through micro-batches and steps in the same order");
         Ok(received.tensors)
     }
 
-    /// Sends the current values of shared parameters, which this stage's optimizer steps, to the stage that holds
-    /// copies of these parameters.
+    /// Sends the current values of shared parameters to the stage with copies of them.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         waits.send(&self.values, collect(module, &self.ids, None, &self.holder))
     }
 }
 
 impl Held {
-    /// Sends the gradients of this stage's copies of shared parameters, for one micro-batch or step, to the stage that
-    /// owns the parameters (whose optimizer steps them). Removes the sent gradients from `gradients`, the stage's
-    /// gradients.
+    /// Sends the gradients of this stage's copies of shared parameters to the stage whose optimizer steps them. The
+    /// sent gradients belong to the micro-batch or step `of`, and are removed from `gradients`.
     pub(crate) fn send<M: Module>(
         &self,
         module: &M,
@@ -89,9 +86,8 @@ impl Held {
         waits.send(&self.gradients, Gradients { of, tensors })
     }
 
-    /// Waits for the new values of shared parameters from the stage that owns them (whose optimizer steps them), and
-    /// writes these values to this stage's copies. Returns the changed module, or the unchanged one if the pipeline
-    /// stops during the wait.
+    /// Waits for the new values of shared parameters, and writes them to this stage's copies. Returns the changed
+    /// module. If the pipeline stops during the wait, the error contains the unchanged module.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match waits.receive(&self.values) {
             Ok(values) => Ok(unify(map_floats(module, |param| {
@@ -102,16 +98,15 @@ impl Held {
         }
     }
 
-    /// Receives the new parameter values from the owner of the parameters, whose optimizer steps them, and discards
-    /// these values, so that the channel is empty; this stage's copies do not change.
+    /// Receives the new values of shared parameters and discards them, so that the channel is empty. This stage's
+    /// copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         waits.receive(&self.values).map(drop)
     }
 }
 
-/// Adds the gradients that the holders of copies of shared parameters have sent to the gradients of the parameters'
-/// owner (the stage whose optimizer steps them). The sent gradients are first added to each other, in the order of
-/// `received`.
+/// Adds the gradients received from stages with copies of shared parameters to this stage's gradients `gradients`. The
+/// received ones are first added to each other, in the order of `received`.
 pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut received: Vec<Tensors>) {
     if received.is_empty() {
         return;
@@ -128,10 +123,9 @@ pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut re
     });
 }
 
-/// Returns a tensor for each of the parameters `ids` of a module, moved to the device `to`, where another stage uses
-/// it. The tensor is the parameter's gradient, which is removed from `gradients`, or the parameter's value if
-/// `gradients` is `None`. Parameters without a gradient are left out in the first case, and parameters that are not
-/// trained in the second.
+/// Collects tensors of the parameters `ids` of a module, and moves them to the device `to`. If `gradients` is given,
+/// they are the gradients in it, which are removed; parameters without a gradient are left out. Otherwise they are the
+/// values of the trained parameters.
 fn collect<M: Module>(module: &M, ids: &[ParamId], gradients: Option<&mut GradientsParams>, to: &Device) -> Tensors {
     let mut collect = Collect { ids, gradients, to, tensors: Tensors::new() };
     module.visit(&mut collect);

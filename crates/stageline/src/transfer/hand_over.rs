@@ -13,36 +13,36 @@ use crate::device::remote::{by_the_host, moved};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::{is_quantized, with_value};
 
-/// Moves all tensors of a payload (a value made of tensors, such as a batch's input) to a device, detached from any
-/// autodiff graph, for use by the calling thread.
+/// Moves all tensors of a payload (a value made of tensors) to a device, for use by the calling thread. The moved
+/// tensors are in no autodiff graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
 
-/// Moves a tensor to a device for use by another thread, detached from any autodiff graph.
+/// Moves a tensor to a device for use by another thread. The moved tensor is in no autodiff graph.
 pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) -> Tensor<D> {
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Prepares the tensors of a payload (a value made of tensors, such as a stage's output) for use by another thread:
-/// detaches them from any autodiff graph, and copies those on the GPU `device` into newly allocated memory.
+/// Prepares the tensors of a payload (a value made of tensors) for use by another thread. They are detached from any
+/// autodiff graph, and those on the GPU `device` are copied into newly allocated memory.
 pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
 
-/// Copies a tensor into newly allocated memory if another thread will use the tensor on the same GPU; otherwise returns
-/// the tensor unchanged.
+/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU. Otherwise returns the
+/// tensor unchanged.
 ///
-/// The copy is made by reversing the tensor twice (`flip`), because a flip always runs as a kernel of its own that
-/// writes to new memory. New memory is needed because of a rule of cubecl 0.11: after memory was *allocated*, the other
-/// thread's stream waits only once for the stream that writes the tensor. Fusion may write a result into the older
-/// memory of an operand, for which the other stream may have waited before.
+/// The copy is made by reversing the tensor twice (`flip`), because every flip runs as its own kernel and writes to new
+/// memory. New memory is needed because of a rule of cubecl 0.11. After memory was *allocated*, the other thread's
+/// stream waits only once for the stream that writes the tensor. Fusion may write a result into the older memory of an
+/// operand, for which the other stream may have waited before.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
 }
 
-/// Prepares the parameters of a module, which must not be tracked by autodiff, for use by another thread: copies them
-/// into newly allocated memory if they are on the GPU `device`, and otherwise leaves them unchanged.
+/// Prepares the parameters of a module for use by another thread: those on the GPU `device` are copied into newly
+/// allocated memory. The parameters must not be tracked by autodiff.
 pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
 }
@@ -76,8 +76,7 @@ impl PayloadMapper for HandOver<'_> {
     }
 }
 
-/// A conversion that is applied to every tensor of a payload (a value made of tensors, such as a stage's input): it
-/// moves the tensor to a device, detached from any autodiff graph.
+/// A conversion of a payload's tensors: it moves each tensor to a device, detached from any autodiff graph.
 pub(super) struct Place<'a>(pub(super) &'a Device);
 
 impl PayloadMapper for Place<'_> {

@@ -17,8 +17,8 @@ use crate::device::location::between_cuda;
 use crate::device::remote::moved;
 use crate::transfer::hand_over::for_another_thread;
 
-/// The tensors that a stage sent last to one neighbouring stage on another GPU. The tensors are kept in memory until
-/// the stage's next send to the same neighbour, because NCCL reads sent tensors later.
+/// The tensors that a stage sent last to one neighbouring stage on another GPU. They are kept in memory until the next
+/// send to this neighbour, because NCCL reads sent tensors later.
 pub(crate) struct Sent {
     from: Device,
     last: Vec<Box<dyn Send>>,
@@ -29,7 +29,7 @@ impl Sent {
         Self { from, last: Vec::new() }
     }
 
-    /// Makes the sending GPU's compute stream wait for all transfers submitted so far, and drops the sent tensors that
+    /// Makes the sending GPU's compute stream wait for all transfers submitted so far. Then drops the sent tensors that
     /// were kept in memory for these transfers.
     pub(crate) fn settle(&mut self) {
         if !self.last.is_empty() {
@@ -43,7 +43,7 @@ impl Sent {
     }
 
     /// Sends a tensor that is in no autodiff graph to a device, and returns the tensor there. Between two GPUs, the
-    /// sent tensor's memory is kept alive until the next [`settle`](Self::settle), because NCCL may read it later.
+    /// sent tensor is kept in memory until the next [`settle`](Self::settle), because NCCL may read it later.
     pub(crate) fn send<const D: usize, K: Basic + 'static>(
         &mut self,
         tensor: Tensor<D, K>,

@@ -18,9 +18,8 @@ use crate::transfer::in_flight::Sent;
 use crate::update::finite::tensor_is_finite;
 use stageline_nn::autograd::root;
 
-/// The gradient of one float tensor of a stage's input or output. The gradient's number of dimensions is not part of
-/// the Rust type, so the functions that move, send and check a tensor with this number of dimensions are stored with
-/// the gradient.
+/// The gradient of one float tensor of a stage's input or output. Its number of dimensions is not part of the Rust
+/// type. So the functions that move, send and check a tensor of this number of dimensions are stored with it.
 struct LeafGradient {
     tensor: BridgeTensor,
     bytes: u64,
@@ -40,8 +39,8 @@ impl LeafGradient {
         Self { tensor: tensor.into_bridge(), bytes, to_device, send, is_finite }
     }
 
-    /// Returns the gradient of a stage's input or output tensor as a tensor of `D` dimensions. The caller must give the
-    /// number of dimensions with which the gradient was created; this is not checked here.
+    /// Returns this gradient of a stage's input or output as a tensor of `D` dimensions. `D` must be the gradient's
+    /// number of dimensions; this is not checked.
     fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.tensor)
     }
@@ -59,18 +58,17 @@ impl LeafGradient {
     }
 }
 
-/// The gradients of all float tensors of a stage's input or output, in the order of the tensors in that input or
-/// output; `None` for a tensor on which the loss does not depend.
+/// The gradients of all float tensors of a stage's input or output, in the order of these tensors. The entry is `None`
+/// for a tensor on which the loss does not depend.
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
-    /// Moves the gradients of a stage's input or output to a device, and returns them there.
     pub(crate) fn moved_to(self, device: &Device) -> Self {
         Self(self.0.into_iter().map(|gradient| gradient.map(|gradient| gradient.moved_to(device))).collect())
     }
 
-    /// Sends the gradients of a stage's input to another stage's device, and returns them there; `sent` keeps the sent
-    /// tensors alive until NCCL has read them.
+    /// Sends the gradients of a stage's input to another device, and returns them there. `sent` keeps the sent tensors
+    /// alive until NCCL has read them.
     pub(crate) fn sent_to(self, device: &Device, sent: &mut Sent) -> Self {
         Self(self.0.into_iter().map(|gradient| Some(gradient?.sent_to(device, sent))).collect())
     }
@@ -79,25 +77,25 @@ impl LeafGradients {
         self.0.iter().flatten().map(|gradient| gradient.bytes).sum()
     }
 
-    /// Whether all gradients of a stage's input or output are finite; float tensors without a gradient do not count.
+    /// Whether all gradients of a stage's input or output are finite. Tensors without a gradient do not count.
     pub(crate) fn is_finite(&self) -> bool {
         self.0.iter().flatten().all(LeafGradient::is_finite)
     }
 }
 
-/// The float tensors of a stage's input or output, at which gradients leave or enter the stage's autodiff graph, in the
-/// order of the tensors in that input or output.
+/// The float tensors of a stage's input or output, which are the ends of the stage's autodiff graph. Gradients enter
+/// the graph at the output and leave it at the input.
 #[derive(Default)]
 pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 
-/// A float tensor at one end of a stage's autodiff graph, whose rank is not part of the Rust type. It belongs to the
-/// stage's input, for which the backward computes gradients, or to the stage's output, from which the backward starts.
+/// A float tensor of a stage's input or output, at one end of the stage's autodiff graph. Its number of dimensions is
+/// not part of the Rust type.
 trait Leaf: Send {
-    /// Returns the scalar from which a backward must start so that this tensor, which belongs to a stage's output, has
-    /// the gradient `gradient`; `None` if autodiff does not track the tensor.
+    /// Returns the scalar whose backward gives this output tensor the gradient `gradient`. Returns `None` if autodiff
+    /// does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    /// Removes the gradient of this tensor, which belongs to a stage's input, from the gradients that a backward
-    /// computed, and returns the gradient; `None` if the backward gave the tensor no gradient.
+    /// Removes the gradient of this input tensor from `gradients`, the result of a backward, and returns it. Returns
+    /// `None` if the backward gave the tensor no gradient.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 
@@ -119,25 +117,25 @@ impl Leaves {
         (payload.map(&mut record), record.0)
     }
 
-    /// Detaches a stage's output from the stage's autodiff graph. Returns the detached output for the next stage, and
-    /// the float tensors of the output still in the graph, from which the backward starts.
+    /// Detaches a stage's output from the stage's autodiff graph. Returns the detached output for the next stage. Also
+    /// returns the output's float tensors in the graph, from which the backward starts.
     ///
-    /// The tensors in the graph keep the output in memory until the backward, even where burn does not need the output:
-    /// for `tanh`, for example, burn keeps only the input.
+    /// The tensors in the graph keep the output in memory until the backward. burn alone may free it earlier: for
+    /// `tanh`, for example, burn keeps only the input.
     pub(crate) fn of_output<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordOutput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// Returns the scalar from which a stage's backward starts, given the received gradients of the stage's output.
-    /// Returns `None` if no tensor of the output both has a gradient and is tracked by autodiff.
+    /// Returns the scalar from which a stage's backward starts. `gradients` has the received gradients of the stage's
+    /// output. Returns `None` if no tensor of the output has a gradient and is tracked by autodiff.
     pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
         let leaves = self.0.iter().zip(gradients.0);
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
     }
 
-    /// Removes the gradients of a stage's input from the gradients of a finished backward, and returns the removed
-    /// gradients; every entry is `None` if no backward ran.
+    /// Removes the gradients of a stage's input from `gradients`, the result of a backward, and returns them. If no
+    /// backward ran, every entry of the result is `None`.
     pub(crate) fn gradients(&self, gradients: Option<&mut Gradients>) -> LeafGradients {
         LeafGradients(match gradients {
             Some(gradients) => self.0.iter().map(|leaf| leaf.gradient(gradients)).collect(),
@@ -185,8 +183,7 @@ impl PayloadMapper for RecordOutput {
     }
 }
 
-/// Detaches the float tensors of a payload (a value made of tensors) from their autodiff graph, and returns the
-/// payload.
+/// Detaches the float tensors of a payload (a value made of tensors) from their autodiff graph.
 pub(crate) fn detach<P: Payload>(payload: P) -> P {
     payload.map(&mut Detach)
 }
@@ -199,8 +196,8 @@ impl PayloadMapper for Detach {
     }
 }
 
-/// Turns the tensors of a payload (a value made of tensors) into autodiff tensors that need no gradient, so that a
-/// stage can compute with them and its own tracked parameters.
+/// Turns the tensors of a payload (a value made of tensors) into autodiff tensors that need no gradient. A stage can
+/// then compute with them and its own tracked parameters.
 pub(crate) fn track<P: Payload>(payload: P) -> P {
     payload.map(&mut Track)
 }

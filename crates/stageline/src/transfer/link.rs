@@ -17,7 +17,7 @@ use crate::transfer::in_flight::Sent;
 use crate::transfer::leaves::LeafGradients;
 use crate::transfer::order::Turns;
 
-/// The payload of one micro-batch (the tensors of its input or of an activation), with the micro-batch's loss weight.
+/// The input or activation of one micro-batch, with the micro-batch's loss weight.
 pub(crate) struct Weighted<T> {
     pub(crate) payload: T,
     pub(crate) weight: Weight,
@@ -28,32 +28,31 @@ struct Message<T> {
     content: T,
 }
 
-/// The earlier stage's end of the connection between two neighbouring stages, which sends activations and receives
+/// The earlier stage's end of the connection between two neighbouring stages. It sends activations and receives
 /// gradients.
 pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The destination of activations: the device of the next stage. If the next stage or this stage is on another
-    /// host, the destination is a list of sessions (network connections), which successive micro-batches use in turn.
+    /// The device of the next stage, to which activations are sent. If one of the two stages is on a remote host, it is
+    /// a list of sessions (network connections) that successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
 
-/// The later stage's end of the connection between two neighbouring stages, which receives activations and sends
+/// The later stage's end of the connection between two neighbouring stages. It receives activations and sends
 /// gradients.
 pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The destination of gradients: the device of the previous stage. If the previous stage or this stage is on
-    /// another host, the destination is a list of sessions (network connections), which successive micro-batches use in
-    /// turn.
+    /// The device of the previous stage, to which gradients are sent. If one of the two stages is on a remote host, it
+    /// is a list of sessions (network connections) that successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
 
-/// Connects a stage on the device `previous` to the next stage, on the device `next`, and returns both ends of the
+/// Connects a stage on the device `previous` to the next stage, on the device `next`. Returns both ends of the
 /// connection. Each direction (activations, gradients) has a channel with room for `capacity` micro-batches.
 pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Route) -> (Downstream<T>, Upstream<T>) {
     let (activation_sender, activation_receiver) = bounded(capacity);
@@ -77,8 +76,7 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Ro
 }
 
 impl<T: Payload> Downstream<T> {
-    /// Sends an activation to the next stage and returns its size in bytes. The tensors move to the next stage's
-    /// device, or to the session (the network connection) through which that stage receives them.
+    /// Sends an activation to the next stage and its device. Returns the activation's size in bytes.
     pub(crate) fn send(
         &mut self,
         waits: &Waits,
@@ -99,8 +97,7 @@ impl<T: Payload> Downstream<T> {
         Ok(departure.bytes)
     }
 
-    /// Waits for the gradients of this stage's output for a micro-batch, which the next stage sends, and moves these
-    /// gradients to this stage's device.
+    /// Waits for the gradients of this stage's output for one micro-batch, and moves them to this stage's device.
     pub(crate) fn receive_gradient(&self, waits: &Waits, micro_batch: usize) -> Result<LeafGradients, Stopped> {
         Ok(take(waits, &self.gradients, micro_batch)?.moved_to(&self.here))
     }
@@ -113,9 +110,7 @@ impl<T: Payload> Upstream<T> {
         Ok(Weighted { payload: payload.map(&mut Arrival(&self.here)), weight })
     }
 
-    /// Sends the gradients of this stage's input to the previous stage and returns their size in bytes. The tensors
-    /// move to the previous stage's device, or to the session (the network connection) through which that stage
-    /// receives them.
+    /// Sends the gradients of this stage's input to the previous stage and its device. Returns their size in bytes.
     pub(crate) fn send_gradient(
         &mut self,
         waits: &Waits,
@@ -135,20 +130,19 @@ impl<T: Payload> Upstream<T> {
     }
 }
 
-/// Waits for the next message (an activation or gradients) that a neighbouring stage sends on `channel`, and returns
-/// the tensors in it. Panics if the message does not belong to `micro_batch`.
+/// Waits for a neighbouring stage's next message on `channel`, and returns the tensors in it. Panics if the message
+/// does not belong to the micro-batch `micro_batch`.
 fn take<T>(waits: &Waits, channel: &Receiver<Message<T>>, micro_batch: usize) -> Result<T, Stopped> {
     let message = waits.receive(channel)?;
     assert_eq!(message.micro_batch, micro_batch, "a checked plan receives in the order in which it sends");
     Ok(message.content)
 }
 
-/// A conversion that is applied to every tensor of a payload (a value made of tensors, such as a stage's output): it
-/// detaches the tensor from its autodiff graph, sends the tensor to a device, and counts the bytes sent.
+/// A conversion of a payload's tensors: it detaches each tensor from its autodiff graph, sends it to a device, and
+/// counts the bytes sent.
 struct Departure<'a> {
     sent: &'a mut Sent,
     device: &'a Device,
-    /// The number of bytes of the stage's output for one micro-batch that have been sent so far.
     bytes: u64,
 }
 
@@ -176,8 +170,7 @@ impl PayloadMapper for Departure<'_> {
     }
 }
 
-/// A conversion that is applied to every tensor of a received payload (a value made of tensors, such as a stage's
-/// input): it moves the tensor to the receiving stage's device.
+/// A conversion of a received payload's tensors: it moves each tensor to the receiving stage's device.
 struct Arrival<'a>(&'a Device);
 
 impl PayloadMapper for Arrival<'_> {

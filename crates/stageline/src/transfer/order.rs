@@ -22,27 +22,27 @@ use stageline_schedule::{Checked, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 
-/// The order in which one replica issues its transfers between GPUs. Every GPU has one baton (a token in a channel),
-/// which passes from one transfer of the GPU to the next; a worker may issue a transfer only while it has the batons of
-/// both GPUs. After the last transfer of a pass over the plan, every baton is back at its start.
+/// The fixed order in which one replica issues its transfers between GPUs. Every GPU has one baton (a token in a
+/// channel), which its transfers pass on in this order. A worker may issue a transfer only while it has the batons of
+/// both GPUs. After a pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
-    /// For each transfer, the batons (tokens in channels, one for each GPU of the transfer) that a worker must have
-    /// before it issues the transfer. A transfer without an entry may be issued at any time.
+    /// For each transfer, the batons (tokens of the transfer's GPUs) that a worker needs before it issues the transfer.
+    /// A transfer without an entry may be issued at any time.
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// The two channels by which one transfer takes part in the fixed order of a GPU's transfers: the transfer gets the
-/// GPU's token from the transfer before it, and passes the token on to the transfer after it.
+/// The two channels on which a transfer gets and passes on the token of a GPU. It gets the token from the GPU's
+/// previous transfer, and passes it on to the next one.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,
 }
 
 impl Turns {
-    /// Returns the order of transfers between GPUs for each replica, given the replica's plan and, for each stage, the
-    /// index of its device's communication stream (a GPU's queue of transfers); `None` for a device whose transfers
-    /// need no order.
+    /// Returns, for each replica, the order of its transfers between GPUs. A replica is given by its plan and, for each
+    /// stage, the index of the communication stream (queue of transfers) of the stage's device. The index is `None` for
+    /// a device whose transfers need no order.
     pub(crate) fn of_replicas<'a>(
         replicas: impl IntoIterator<Item = (&'a Checked, &'a Vec<Option<usize>>)>,
     ) -> Vec<Arc<Self>> {
@@ -69,9 +69,8 @@ impl Turns {
         all.into_iter().map(Arc::new).collect()
     }
 
-    /// Waits until `transfer` is the next transfer in the fixed order of both of its GPUs, issues it by calling
-    /// `issue`, and lets the next transfers of these GPUs follow. Returns an error if the pipeline stops during the
-    /// wait.
+    /// Waits until `transfer` is next in the order of both its GPUs, and issues it by calling `issue`. Then lets the
+    /// next transfers of these GPUs follow. Returns an error if the pipeline stops during the wait.
     pub(crate) fn issue<R>(&self, transfer: Transfer, waits: &Waits, issue: impl FnOnce() -> R) -> Result<R, Stopped> {
         let Some(batons) = self.batons.get(&transfer) else { return Ok(issue()) };
         for baton in batons {

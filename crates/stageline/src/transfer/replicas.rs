@@ -12,28 +12,27 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The role of one data-parallel replica's stage in the reduction of gradients and the broadcast of new parameter
-/// values at the end of a step.
+/// The role of a replica's stage at the end of a step. Gradients are then summed over the data-parallel replicas, and
+/// new parameter values are sent back.
 pub(crate) enum Collective {
-    /// The stage of the first data-parallel replica, which has the optimizer, with its exchanges of gradients and
-    /// parameter values with the same stage of the other replicas, in replica order.
+    /// The role of a stage in the first data-parallel replica, which has the optimizer. The value has its connections
+    /// to the same stage of the other replicas, in replica order.
     Root(Vec<Owned>),
-    /// The stage of a data-parallel replica other than the first, which has no optimizer and computes with copies of
-    /// the first replica's parameters.
+    /// The role of a stage in a data-parallel replica after the first. The stage has no optimizer, and computes with
+    /// copies of the first replica's parameters.
     Leaf(Held),
 }
 
 impl Default for Collective {
-    /// Returns the role of a stage in the reduction of gradients if the pipeline has one replica: the root, with no
-    /// other replica to exchange with.
+    /// Returns the role of a stage in a pipeline with one replica: the root, without connections.
     fn default() -> Self {
         Self::Root(Vec::new())
     }
 }
 
 impl Collective {
-    /// Returns, for each data-parallel replica, the role of one stage in the reduction of gradients over the replicas.
-    /// `ids` has the parameters that the stage trains, and `devices` has the stage's device in each replica.
+    /// Returns the role of one stage in each data-parallel replica. `ids` has the parameters that the stage trains, and
+    /// `devices` has the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.
@@ -46,8 +45,8 @@ impl Collective {
         matches!(self, Self::Root(_))
     }
 
-    /// Returns the number of times that this stage adds up the gradients of all replicas in one step: 1 in the first of
-    /// several replicas, else 0.
+    /// Returns the number of times that this stage adds up the gradients of all replicas in one step. It is 1 in the
+    /// first of several replicas, else 0.
     pub(crate) fn reductions(&self) -> usize {
         match self {
             Self::Root(leaves) => usize::from(!leaves.is_empty()),
@@ -55,9 +54,8 @@ impl Collective {
         }
     }
 
-    /// Adds up the gradient sums that one stage has in all data-parallel replicas, in replica order, at the end of a
-    /// step. In the first replica, receives the sums of the other replicas and returns the total; in another replica,
-    /// sends its sums to the first.
+    /// Adds up one stage's gradient sums over all data-parallel replicas, in replica order. The first replica receives
+    /// the sums of the others and returns the total. Every other replica sends its sums to the first.
     pub(crate) fn reduce<M: Module>(
         &self,
         module: &M,
@@ -76,8 +74,8 @@ impl Collective {
         Ok(sums)
     }
 
-    /// Sends the parameter values of this stage in the first data-parallel replica to the same stage of all other
-    /// replicas; does nothing in the other replicas.
+    /// In the first data-parallel replica, sends this stage's parameter values to the same stage of all other replicas.
+    /// Does nothing in the other replicas.
     pub(crate) fn broadcast<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         match self {
             Self::Root(leaves) => leaves.iter().try_for_each(|leaf| leaf.publish(module, waits)),
@@ -85,7 +83,7 @@ impl Collective {
         }
     }
 
-    /// Waits for the first data-parallel replica's parameter values, writes them to this replica's copies, and returns
+    /// Waits for the first data-parallel replica's parameter values, and writes them to this replica's copies. Returns
     /// the changed module. In the first replica, returns the module unchanged.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match self {

@@ -13,16 +13,16 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The tied parameters of one stage: the parameters that the stage owns (its optimizer steps them), and the copies that
-/// it holds of parameters that other stages own.
+/// The tied parameters of one stage: those that its own optimizer steps, and its copies of those that other stages
+/// step.
 #[derive(Default)]
 pub(crate) struct Ties {
     owned: Vec<Owned>,
     held: Vec<Held>,
 }
 
-/// Connects the stage `owner`, whose optimizer steps the tied parameters `ids`, to the stage `holder`, which computes
-/// with copies of them. The holder can send the gradients of `micro_batches` micro-batches before the owner reads any.
+/// Connects the stage `owner`, whose optimizer steps the tied parameters `ids`, to the stage `holder`, which has copies
+/// of them. The holder can send gradients for `micro_batches` micro-batches before the owner reads any.
 pub(crate) fn tie(
     ties: &mut [Ties],
     devices: &[Device],
@@ -38,9 +38,9 @@ pub(crate) fn tie(
 }
 
 impl Ties {
-    /// Exchanges the gradients of tied parameters for one micro-batch: sends the gradients of this stage's copies to
-    /// the stages that own the parameters (whose optimizers step them), and adds the gradients that other stages send
-    /// for parameters that this stage owns. Returns the stage's gradients after both.
+    /// Exchanges the gradients of tied parameters for one micro-batch. Sends the gradients of this stage's copies to
+    /// the stages whose optimizers step them. Adds the gradients that arrive for this stage's own parameters. Returns
+    /// the stage's gradients after both.
     pub(crate) fn exchange<M: Module>(
         &self,
         module: &M,
@@ -57,14 +57,13 @@ impl Ties {
         Ok(gradients)
     }
 
-    /// Sends the current values of the tied parameters that this stage owns (steps with its optimizer) to the stages
-    /// that hold copies of these parameters.
+    /// Sends the current values of this stage's own tied parameters to the stages with copies of them.
     pub(crate) fn publish<M: Module>(&self, module: &M, waits: &Waits) -> Result<(), Stopped> {
         self.owned.iter().try_for_each(|owned| owned.publish(module, waits))
     }
 
-    /// Receives the new values of tied (shared) parameters from the stages that own them (whose optimizers step them),
-    /// and discards these values, so that the channels are empty. This stage's copies do not change.
+    /// Receives the new values of tied parameters and discards them, so that the channels are empty. This stage's
+    /// copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         self.held.iter().try_for_each(|held| held.ignore(waits))
     }
@@ -74,20 +73,19 @@ impl Ties {
         self.held.iter().any(|held| held.ids.contains(&id))
     }
 
-    /// Returns the ids of all tied parameters of this stage: those that it owns (steps with its optimizer), and those
-    /// of which it holds copies.
+    /// Returns the ids of all tied parameters of this stage: its own, and its copies of other stages' parameters.
     pub(crate) fn ids(&self) -> impl Iterator<Item = ParamId> {
         let owned = self.owned.iter().flat_map(|owned| &owned.ids);
         owned.chain(self.held.iter().flat_map(|held| &held.ids)).copied()
     }
 
-    /// Whether this stage holds copies of tied parameters that another stage owns (steps with its optimizer).
+    /// Whether this stage has copies of tied parameters that another stage's optimizer steps.
     pub(crate) fn follows(&self) -> bool {
         !self.held.is_empty()
     }
 
-    /// Waits for the new values of tied parameters from the stages that own them (whose optimizers step them), writes
-    /// these values to this stage's copies, and returns the changed module.
+    /// Waits for the new values of tied parameters from the stages whose optimizers step them, and writes them to this
+    /// stage's copies. Returns the changed module.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         self.held.iter().try_fold(module, |module, held| held.follow(module, waits))
     }

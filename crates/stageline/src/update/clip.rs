@@ -5,27 +5,26 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::visit_floats;
 
-/// The kind of gradient clipping, which is applied once a step to the gradients summed over all micro-batches.
+/// The kind of gradient clipping. Gradients are clipped once a step, after they are summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
-    /// Limits the global norm (the Euclidean norm of all gradients of all stages) to this maximum `max` (Pascanu et
-    /// al., 2013, [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is multiplied by
-    /// `max / (norm + 1e-6)` if that factor is below 1, as PyTorch's `clip_grad_norm_` does.
+    /// Gradient clipping that limits the global norm (the Euclidean norm of all gradients of all stages) to this
+    /// maximum `max` (Pascanu et al., 2013, [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is
+    /// multiplied by `max / (norm + 1e-6)` if that factor is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
-    /// Clamps every element of the gradients to the range from minus the given value to the given value.
+    /// Gradient clipping that clamps every element to the range from minus the given value to the given value.
     Value(f64),
 }
 
 impl Clip {
-    /// Returns the bound of the gradient clipping: the largest allowed global norm, or the largest allowed magnitude of
-    /// a gradient's element.
+    /// Returns the bound of the gradient clipping: the largest global norm, or the largest magnitude of an element.
     pub(crate) fn bound(self) -> f64 {
         let (Self::GlobalNorm(bound) | Self::Value(bound)) = self;
         bound
     }
 
-    /// Returns how to clip the gradients of a step: not at all, by a factor, or by a clamp. `norm` is the global norm
-    /// before clipping: the Euclidean norm of all gradients of all stages.
+    /// Returns how to clip the gradients of a step. `norm` is their global norm before clipping: the Euclidean norm of
+    /// all gradients of all stages.
     pub(crate) fn scaling(self, norm: f64) -> Scaling {
         match self {
             Self::GlobalNorm(max) if norm + EPSILON > max => Scaling::By(max / (norm + EPSILON)),
@@ -35,17 +34,17 @@ impl Clip {
     }
 }
 
-/// The constant that clipping adds to the gradients' global norm, as PyTorch does, to avoid a division by 0.
+/// The number that gradient clipping adds to the global norm, as PyTorch does, to avoid a division by 0.
 const EPSILON: f64 = 1e-6;
 
-/// The change by which the gradients of a step are clipped: none, a factor or a clamp, the same for all stages.
+/// The change by which gradient clipping changes a step's gradients. It is the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
-    /// Clipping leaves the gradients of the step as they are, because they are within the bound or clipping is off.
+    /// Clipping changes nothing: the gradients are within the bound, or clipping is off.
     Keep,
-    /// Clipping multiplies every element of the gradients by the given factor.
+    /// Clipping multiplies every element of the gradients by this factor.
     By(f64),
-    /// Clipping clamps every element of the gradients to the range from minus the given value to the given value.
+    /// Clipping clamps every element of the gradients to the range from minus this value to this value.
     Within(f64),
 }
 

@@ -8,43 +8,43 @@ use burn::tensor::Tensor;
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::replica::Replica;
 
-/// The reaction to a step whose loss or gradients are not finite: the pipeline stops, or it skips the step. With both
-/// reactions, no optimizer steps.
+/// The reaction to a step with a non-finite loss or gradient: the pipeline stops, or it skips the step. In both cases,
+/// no optimizer steps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
-    /// A step with a non-finite loss or gradient fails with [`StepError::NonFinite`](crate::StepError::NonFinite), and
-    /// the pipeline runs no further steps.
+    /// After a non-finite loss or gradient, the step fails with [`StepError::NonFinite`](crate::StepError::NonFinite).
+    /// The pipeline runs no further steps.
     #[default]
     Stop,
-    /// A step with a non-finite loss or gradient is skipped, and its report says so; parameters, optimizer states and
-    /// learning rates stay as they are.
+    /// After a non-finite loss or gradient, the step is skipped, and its report says so. Parameters, optimizer states
+    /// and learning rates stay as they are.
     Skip,
 }
 
-/// The origin of the NaN or infinity in a step: the first input that contains NaN, or the first forward or backward
-/// that made non-finite numbers from finite ones. A forward that turns a received infinity into NaN or into an infinite
-/// loss counts too; a forward that only passes an infinity on, such as that of an attention mask, does not.
+/// The origin of the NaN or infinity in a step. It is the first input that contains NaN, or the first forward or
+/// backward that made non-finite numbers from finite ones. A forward that turns a received infinity into NaN, or into
+/// an infinite loss, counts too. A forward that only passes an infinity on, such as that of an attention mask, does not
+/// count.
 ///
 /// Inputs and forwards are searched before backwards, because only a backward can overflow through the loss scale. A
 /// non-finite parameter or target appears as the forward that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// The data-parallel replica whose computation gave the first NaN or infinity of the step.
+    /// The data-parallel replica in which the first NaN or infinity of the step appeared.
     pub replica: Replica,
-    /// The index, from 0, of the stage whose computation gave the first NaN or infinity of the step.
+    /// The index, from 0, of the stage in which the first NaN or infinity of the step appeared.
     pub stage: usize,
-    /// The micro-batch whose computation gave the first NaN or infinity of the step, counted from 0 within the replica.
-    /// With M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
+    /// The micro-batch in which the first NaN or infinity of the step appeared, counted from 0 within the replica. With
+    /// M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
-    /// The kind of place where the step's first NaN or infinity appeared: an input, the result of a forward, or the
-    /// result of a backward.
+    /// The kind of place where the first NaN or infinity of the step appeared: an input, a forward or a backward.
     pub origin: Origin,
 }
 
-/// The place of a step's first NaN or infinity: an input, the result of a forward, or the result of a backward.
+/// The kind of place where the first NaN or infinity of a step appeared: an input, a forward or a backward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
-    /// The first NaN of the step is in the input that came with the batch. An infinity in the input is not searched
+    /// The first NaN of the step is in an input, as it came with the batch. An infinity in an input is not searched
     /// for, because it can be intended.
     Input,
     /// The first NaN or infinity of the step is in the result of a forward: the stage's output, or the loss.
@@ -66,9 +66,9 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// Returns the earliest of a step's computations that gave NaN or infinity; `None` if there are no such computations.
-/// Inputs and forwards come before backwards. Both are ordered by replica and then by micro-batch; within a
-/// micro-batch, forwards are ordered by ascending stage and backwards by descending stage.
+/// Returns the earliest of a step's computations that gave NaN or infinity; `None` if there are none. Inputs and
+/// forwards come before backwards. Both are ordered by replica and then by micro-batch. Within a micro-batch, forwards
+/// are ordered by ascending stage, and backwards by descending stage.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };
@@ -76,9 +76,8 @@ pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> 
     })
 }
 
-/// The worst kind of number (finite, infinite or NaN) among the elements of one or more tensors; infinite is worse than
-/// finite, and NaN is the worst. An infinity can be intended, as in a mask that is added to attention scores; a NaN
-/// cannot.
+/// The worst kind of number among the elements of tensors. Infinite is worse than finite, and NaN is the worst. An
+/// infinity can be intended, as in a mask that is added to attention scores; a NaN cannot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Soundness {
     Finite,
@@ -86,8 +85,8 @@ pub(crate) enum Soundness {
     NaN,
 }
 
-/// Returns the worst kind of number in the float tensors of `payload`, a value that crosses a stage boundary or is part
-/// of a batch: NaN if there is one, else infinite if there is one, else finite.
+/// Returns the worst kind of number in the float tensors of `payload`: NaN if there is one, else infinite if there is
+/// one, else finite.
 pub(crate) fn soundness<P: Payload>(payload: &P) -> Soundness {
     let mut check = Check(Soundness::Finite);
     payload.clone().map(&mut check);

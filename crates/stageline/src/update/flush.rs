@@ -13,155 +13,142 @@ use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{GradientNoise, NoiseReport};
 
-/// The settings of the flush (the end of a step, at which gradients are summed and optimizers step): gradient clipping,
-/// the reaction to non-finite results, and the intervals of health reports and of measurements of the gradient noise.
+/// The settings of the end of a step, at which gradients are summed and optimizers step: gradient clipping, the
+/// reaction to non-finite results, and the intervals of reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
-    /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next; 0 if
-    /// there are no such reports.
+    /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next. 0 means
+    /// no reports.
     pub(crate) health_every: usize,
-    /// The number of steps from one measurement of the gradient noise (the sum of the variances of the gradient's
-    /// elements for a batch of loss weight 1) to the next; 0 if the noise is never measured.
+    /// The number of steps from one measurement of the gradient noise to the next. 0 means no measurements.
     pub(crate) noise_every: usize,
 }
 
 impl FlushConfig {
-    /// Returns the verdict that stages assume in the training step `step` before they know the common verdict: to step
-    /// their optimizers. Stages assume that all losses and gradients are finite. They also assume that the global norm
-    /// of the gradients needs no clipping.
+    /// Returns the verdict that stages assume in the training step `step`, before they know the true one: to step their
+    /// optimizers. They assume that all losses and gradients are finite, and that no global norm needs clipping.
     pub(crate) fn assumed(self, step: usize) -> Verdict {
         let scaling = self.clip.map_or(Scaling::Keep, |clip| clip.scaling(0.0));
         Verdict::Step { scaling, examine: self.examines(step) }
     }
 
-    /// Whether the health of the parameters (such as gradient norms and update sizes) is reported in the step `step`:
-    /// in step 0 and every `health_every` steps after it, or never if `health_every` is 0.
+    /// Whether the step `step` reports the health of the parameters (such as gradient norms): step 0 and every
+    /// `health_every` steps after it do. No step does if `health_every` is 0.
     pub(crate) fn examines(self, step: usize) -> bool {
         is_every(self.health_every, step)
     }
 
-    /// Whether the gradient noise (the sum of the variances of the gradient's elements for a batch of loss weight 1) is
-    /// measured in the step `step`: in step 0 and every `noise_every` steps after it, or never if `noise_every` is 0.
+    /// Whether the step `step` measures the gradient noise: step 0 and every `noise_every` steps after it do. No step
+    /// does if `noise_every` is 0.
     pub(crate) fn measures_noise(self, step: usize) -> bool {
         is_every(self.noise_every, step)
     }
 }
 
-/// Whether an action that is due in every `steps`-th training step is due in the step `step`: in step 0 and every
-/// `steps` steps after it, or never if `steps` is 0.
+/// Whether `step` is a multiple of `steps`; false if `steps` is 0.
 fn is_every(steps: usize, step: usize) -> bool {
     steps > 0 && step.is_multiple_of(steps)
 }
 
-/// The moment at which stages step their optimizers in a training step: after the common verdict of all stages (step,
-/// or skip the step), or speculatively before that verdict is known.
+/// The moment at which stages step their optimizers: after the common verdict of all stages (step, or skip the step),
+/// or speculatively before it.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Flush {
-    /// Before it steps its optimizer, every stage waits for the verdict on the step (step, or skip it), which depends
-    /// on the gradient sums of all stages.
+    /// Every stage waits for the common verdict (step, or skip the step) before it steps its optimizer. The verdict
+    /// depends on the gradient sums of all stages.
     Together,
-    /// Each stage steps its optimizer as soon as its own gradient sums are complete and finite. The value is the
-    /// verdict that the stage assumes: to step, and how gradients are clipped. If the true verdict of all stages
-    /// differs, the step is rolled back and ended again as the true verdict says (the post-validation of Qi et al.,
-    /// 2023).
+    /// Every stage steps its optimizer as soon as its own gradient sums are complete and finite. The value is the
+    /// verdict that the stage assumes. If the true verdict of all stages differs, the step is rolled back and ended
+    /// again (the post-validation of Qi et al., 2023).
     Ahead(Verdict),
 }
 
-/// The verdict on a step, decided once for all stages: what every stage does with its gradients at the end of the step,
-/// such as step its optimizer, only return the gradients, or discard them (skip the step).
+/// The verdict on a step, which is the same for all stages: what they do with their gradients at the end of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// Every stage steps its optimizer with the gradients of the training step, and the new parameters are kept.
+    /// The verdict that every stage steps its optimizer and keeps the new parameters.
     Step {
-        /// The clipping of the gradients of all stages before the optimizer step: none, by a factor, or by a clamp.
+        /// The clipping of all gradients before the optimizer step: none, by a factor, or by a clamp.
         scaling: Scaling,
-        /// Whether the stages report the health of each parameter (such as its gradient norm and update size) in this
-        /// step.
+        /// Whether the stages report the health of each parameter in this step, such as its gradient norm.
         examine: bool,
     },
-    /// Every stage returns its gradients to the caller, before and after clipping, and changes neither its parameters
-    /// nor its optimizer.
+    /// The verdict that every stage returns its gradients to the caller, before and after clipping. Parameters and
+    /// optimizers do not change.
     Show { scaling: Scaling },
-    /// The step is a rehearsal, which only measures the memory that training needs: every stage steps its optimizer and
-    /// then rolls the step back. No values of tied parameters are exchanged.
+    /// The verdict of a rehearsal, which only measures memory: every stage steps its optimizer and then rolls the step
+    /// back. No values of tied parameters are exchanged.
     Rehearse { examine: bool },
-    /// The verdict to skip the step: every stage discards the step's gradients, and changes neither its parameters nor
-    /// its optimizer.
+    /// The verdict to skip the step: every stage discards its gradients. Parameters and optimizers do not change.
     Skip,
 }
 
 impl Verdict {
-    /// Whether this verdict on a step makes the stages step their optimizers and keep that step; false if they skip it,
-    /// roll it back or only return gradients.
+    /// Whether this verdict makes the stages step their optimizers and keep that step.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }
 }
 
-/// The report of one stage at the end of a pass over a batch (a step, an evaluation, ...): gradient norms, losses,
-/// non-finite results, and the ledger, which counts the micro-batches in the stage's gradient sum.
+/// The report of one stage at the end of a pass over a batch, such as a step: losses, gradient norms, non-finite
+/// results, and the count of summed micro-batches.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The squared norm of the gradient sum of each of the stage's parameters that has a gradient, in layer order. The
-    /// list is empty in replicas other than replica 0, because replica 0 has the gradient sums over all replicas.
+    /// For each of the stage's parameters with a gradient, the squared norm of its gradient sum, in layer order. Only
+    /// replica 0 fills the list, because it has the sums over all replicas.
     pub(crate) squared_norms: Vec<(ParamId, f64)>,
-    /// The sum of the squared norms of the micro-batches' gradients, over all micro-batches and all parameters of the
-    /// stage; `None` unless the step measures the gradient noise (the sum of the variances of the gradient's elements
-    /// for a batch of loss weight 1).
+    /// The sum of the squared norms of all micro-batches' gradients, over all parameters of the stage. `None` unless
+    /// the step measures the gradient noise.
     pub(crate) squared_norm_of_each: Option<f64>,
-    /// The number of times that this stage added up the gradients of all data-parallel replicas in the pass over the
-    /// batch: 1 in a training pass in the first of several replicas, else 0.
+    /// The number of times that this stage summed the gradients of all data-parallel replicas in this pass. It is 1 in
+    /// a training pass in the first of several replicas, else 0.
     pub(crate) reductions: usize,
-    /// The computations of this stage that gave NaN or infinity. Stages look for them only when a step with a
-    /// non-finite loss or gradient is run a second time; in all other passes the list is empty.
+    /// The computations of this stage that gave NaN or infinity. The list is filled only when a step with a non-finite
+    /// loss or gradient is run again to find them.
     pub(crate) culprits: Vec<Culprit>,
-    /// The ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss weights
-    /// (usually their numbers of unmasked targets).
+    /// The number of micro-batches in the stage's gradient sum, and the sum of their loss weights.
     pub(crate) ledger: Ledger,
-    /// The losses of the micro-batches, each as a list of the terms of its loss; empty except on the last stage.
+    /// The loss of every micro-batch, as a list of its terms. Empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
-    /// The metrics of every micro-batch, each summed over the micro-batch's targets; empty except on a last stage that
+    /// The metrics of every micro-batch, each summed over the micro-batch's targets. Empty except on a last stage that
     /// has metrics.
     pub(crate) metrics: Vec<Vec<f64>>,
 }
 
 impl Outcome {
-    /// Whether all losses and gradient norms in this stage's report on a step are finite.
+    /// Whether all losses and gradient norms in this stage's report are finite.
     pub(crate) fn is_finite(&self) -> bool {
         let losses = self.losses.iter().flatten();
         self.squared_norms.iter().map(|(_, square)| square).chain(losses).all(|number| number.is_finite())
     }
 }
 
-/// The totals of a step over all stages: losses, metrics, gradient norm, and number of gradient reductions over the
-/// replicas.
+/// The totals of a step over all stages, such as its losses and its gradient norm.
 pub(crate) struct Sums {
     /// Each term of the training step's loss, summed over the micro-batches.
     pub(crate) losses: Vec<f64>,
     /// Each metric of the training step, summed over the micro-batches.
     pub(crate) metrics: Vec<f64>,
-    /// The global norm: the Euclidean norm of all gradients of all stages together, before clipping.
+    /// The global norm before clipping: the Euclidean norm of all gradients of all stages together.
     pub(crate) gradient_norm: f64,
-    /// The Euclidean norm of the gradient of each of the model's parameters, in layer order, before clipping.
+    /// The Euclidean norm of each parameter's gradient before clipping, in layer order.
     pub(crate) gradient_norms: Vec<(ParamId, f64)>,
-    /// The number of times that stages added up the gradients of all data-parallel replicas: once for each stage, or 0
-    /// if there is one replica.
+    /// The number of times that stages summed the gradients of all data-parallel replicas: once for each stage, or 0
+    /// with one replica.
     pub(crate) reductions: usize,
-    /// The estimates of the gradient's squared norm and of the gradient noise (the sum of the variances of the
-    /// gradient's elements for a batch of loss weight 1); `None` unless the step measures them.
+    /// The estimates of the gradient's squared norm and noise. `None` unless the step measures them.
     pub(crate) noise: Option<NoiseReport>,
 }
 
 impl Sums {
-    /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports, after a check that
-    /// every stage has summed the gradients of all its micro-batches. `expected` has, for each replica, the number of
-    /// its micro-batches and the sum of their loss weights (usually their numbers of unmasked targets); `weights` has
-    /// the loss weight of every micro-batch of all replicas in the first term of the loss, from which the gradient
-    /// noise is estimated.
+    /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports. Checks before that
+    /// every stage has summed the gradients of all its micro-batches. `expected` has one entry for each replica: the
+    /// number of its micro-batches and the sum of their loss weights. `weights` has the loss weights of all
+    /// micro-batches in the first term of the loss.
     ///
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
@@ -176,15 +163,14 @@ impl Sums {
         Ok(Self { losses, metrics, gradient_norm, gradient_norms, reductions, noise })
     }
 
-    /// Returns the verdict on the step for all stages: either to step their optimizers, with gradients clipped as
-    /// configured, or to skip the step, because the loss or a gradient is not finite.
+    /// Returns the verdict on the step for all stages. They step their optimizers, or they skip the step if the loss or
+    /// a gradient is not finite.
     pub(crate) fn verdict(&self, config: FlushConfig, step: usize) -> Verdict {
         let step = |scaling| Verdict::Step { scaling, examine: config.examines(step) };
         self.scaling(config).map_or(Verdict::Skip, step)
     }
 
-    /// Returns how the step's gradients are clipped: not at all, by a factor, or by a clamp. The result is `None` if
-    /// the loss or a gradient is not finite.
+    /// Returns how the step's gradients are clipped; `None` if the loss or a gradient is not finite.
     pub(crate) fn scaling(&self, config: FlushConfig) -> Option<Scaling> {
         let finite = self.losses.iter().all(|loss| loss.is_finite()) && self.gradient_norm.is_finite();
         finite.then(|| config.clip.map_or(Scaling::Keep, |clip| clip.scaling(self.gradient_norm)))
@@ -201,10 +187,9 @@ pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Estimates the gradient noise (the sum of the variances of the gradient's elements for a batch of loss weight 1) of a
-/// step from the reports of all stages of all replicas. `weights` has the loss weights of all micro-batches, in the
-/// first term of the loss. Returns `None` if the step did not measure the micro-batches' gradients, if fewer than two
-/// micro-batches have a weight, or if a gradient is not finite.
+/// Estimates the gradient noise of a step from the reports of all stages of all replicas. `weights` has the loss
+/// weights of all micro-batches in the first term of the loss. Returns `None` if the step did not measure the
+/// micro-batches' gradients, if fewer than two micro-batches have a weight, or if a gradient is not finite.
 fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     let stages = outcomes.iter().filter(|outcome| outcome.replica.is_first()).count();
     let mut sums = vec![(0.0, 0.0); stages];
@@ -221,8 +206,7 @@ fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {
     Some(NoiseReport { total: estimate(total)?, stages: sums.into_iter().map(estimate).collect::<Option<_>>()? })
 }
 
-/// Returns the sum of the lists of numbers in `each`, element by element. The lists have equal lengths; without any
-/// list, the sum is empty.
+/// Returns the element-wise sum of the lists in `each`, which have equal lengths. Without any list, the sum is empty.
 fn summed(each: impl Iterator<Item = Vec<f64>>) -> Vec<f64> {
     each.reduce(|sums, next| sums.into_iter().zip(next).map(|(sum, next)| sum + next).collect()).unwrap_or_default()
 }
@@ -245,9 +229,8 @@ mod tests {
         }
     }
 
-    /// Tests that a step ends with an error if one stage's gradient sum has too few or too many micro-batches, or if
-    /// their loss weights (numbers of targets) do not add up to those of the step. Without the error, the other stages
-    /// would step their optimizers.
+    /// Tests that a step ends with an error if a stage's gradient sum has a wrong number of micro-batches or a wrong
+    /// loss weight. Without the error, the other stages would step their optimizers.
     #[test]
     fn sums_that_are_not_the_whole_step_give_an_error_and_no_verdict() {
         let expected = [Ledger { backwards: 4, weight: 10.0.into() }];

@@ -15,44 +15,43 @@ use stageline_nn::params::visit_floats;
 use stageline_nn::{Deferred, Sum};
 
 /// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
-/// micro-batch order, whatever the order in which they arrive, and group by group: each group is summed before it is
-/// added to the total.
+/// micro-batch order, whatever the order in which they arrive. Each group of micro-batches is summed before it is added
+/// to the total.
 ///
 /// Because the order of the additions is fixed, the sum has the same bits under every schedule. One replica's sum in R
 /// groups of micro-batches has the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
-    /// The sum of the gradients of all complete groups of micro-batches in the current step.
+    /// The sum of the gradients of all complete groups of micro-batches.
     total: GradientsParams,
-    /// The sum of the gradients in the current, still incomplete group of micro-batches.
+    /// The sum of the gradients of the current, still incomplete group of micro-batches.
     group: Sum,
-    /// The number of micro-batches in a group. The gradients of a group are summed before they are added to the total
-    /// of the step.
+    /// The number of micro-batches in a group. A group's gradients are summed before they are added to the total.
     per_group: usize,
-    /// The gradients that arrived early, by the index of their micro-batch. They are added to the sum after the
-    /// gradients of all preceding micro-batches, some of which are still missing.
+    /// The gradients that arrived before those of an earlier micro-batch, by the index of their micro-batch. They are
+    /// added to the sum after the missing ones.
     early: BTreeMap<usize, Half>,
     ledger: Ledger,
 }
 
-/// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight (usually its number of
-/// unmasked targets). The gradients of some parameters may be deferred, which means that they are not computed yet.
+/// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight. Some of the gradients
+/// may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
     pub(crate) gradients: GradientsParams,
-    /// The weight gradients of one micro-batch that are not computed yet, one entry for each deferred call of a layer.
-    /// An entry is a function that computes the layer's weight gradients later.
+    /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that computes those
+    /// of one layer call later.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
 
 impl Half {
-    /// Computes the deferred weight gradients of a micro-batch, and adds them to the micro-batch's other gradients.
+    /// Computes the deferred weight gradients of a micro-batch, and adds them to its other gradients.
     pub(crate) fn complete(&mut self) {
         let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
         self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
         self.gradients = sum.gradients;
     }
 
-    /// Returns the ids of the parameters of `module` whose gradients for one micro-batch are already computed.
+    /// Returns the ids of the parameters whose gradients for one micro-batch are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut computed = HashSet::new();
         visit_floats(module, |param| {
@@ -63,9 +62,9 @@ impl Half {
         computed
     }
 
-    /// Whether a parameter of `module` has several gradients in this micro-batch, at least one of them deferred (not
-    /// computed yet), because the module uses the parameter more than once. Such gradients must be added to each other
-    /// before they are added to those of other micro-batches.
+    /// Whether a parameter has several gradients in this micro-batch, because the module uses it more than once, and
+    /// one of them is deferred. Such gradients must be added to each other before they are added to those of other
+    /// micro-batches.
     fn is_several<M: Module>(&self, module: &M) -> bool {
         let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
@@ -73,16 +72,15 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Creates an empty sum of a stage's gradients, which are summed in groups of `per_group` micro-batches. Gradients
-    /// are added in the float type `dtype`, or in the type that they have if `dtype` is `None`.
+    /// Creates an empty sum of a stage's gradients, with groups of `per_group` micro-batches. Gradients are added in
+    /// the float type `dtype`, or in their own type if it is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
     }
 
-    /// Adds the gradients of one micro-batch to the step's sum, and computes those weight gradients of the micro-batch
-    /// that were deferred. If the gradients of an earlier micro-batch are still missing, the new gradients are kept and
-    /// added after the missing ones.
+    /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
+    /// gradients of an earlier micro-batch are still missing, the new ones are added after them.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
             half.complete();
@@ -100,16 +98,15 @@ impl GradientSum {
         }
     }
 
-    /// Adds the gradient sum of the current group of micro-batches to the total, and begins a new group.
+    /// Adds the sum of the current group of micro-batches to the total, and begins a new group.
     fn end_group<M: Module>(&mut self, module: &M) {
         let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
         self.total = if total.is_empty() { group } else { joined(module, total, group) };
     }
 
-    /// Completes the gradient sum of a step: adds the gradients of the last group of micro-batches to the total, and
-    /// replaces the total by the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel
-    /// replicas; in another replica, it sends the gradients to replica 0 and returns only those that it did not send,
-    /// usually none.
+    /// Completes the gradient sum of a step: adds the last group of micro-batches to the total, and replaces the total
+    /// by the result of `reduce`. In replica 0, `reduce` returns the sum over all data-parallel replicas. In another
+    /// replica, it sends the gradients to replica 0, and returns those that it did not send.
     pub(crate) fn end<M: Module, E>(
         &mut self,
         module: &M,
@@ -121,26 +118,23 @@ impl GradientSum {
         Ok(())
     }
 
-    /// Makes the gradient sum measure the squared norm of every micro-batch's gradients until the end of the step.
+    /// Makes the gradient sum measure the squared norm of every micro-batch's gradients, until the end of the step.
     pub(crate) fn measure_each(&mut self) {
         self.group.squared_norms = Some(Vec::new());
     }
 
-    /// Removes and returns the sum of the squared norms of all gradients of the step, over its micro-batches and the
-    /// stage's parameters: a list with one tensor of shape `[1]` on the stage's device. The list is empty if the stage
-    /// has no gradients, and `None` if the step does not measure norms. The norms contain the square of the loss scale,
-    /// because the gradients are not yet divided by it.
+    /// Removes and returns the sum of the squared norms of all micro-batches' gradients: a list with one tensor of
+    /// shape `[1]`. The list is empty if the stage has no gradients. `None` if the step does not measure norms. The
+    /// norms still contain the square of the loss scale.
     pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
         self.group.squared_norms.take()
     }
 
-    /// Returns the ledger of the stage's gradient sum: the number of micro-batches in it, and the sum of their loss
-    /// weights (usually their numbers of unmasked targets).
     pub(crate) fn ledger(&self) -> Ledger {
         self.ledger.clone()
     }
 
-    /// Divides the stage's gradient sum by the loss scale.
+    /// Divides the gradient sum by the loss scale.
     pub(crate) fn unscale<M: Module>(&mut self, module: &M, scale: f64) {
         if scale != 1.0 {
             let gradients = std::mem::take(&mut self.total);
@@ -148,13 +142,12 @@ impl GradientSum {
         }
     }
 
-    /// Returns the squared norm of the gradient sum of every parameter of a stage, in the order of the module's
-    /// parameters.
+    /// Returns the squared norm of each parameter's gradient sum, in the order of the module's parameters.
     pub(crate) fn squared_norms<M: Module>(&self, module: &M) -> SquaredNorms {
         SquaredNorms::of(module, &self.total)
     }
 
-    /// Returns a copy of the stage's gradient sum, whose tensors share their memory with the sum.
+    /// Returns a copy of the gradient sum. Its tensors share their memory with the sum.
     pub(crate) fn copy<M: Module>(&self, module: &M) -> GradientsParams {
         let mut copy = GradientsParams::new();
         visit_floats(module, |param| {
@@ -165,23 +158,21 @@ impl GradientSum {
         copy
     }
 
-    /// Replaces the gradient sum by `gradients`, the complete sum of a step that was rolled back, so that its optimizer
-    /// step can be made again. The count of summed micro-batches is set to 0.
+    /// Replaces the gradient sum by `gradients`, the complete sum of a step that was rolled back. Its optimizer step
+    /// can then be made again. The count of summed micro-batches becomes 0.
     pub(crate) fn put_back(&mut self, gradients: GradientsParams) {
         self.take();
         self.total = gradients;
     }
 
-    /// Takes the step's completed gradient sum out of the stage and returns it; leaves an empty sum for the next step.
+    /// Returns the step's completed gradient sum, and leaves an empty sum for the next step.
     pub(crate) fn take(&mut self) -> GradientsParams {
         let empty = Self::new(self.group.dtype, self.per_group);
         std::mem::replace(self, empty).total
     }
 }
 
-/// Adds the gradients `beside` to the gradients `gradients` of the same module, parameter by parameter, and returns the
-/// sum. `beside` has gradients that were computed outside the autodiff graph, or those of the next group of
-/// micro-batches.
+/// Adds two lists of gradients of the same module, parameter by parameter, and returns the sum.
 pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
     if beside.is_empty() {
         return gradients;
@@ -197,7 +188,7 @@ mod tests {
     use burn::module::Param;
     use burn::tensor::{Device, Tensor};
 
-    /// Returns the gradient sum of a test parameter whose gradient in micro-batch i is `values[i]`. The micro-batches
+    /// Returns the gradient sum of a test parameter, whose gradient in micro-batch i is `values[i]`. The micro-batches
     /// arrive in the order `order`, and are summed in groups of `per_group`.
     fn total<const N: usize>(values: [f32; N], order: [usize; N], per_group: usize) -> f32 {
         let device = Device::flex().autodiff();
@@ -214,8 +205,8 @@ mod tests {
         sum.take().remove::<1>(parameter.id).unwrap().into_scalar()
     }
 
-    /// Tests that gradients are summed in ascending micro-batch order, whatever the order of arrival. The values are
-    /// such that (a + b) + c and (c + a) + b differ in f32.
+    /// Tests that gradients are summed in ascending micro-batch order, whatever the order of arrival. In f32, the
+    /// test's values have different sums in different orders.
     #[test]
     fn the_sum_does_not_depend_on_the_order_of_arrival() {
         let values = [1.0e8_f32, 1.0, -1.0e8];

@@ -7,14 +7,14 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::{Named, named_gradients, values_by_id};
 
-/// The health of one parameter in one step: the size of its update, and the norm, the share of zeros and a histogram of
-/// its gradient. Norms are Euclidean, over all elements of the parameter.
+/// The health of one parameter in one step: the size of its update, and the norm, zeros and histogram of its gradient.
+/// Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterHealth {
     /// The index of the stage that trains the parameter whose health is reported.
     pub stage: usize,
-    /// The name, as in checkpoints, of the parameter whose health is reported, such as `blocks.3.linear.weight`.
+    /// The name, in checkpoints, of the parameter whose health is reported, such as `blocks.3.linear.weight`.
     pub name: String,
     /// The norm of the parameter's gradient, which is summed over the micro-batches and not yet clipped.
     pub gradient_norm: f64,
@@ -22,24 +22,24 @@ pub struct ParameterHealth {
     pub parameter_norm: f64,
     /// The norm of the parameter's update: the difference between its values after and before the optimizer step.
     pub update_norm: f64,
-    /// The optimizer's second moment of the gradient, averaged over the elements; `None` unless the optimizer is Adam,
+    /// The optimizer's second moment of the gradient, averaged over the elements. `None` unless the optimizer is Adam,
     /// AdamW, Lamb, Adan or RMSProp. If it grows while the loss does not fall, the gradients are mostly noise.
     pub second_moment: Option<f64>,
-    /// The share of the elements of the parameter's gradient that are exactly 0, from 0 to 1.
+    /// The share of the gradient's elements that are exactly 0, from 0 to 1.
     pub zeros: f64,
     /// The histogram of the elements of the parameter's gradient by magnitude.
     pub histogram: Histogram,
 }
 
 impl ParameterHealth {
-    /// Returns the norm of the parameter's update divided by the norm of the parameter, or 0 if the parameter's norm is
-    /// 0; about 1e-3 is usual.
+    /// Returns the norm of the parameter's update divided by the norm of the parameter. About 1e-3 is usual. The result
+    /// is 0 if the parameter's norm is 0.
     pub fn update_ratio(&self) -> f64 {
         if self.parameter_norm > 0.0 { self.update_norm / self.parameter_norm } else { 0.0 }
     }
 }
 
-/// A histogram of numbers, such as a gradient's elements, by magnitude, with one bin for each power of two.
+/// A histogram of numbers by magnitude, such as those of a gradient, with one bin for each power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; Self::BINS],
@@ -50,7 +50,7 @@ impl Histogram {
     pub const BINS: usize = 40;
 
     /// The exponent of the power of two at which the histogram's second bin begins. The first bin counts all smaller
-    /// magnitudes except 0, and the last bin has no upper end.
+    /// magnitudes except 0. The last bin has no upper end.
     const LOWEST: i32 = -32;
 
     fn of(values: impl Iterator<Item = f64>) -> Self {
@@ -62,30 +62,29 @@ impl Histogram {
         Self { counts }
     }
 
-    /// Returns the bins of the histogram of the values' magnitudes (absolute values) in ascending order, each with its
-    /// lower end and the number of values in it. Zeros are in no bin.
+    /// Returns the histogram's bins in ascending order of magnitude: the lower end of each bin, and the number of
+    /// values in it. Zeros are in no bin.
     pub fn bins(&self) -> impl Iterator<Item = (f64, u64)> + '_ {
         let from = |bin: usize| if bin == 0 { 0.0 } else { 2.0_f64.powi(Self::LOWEST + bin as i32 - 1) };
         self.counts.iter().enumerate().map(move |(bin, count)| (from(bin), *count))
     }
 }
 
-/// The values and gradients of a stage's parameters before an optimizer step. They are compared with the values after
-/// the step to report the health of each parameter (such as its gradient norm and update size).
+/// The values and gradients of a stage's parameters before an optimizer step. A comparison with the values after the
+/// step gives the health of each parameter, such as its update size.
 pub(crate) struct Examination {
     gradients: Vec<Named>,
     values: HashMap<ParamId, Vec<f32>>,
 }
 
 impl Examination {
-    /// Reads the values and gradients of a stage's parameters before its optimizer step.
     pub(crate) fn before<M: Module>(module: &M, gradients: &GradientsParams) -> Self {
         Self { gradients: named_gradients(module, gradients), values: values_by_id(module) }
     }
 
-    /// Compares the values of a stage's parameters before and after its optimizer step. Returns the health (such as
-    /// gradient norm and update size) of every parameter that has a gradient. The parameters' names are left empty,
-    /// because a stage does not know them.
+    /// Compares the values of a stage's parameters before and after its optimizer step. Returns the health (such as the
+    /// update size) of every parameter that has a gradient. The names are left empty, because a stage does not know
+    /// them.
     pub(crate) fn after<M: Module>(
         self,
         stage: usize,

@@ -4,8 +4,8 @@
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
 
-/// The count of what a stage's gradient sum contains: the number of micro-batches, and the sum of their loss weights
-/// (usually numbers of unmasked targets). In a valid step, both equal those of the replica's part of the batch.
+/// The contents of a stage's gradient sum: the number of micro-batches, and the sum of their loss weights (usually
+/// numbers of unmasked targets). In a valid step, both equal those of the replica's part of the batch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     /// The number of micro-batches whose gradients are in the stage's gradient sum.
@@ -15,7 +15,8 @@ pub struct Ledger {
     pub weight: Weight,
 }
 
-/// The error of a step in which a stage's gradient sum does not contain exactly the replica's part of the batch.
+/// The error of a step in which a stage's gradient sum is wrong: it does not contain exactly the replica's part of the
+/// batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(
     "{} summed {} micro-batches of weight {}, but the step has {} of weight {}: {}; \
@@ -23,23 +24,21 @@ pub struct Ledger {
     replica.stage(*stage), found.backwards, found.weight, expected.backwards, expected.weight, self.missing()
 )]
 pub struct LedgerError {
-    /// The data-parallel replica of the stage whose gradient sum does not contain exactly the replica's part of the
-    /// batch.
+    /// The data-parallel replica of the stage with the wrong gradient sum.
     pub replica: Replica,
-    /// The index, from 0, of the stage whose gradient sum does not contain exactly its replica's part of the batch.
+    /// The index, from 0, of the stage with the wrong gradient sum.
     pub stage: usize,
-    /// The contents of the stage's wrong gradient sum: the number of micro-batches in it, and the sum of their loss
-    /// weights (usually numbers of unmasked targets).
+    /// The contents of the wrong gradient sum: its number of micro-batches, and the sum of their loss weights (usually
+    /// numbers of unmasked targets).
     pub found: Ledger,
-    /// The contents that the stage's gradient sum should have: the number of micro-batches in its replica's part of the
-    /// batch, and the sum of their loss weights (usually numbers of unmasked targets).
+    /// The right contents of the stage's gradient sum: the number of micro-batches in its replica's part of the batch,
+    /// and the sum of their loss weights.
     pub expected: Ledger,
 }
 
 impl LedgerError {
-    /// Describes for an error message what is wrong with the stage's gradient sum: the first missing micro-batch, too
-    /// many micro-batches, or wrong loss weights. Micro-batches are summed in ascending order, so the first missing one
-    /// follows the last one in the sum.
+    /// Describes what is wrong with the stage's gradient sum, for an error message. Micro-batches are summed in
+    /// ascending order, so the first missing one follows the last one in the sum.
     fn missing(&self) -> String {
         match self.found.backwards {
             all if all == self.expected.backwards => "their weights differ".to_owned(),
@@ -50,8 +49,7 @@ impl LedgerError {
 }
 
 /// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has the
-/// replica, the index and the ledger (the count of summed micro-batches) of every stage; `expected` has one ledger for
-/// each replica.
+/// replica, the stage and the contents of each sum. `expected` has the right contents for each replica.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
     expected: &[Ledger],

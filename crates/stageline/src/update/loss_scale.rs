@@ -6,18 +6,18 @@ use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// The loss scale: the factor by which the loss of each micro-batch is multiplied before the backward, so that small
-/// gradients do not underflow (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Before
-/// that, the loss is divided by the step's total loss weight (usually its number of unmasked targets).
+/// The loss scale: a factor on the loss of each micro-batch before the backward, so that small gradients do not
+/// underflow (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Before that, the loss
+/// is divided by the step's total loss weight (usually its number of unmasked targets).
 ///
 /// The summed gradients are divided by the same factor. A power of two changes no bit of a gradient that neither
 /// overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// A loss scale (factor on the loss before the backward) with the given value, which never changes.
+    /// A loss scale (factor on the loss before the backward) that never changes. The value is the scale.
     Fixed(f64),
-    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow; the value is its
-    /// settings.
+    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow. The value has
+    /// its settings.
     Dynamic(DynamicLossScale),
 }
 
@@ -25,16 +25,16 @@ pub enum LossScale {
 /// defaults are those of PyTorch's `GradScaler`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicLossScale {
-    /// The loss scale (the factor on the loss before the backward) of the first step; 65536 by default.
+    /// The loss scale (the factor on the loss before the backward) of the first step. The default is 65536.
     pub initial: f64,
-    /// The factor, above 1, by which the loss scale is multiplied after many steps without an overflow; 2 by default.
+    /// The factor, above 1, by which the loss scale rises after many steps without an overflow. The default is 2.
     pub growth: f64,
-    /// The factor, below 1, by which the loss scale is multiplied after a step with an overflow; 0.5 by default.
+    /// The factor, below 1, by which the loss scale falls after a step with an overflow. The default is 0.5.
     pub back_off: f64,
-    /// The number of training steps without an overflow after which the dynamic loss scale rises; 2000 by default.
+    /// The number of training steps without an overflow after which the loss scale rises. The default is 2000.
     pub growth_interval: usize,
-    /// The lowest value of the loss scale; 1 by default. If a step still overflows at this value, the loss scale is not
-    /// the cause.
+    /// The lowest value of the loss scale. The default is 1. If a step overflows even at this value, the loss scale is
+    /// not the cause.
     pub lowest: f64,
 }
 
@@ -45,8 +45,8 @@ impl Default for DynamicLossScale {
 }
 
 impl DynamicLossScale {
-    /// Returns the range of values that this loss scale can have: from its lowest value to the largest number in f32,
-    /// the type in which losses are scaled.
+    /// Returns the range of values that this loss scale can have: from its lowest value to the largest f32 number.
+    /// Losses are scaled in f32.
     pub(crate) fn range(self) -> RangeInclusive<f64> {
         self.lowest..=f64::from(f32::MAX)
     }
@@ -61,7 +61,7 @@ impl LossScale {
         }
     }
 
-    /// Whether all settings of the loss scale (initial and lowest value, growth, back-off, interval) are valid.
+    /// Whether all settings of the loss scale are valid.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {
@@ -81,7 +81,7 @@ impl LossScale {
 pub(crate) struct Scaler {
     config: LossScale,
     scale: f64,
-    /// The number of steps without an overflow since the dynamic loss scale last changed.
+    /// The number of steps without an overflow since the loss scale last changed.
     calm: usize,
 }
 
@@ -91,8 +91,8 @@ impl Scaler {
         Self { config, scale, calm: 0 }
     }
 
-    /// Returns the scaler (the current loss scale) of a resumed training. A dynamic loss scale continues from its value
-    /// in the checkpoint, if the checkpoint has one; otherwise the scaler starts from the configured loss scale.
+    /// Returns the loss scale of a resumed training. A dynamic scale continues from its value in the checkpoint.
+    /// Without that value, it starts as configured.
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {
@@ -103,7 +103,7 @@ impl Scaler {
         }
     }
 
-    /// Returns the current loss scale and its count of steps without an overflow, for a checkpoint; `None` if the scale
+    /// Returns the current loss scale and its count of steps without an overflow, for a checkpoint. `None` if the scale
     /// is fixed.
     pub(crate) fn state(&self) -> Option<State> {
         let LossScale::Dynamic(_) = self.config else { return None };
@@ -114,7 +114,7 @@ impl Scaler {
         self.scale
     }
 
-    /// Counts a training step without an overflow; a dynamic loss scale rises after enough such steps.
+    /// Counts a training step without an overflow. A dynamic loss scale rises after enough such steps.
     pub(crate) fn stepped(&mut self) {
         let LossScale::Dynamic(config) = self.config else { return };
         let DynamicLossScale { growth, growth_interval, .. } = config;
@@ -124,8 +124,8 @@ impl Scaler {
         }
     }
 
-    /// Lowers a dynamic loss scale after a step with an overflow. Returns whether the loss scale was lowered; false if
-    /// the scale is fixed or already at its lowest value.
+    /// Lowers a dynamic loss scale after a step with an overflow. Returns whether it was lowered: false if the scale is
+    /// fixed or already at its lowest value.
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;

@@ -2,40 +2,37 @@
 //! scale, which is this noise divided by the squared norm of the gradient. Both are estimated from the gradients of the
 //! micro-batches of one step.
 
-/// The size of the gradient and its noise, estimated from the micro-batches of one training step, for the whole model
-/// and for each stage.
+/// Estimates of the gradient's squared norm and noise in one training step, for the whole model and for each stage.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct NoiseReport {
     /// The estimate of the gradient's squared norm and noise over all parameters of the model.
     pub total: GradientNoise,
-    /// The estimates of the gradient's squared norm and noise over the parameters of each stage, in the order of the
-    /// stages.
+    /// The estimates of the gradient's squared norm and noise for each stage, over its parameters, in stage order.
     pub stages: Vec<GradientNoise>,
 }
 
-/// An estimate of the squared norm of the gradient, and of the gradient noise: the sum of the variances of the
-/// gradient's elements for a batch of loss weight 1.
+/// An estimate of the gradient's squared norm, and of its noise: the sum of the variances of the gradient's elements
+/// for a batch of loss weight 1.
 ///
-/// The estimates of a single step are rough, and that of the squared norm can even be negative: average each of the two
+/// The estimates of a single step are rough, and that of the squared norm can even be negative. Average each of the two
 /// over many steps, and then take their ratio.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GradientNoise {
-    /// The estimate of the squared norm of the gradient that a batch of infinite size would have. Its expectation is
-    /// exact if the micro-batches are independent, and their noise is in proportion to their loss weights in the first
-    /// term of the loss.
+    /// The estimate of the squared norm of the gradient of an infinite batch. The estimate is unbiased under two
+    /// conditions: the micro-batches are independent, and their noise is proportional to their loss weights in the
+    /// first term of the loss.
     pub squared_norm: f64,
     /// The estimate of the gradient noise: the sum of the variances of the gradient's elements for a batch of loss
-    /// weight 1 (usually one unmasked target). This is the trace of the covariance of that gradient. The expectation of
-    /// the estimate is exact if the micro-batches are independent, and their noise is in proportion to their loss
-    /// weights.
+    /// weight 1 (usually one unmasked target). This is the trace of that gradient's covariance. The estimate is
+    /// unbiased if the micro-batches are independent and their noise is proportional to their loss weights.
     pub variance: f64,
 }
 
 impl GradientNoise {
-    /// Estimates the gradient's squared norm and noise from the gradients of a step's micro-batches, each of which has
-    /// one of the loss weights `weights`. `of_sum` is the squared norm of their sum, which is the gradient of the step;
-    /// `of_each` is the sum of their squared norms. Returns `None` unless at least two micro-batches have a weight.
+    /// Estimates the gradient's squared norm and noise from the gradients of a step's micro-batches, whose loss weights
+    /// are `weights`. `of_sum` is the squared norm of the sum of these gradients. `of_each` is the sum of their squared
+    /// norms. Returns `None` unless at least two micro-batches have a weight.
     ///
     /// The gradient of a micro-batch with the share f of the total weight W has the expected squared norm
     /// f² |G|² + f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the
@@ -51,39 +48,38 @@ impl GradientNoise {
         })
     }
 
-    /// Returns the noise scale: the loss weight (usually the number of unmasked targets) of the batch whose gradient
-    /// has as much noise as signal. Much smaller batches waste no sample, and much larger ones hardly save steps.
-    /// Returns `None` if the estimate of the gradient's squared norm is not above 0.
+    /// Returns the noise scale: the loss weight (usually the number of unmasked targets) of a batch whose gradient has
+    /// as much noise as signal. Much smaller batches waste no sample, and much larger ones hardly save steps. Returns
+    /// `None` if the estimated squared norm of the gradient is not above 0.
     pub fn scale(self) -> Option<f64> {
         (self.squared_norm > 0.0).then(|| self.variance.max(0.0) / self.squared_norm)
     }
 }
 
-/// The running averages of the gradient's squared norm and noise over the steps of a training, from which the noise
-/// scale is taken. Both are averaged before their ratio is taken, because the ratio of one step is biased.
+/// Running averages of the gradient's squared norm and noise over the steps of a training. The noise scale is taken
+/// from the averages, because the ratio of a single step is biased.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseAverage {
-    /// The decay of the running average of the gradient's squared norm and noise: the factor by which earlier estimates
-    /// are multiplied when the next one is added, at least 0 and less than 1.
+    /// The decay of the running average: the factor by which earlier estimates are multiplied when the next one is
+    /// added. It is at least 0 and less than 1.
     kept: f64,
-    /// The weighted sum of all estimates so far of the gradient's squared norm and noise, in which later steps count
-    /// more.
+    /// The weighted sum of all estimates so far of the gradient's squared norm and noise. Later estimates have larger
+    /// weights.
     sum: GradientNoise,
-    /// The sum of the weights of all estimates so far of the gradient's squared norm and noise. The average is the
-    /// weighted sum of the estimates divided by this sum, which is close to 1 after many steps.
+    /// The sum of the weights of all estimates so far. The running average is the weighted sum of the estimates divided
+    /// by this sum.
     weight: f64,
 }
 
 impl NoiseAverage {
-    /// Creates an empty running average of the gradient's squared norm and noise over about the last `estimates` steps:
-    /// each estimate has `1 - 1 / estimates` times the weight of the next one. Values of `estimates` below 1 count as
-    /// 1.
+    /// Creates an empty running average of the gradient's squared norm and noise, over about the last `estimates`
+    /// steps. Each estimate has `1 - 1 / estimates` times the weight of the next one. Values of `estimates` below 1
+    /// count as 1.
     pub fn over(estimates: f64) -> Self {
         Self { kept: 1.0 - 1.0 / estimates.max(1.0), sum: GradientNoise::default(), weight: 0.0 }
     }
 
-    /// Adds one step's estimate of the gradient's squared norm and noise, and returns the average of all estimates so
-    /// far.
+    /// Adds one step's estimate of the gradient's squared norm and noise. Returns the average of all estimates so far.
     pub fn add(&mut self, estimate: GradientNoise) -> GradientNoise {
         let mix = |sum: f64, new: f64| self.kept * sum + (1.0 - self.kept) * new;
         self.sum = GradientNoise {
@@ -99,9 +95,8 @@ impl NoiseAverage {
 mod tests {
     use super::*;
 
-    /// Tests the estimate of the gradient's squared norm and noise on exact inputs: from the expected squared norms of
-    /// gradients with a squared norm of 9 and a noise of 50, the estimate gives 9 and 50 back, for any loss
-    /// weights.
+    /// Tests the estimate of the gradient's squared norm and noise on exact inputs. The inputs belong to a squared norm
+    /// of 9 and a noise of 50, and the estimate must return both.
     #[test]
     fn expected_squared_norms_give_the_signal_and_the_noise() {
         let (signal, noise) = (9.0, 50.0);

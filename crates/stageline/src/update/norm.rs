@@ -12,8 +12,8 @@ use stageline_nn::params::{read_many, visit_floats};
 /// The squared norm of each gradient of a stage's parameters, in f64 on the stage's device, in the order of the
 /// module's parameters. Parameters without a gradient are left out.
 ///
-/// The sums stay separate for each parameter, so that the global norm, added up in layer order, does not depend on the
-/// split points.
+/// The global norm is added up from these norms in layer order. So it does not depend on how the layers are divided
+/// into stages.
 #[derive(Default)]
 pub(crate) struct SquaredNorms(Vec<(ParamId, Tensor<1>)>);
 
@@ -28,8 +28,8 @@ impl SquaredNorms {
         Self(squares)
     }
 
-    /// Reads the squared norm of every gradient from the device, together with the values of the tensors `others` in
-    /// the same transfer, and returns both.
+    /// Reads the squared norm of every gradient from the device, and the tensors `others` in the same transfer. Returns
+    /// both.
     pub(crate) fn read_with(&self, others: &[Tensor<1>]) -> (Vec<(ParamId, f64)>, Vec<Vec<f64>>) {
         let mut numbers = read_many(self.0.iter().map(|(_, sum)| sum).chain(others));
         let squares = self.0.iter().zip(numbers.by_ref()).map(|((id, _), square)| (*id, square[0])).collect();

@@ -16,7 +16,6 @@ use crate::update::state_memory::counting_moved;
 use crate::update::take_ownership::settle;
 use stageline_nn::params::{self, unify, zero_gradients};
 
-/// The module, optimizer and learning rate of a stage before an optimizer step, to which a rollback returns.
 pub(super) struct Before<M> {
     module: M,
     optimizer: ModuleOptimizer,
@@ -28,42 +27,40 @@ pub(super) struct Before<M> {
 /// burn's `ModuleOptimizer` and `ModuleLrScheduler` are type-erased, so a stage has no type parameter for them. The
 /// learning rate changes once for each optimizer step, never for each micro-batch.
 pub(crate) struct Trained<M> {
-    /// The stage's module in full precision; `None` only while the module is being changed, as in an optimizer step.
+    /// The stage's module in full precision. `None` only while the module is being changed, as in an optimizer step.
     module: Option<M>,
-    /// The copy of the stage's module in a lower precision, with which the stage runs forwards and backwards; `None` in
-    /// full precision.
+    /// The copy of the stage's module in a lower precision, for forwards and backwards. `None` in full precision.
     copy: Option<M>,
     precision: Precision,
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
-    /// The stage's state before its last optimizer step (parameters and optimizer state), kept until all stages are
-    /// known to have stepped.
+    /// The stage's module and optimizer before its last optimizer step. They are dropped when all stages are known to
+    /// have stepped.
     before: Option<Before<M>>,
-    /// Whether the stage keeps its state from before an optimizer step, so that the step can be rolled back.
+    /// Whether the stage can roll back an optimizer step, because it stores its state from before the step.
     rollback: Rollback,
-    /// Whether the stage has made an optimizer step that is not committed (final) yet, while the setting `rollback` is
-    /// off. Such a step cannot be rolled back, and other stages may not have made it.
+    /// Whether the stage has made an optimizer step that cannot be rolled back, and that other stages may not have made
+    /// yet.
     is_ahead: bool,
-    /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
+    /// Whether the stage is inconsistent with other stages: it has made an optimizer step that they have not made, and
+    /// cannot roll it back.
     is_torn: bool,
 }
 
-/// Whether every stage keeps its state from before a training step until all stages have stepped, so that the step can
-/// be rolled back.
+/// Whether every stage stores its state from before a training step until all stages have stepped. Then the step can be
+/// rolled back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Rollback {
-    /// Every stage keeps its state from before the step, so that an error during the flush rolls back the step on every
-    /// stage.
+    /// Every stage stores its state from before the step. After an error at the end of the step, every stage rolls the
+    /// step back.
     Kept,
-    /// No stage keeps its state from before the step, so that an error during the flush ends the training.
+    /// No stage stores its state from before the step. So an error at the end of a step ends the training.
     Off,
 }
 
-/// The result of an optimizer step that a stage has made: the learning rate, and the number of bytes of optimizer
-/// states that moved to the host.
 pub(crate) struct Made {
-    /// The base learning rate of the optimizer step: the rate for all parameters that have no learning rate of their
+    /// The base learning rate of the optimizer step. It applies to all parameters that have no learning rate of their
     /// own.
     pub(crate) learning_rate: f64,
     /// The number of bytes of optimizer states that the step moved from the stage's device to the host.
@@ -99,9 +96,9 @@ impl<M: Module> Trained<M> {
         self.module.as_ref().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Returns a copy of the stage's optimizer that has made one step with zero gradients for `own`, the parameters
-    /// that the stage trains. The copy shows which fields the optimizer state in a checkpoint must have. The stage
-    /// itself does not change.
+    /// Returns a copy of the stage's optimizer that has made one step with zero gradients for the stage's own
+    /// parameters `own`. It shows which fields the optimizer state in a checkpoint must have. The stage itself does not
+    /// change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zero_gradients(self.module(), &own.collect());
@@ -109,8 +106,8 @@ impl<M: Module> Trained<M> {
         optimizer
     }
 
-    /// Returns the module with which the stage runs forwards and backwards: the copy in a lower precision, or the
-    /// module itself in full precision.
+    /// Returns the module for forwards and backwards: the copy in a lower precision, or the module itself in full
+    /// precision.
     pub(crate) fn computing(&self) -> &M {
         self.copy.as_ref().unwrap_or_else(|| self.module())
     }
@@ -119,8 +116,8 @@ impl<M: Module> Trained<M> {
         self.precision
     }
 
-    /// Makes one optimizer step of the stage. The step is final only after [`commit`](Self::commit). A rehearsal (a step
-    /// that only measures memory) can be rolled back even if the setting `rollback` is off.
+    /// Makes one optimizer step of the stage, which is final only after [`commit`](Self::commit). In a rehearsal, which
+    /// only measures memory, the step can always be rolled back.
     pub(crate) fn step(&mut self, gradients: GradientsParams, is_rehearsal: bool) -> Made {
         if is_rehearsal || self.rollback == Rollback::Kept {
             let (module, optimizer) = (self.module().clone(), self.optimizer.clone());
@@ -137,14 +134,15 @@ impl<M: Module> Trained<M> {
         Made { learning_rate: base, states_on_host }
     }
 
-    /// Makes the stage's last optimizer step final, because all stages have stepped; the state before it is dropped.
+    /// Makes the stage's last optimizer step final, because all stages have stepped. The state from before it is
+    /// dropped.
     pub(crate) fn commit(&mut self) {
         self.before = None;
         self.is_ahead = false;
     }
 
-    /// Rolls back the stage's last optimizer step if it is not committed. If the state before the step was not kept,
-    /// records instead that the stage is torn: it may have made a step that other stages have not made.
+    /// Rolls back the stage's last optimizer step, unless it is committed. If the state from before the step was not
+    /// stored, the stage becomes torn: it may have made a step that other stages have not made.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -153,13 +151,14 @@ impl<M: Module> Trained<M> {
         self.is_torn |= std::mem::take(&mut self.is_ahead);
     }
 
-    /// Whether the stage has made an optimizer step that other stages have not made, and that cannot be rolled back.
+    /// Whether the stage is inconsistent with other stages: it has made an optimizer step that they have not made, and
+    /// cannot roll it back.
     pub(crate) fn is_torn(&self) -> bool {
         self.is_torn
     }
 
-    /// Copies the stage's parameters, if they are in the host's memory, and its optimizer state to memory that the
-    /// calling thread allocates, so that the memory is near the cores of that thread.
+    /// Copies the stage's optimizer state, and its parameters in the host's memory, to memory that the calling thread
+    /// allocates. That memory is near the cores of the thread.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
@@ -170,13 +169,12 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// Returns the stage's state for a checkpoint: all tensors of the module, and the optimizer state.
     pub(crate) fn state(&self, stage: usize) -> StageState {
         StageState { stage, tensors: params::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
     }
 
-    /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint. Returns the base learning rate
-    /// that the stage's schedule has at the checkpoint's last optimizer step; `None` before the first one.
+    /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint. Returns the base learning
+    /// rate of the checkpoint's last optimizer step; `None` before the first step.
     ///
     /// # Errors
     /// Returns the parts of the checkpoint's optimizer state that the stage's optimizer cannot use, if there are any.
@@ -199,15 +197,15 @@ impl<M: Module> Trained<M> {
         Ok(last)
     }
 
-    /// Restores only the tensors of the stage's module from a checkpoint, not the optimizer state: for a replica other
-    /// than replica 0, which has no optimizers.
+    /// Restores the tensors of the stage's module from a checkpoint, without the optimizer state. Replicas other than
+    /// replica 0 have no optimizers.
     pub(crate) fn restore_tensors(&mut self, restored: &Restored) {
         let module = self.take();
         self.put(unify(params::write(module, &restored.tensors)));
     }
 
-    /// Replaces the stage's module by the module that the function `change` makes from it. A `change` that fails
-    /// returns a module and an error: the module is stored all the same, and the error is returned.
+    /// Replaces the stage's module by the result of `change`. If `change` fails, the module that it returns with its
+    /// error is stored all the same, and the error is returned.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),
@@ -217,28 +215,27 @@ impl<M: Module> Trained<M> {
         result
     }
 
-    /// Returns the second moment of each parameter's gradient, averaged over the parameter's elements, from the
-    /// optimizer's state.
+    /// Returns the second moment of each parameter's gradient from the optimizer's state, averaged over the parameter's
+    /// elements.
     pub(crate) fn second_moments(&self) -> HashMap<ParamId, f64> {
         second_moments(&self.optimizer)
     }
 
-    /// Removes the stage's module and returns it, and drops the copy of the module in a lower precision. Afterwards,
-    /// [`put`](Self::put) must store a module in the stage again.
+    /// Removes the stage's module and returns it, and drops its copy in a lower precision. Afterwards,
+    /// [`put`](Self::put) must store a module again.
     fn take(&mut self) -> M {
         // The copy is dropped first, so that its memory is free while the module changes.
         self.copy = None;
         self.module.take().expect("a worker whose stage has panicked executes no more commands")
     }
 
-    /// Stores `module` as the stage's module and, if the stage computes in a lower precision, makes the copy in that
-    /// precision from it.
+    /// Stores `module` as the stage's module, and makes its copy in a lower precision if the stage computes in one.
     fn put(&mut self, module: M) {
         self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
         self.module = Some(module);
     }
 
-    /// Whether the stage's module is complete: not lost in a panic, and without an optimizer step that other stages
+    /// Whether the stage's module is complete: it was not lost in a panic, and has no optimizer step that other stages
     /// have not made.
     pub(crate) fn is_whole(&self) -> bool {
         self.module.is_some() && !self.is_torn

@@ -12,26 +12,26 @@ use stageline_nn::params::named_gradients;
 pub struct ParameterGradient {
     /// The index of the stage that trains the parameter to which this gradient belongs.
     pub stage: usize,
-    /// The path, in the stage's module, of the parameter with this gradient, such as `0.linear.weight`.
+    /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The parameter's gradient summed over the micro-batches and not clipped, with its elements in row-major order.
+    /// The parameter's gradient, summed over the micro-batches and not clipped. Its elements are in row-major order.
     pub summed: Vec<f32>,
     /// The parameter's gradient as the optimizer would receive it: summed over the micro-batches and clipped as
-    /// configured, with its elements in row-major order.
+    /// configured. Its elements are in row-major order.
     pub applied: Vec<f32>,
 }
 
 impl ParameterGradient {
-    /// Creates the record of one parameter's gradient from its parts, for a custom training loop. A pipeline creates
-    /// such records in [`Pipeline::gradients`](crate::Pipeline::gradients).
+    /// Creates the record of one parameter's gradient for a custom training loop. A pipeline creates such records in
+    /// [`Pipeline::gradients`](crate::Pipeline::gradients).
     pub fn new(stage: usize, path: impl Into<String>, summed: Vec<f32>, applied: Vec<f32>) -> Self {
         Self { stage, path: path.into(), summed, applied }
     }
 }
 
-/// Returns the gradients of the parameters that a stage trains, in the module's order, each before and after clipping
-/// by `scaling`. The gradient of a parameter on which the loss does not depend is zero. Tied parameters that another
-/// stage trains, for which `is_held` returns true, are left out.
+/// Returns the gradients of the parameters that a stage trains, before and after clipping by `scaling`, in the module's
+/// order. If the loss does not depend on a parameter, its gradient is zero. `is_held` returns true for tied parameters
+/// that another stage trains, which are left out.
 pub(crate) fn show<M: Module>(
     stage: usize,
     module: &M,

@@ -14,32 +14,31 @@ use stageline_nn::params::{AnyTensor, Description, is_quantized, map_floats, uni
 /// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
 ///
-/// In a lower precision, every stage computes with a copy of its module whose parameters are rounded, and the float
-/// inputs of a batch are rounded too. Activations and their gradients are transferred in the precision in which they
-/// were computed. Gradients are summed over the micro-batches in f32. The optimizer steps the original parameters (the
+/// In a lower precision, every stage computes with a copy of its module whose parameters are rounded. The float inputs
+/// of a batch are rounded too. Activations and their gradients are transferred in the precision in which they were
+/// computed. Gradients are summed over the micro-batches in f32. The optimizer steps the original parameters (the
 /// master weights), and the copy is then made from them again.
 ///
-/// Targets are not rounded, and the loss must be computed in f32: cast its inputs with `.cast(FloatDType::F32)`, which
-/// does nothing in a run in f32.
+/// Targets are not rounded. The loss must be computed in f32: cast its inputs with `.cast(FloatDType::F32)`, which does
+/// nothing in a run in f32.
 ///
 /// Batch norms keep their parameters in full precision, and all running states stay as they are. `build` rejects burn's
 /// own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Forwards and backwards compute in the precision of the model's own parameters, most often f32. Whether a GPU
-    /// multiplies matrices of f32 as TF32 is up to burn: this setting does not change it.
+    /// Forwards and backwards compute in the precision of the model's own parameters, most often f32. This setting does
+    /// not change whether a GPU multiplies f32 matrices as TF32; burn decides that.
     #[default]
     Full,
     /// Forwards and backwards compute in bfloat16, which has the range of f32 with 8 bits of precision.
     Bf16,
-    /// Forwards and backwards compute in IEEE half precision (f16), which has 11 bits of precision and a range (6e-8 to
-    /// 65504) that needs loss scaling. Loss scaling is on by default.
+    /// Forwards and backwards compute in IEEE half precision (f16). It has 11 bits of precision and a range of 6e-8 to
+    /// 65504, which needs loss scaling. Loss scaling is on by default.
     F16,
 }
 
 impl Precision {
-    /// Returns the float type to which this precision of forwards and backwards rounds parameters and inputs; `None` in
-    /// full precision.
+    /// Returns the float type to which parameters and inputs are rounded in this precision. `None` in full precision.
     pub(crate) fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
@@ -48,22 +47,22 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one element of a rounded parameter in this precision of forwards and backwards; 0
-    /// in full precision, in which no parameter is rounded.
+    /// Returns the size in bytes of one element of a rounded parameter in this precision. 0 in full precision, in which
+    /// no parameter is rounded.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule for copying `module` in this precision of forwards and backwards; `None` in full precision, in
-    /// which stages compute with the module itself.
+    /// Returns the rule for copying `module` in this precision. `None` in full precision, in which stages compute with
+    /// the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         let dtype = self.rounded()?;
         Some(Rounding { dtype, kept: kept(module, dtype) })
     }
 
-    /// Returns the float type in which a stage computes; `described` has the descriptions of the stage's tensors. In a
-    /// lower precision this is the type to which tensors are rounded. In full precision it is the common type of the
-    /// float tensors (f32 if there are none), or `None` if they have several types.
+    /// Returns the float type in which a stage computes, given the descriptions of its tensors. In a lower precision,
+    /// it is the type to which tensors are rounded. In full precision, it is the common type of the stage's float
+    /// tensors (f32 if there are none). `None` if they have several types.
     pub(crate) fn computes_in(self, described: &[Description]) -> Option<DType> {
         if let Some(rounded) = self.rounded() {
             return Some(rounded.into());
@@ -73,8 +72,7 @@ impl Precision {
         types.all(|dtype| dtype == first).then_some(first)
     }
 
-    /// Rounds the float tensors of a batch's input to this precision of forwards and backwards; leaves them unchanged
-    /// in full precision.
+    /// Rounds the float tensors of a batch's input to this precision. They stay unchanged in full precision.
     pub(crate) fn round_input<P: Payload>(self, payload: P) -> P {
         match self.rounded() {
             Some(dtype) => payload.map(&mut RoundInput(dtype)),
@@ -83,18 +81,18 @@ impl Precision {
     }
 
     /// Returns the float type in which gradients are summed over the micro-batches: f32 if stages compute in a lower
-    /// precision; `None` in full precision, in which gradients are summed in their own type.
+    /// precision. `None` in full precision, in which gradients are summed in their own type.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }
 }
 
-/// The rule for copying a stage's module in a lower precision: the float type to which parameters are rounded, and the
-/// list of parameters that are not rounded.
+/// The rule for copying a stage's module in a lower precision: the float type of the copy, and the parameters that are
+/// not rounded.
 pub(crate) struct Rounding {
     dtype: FloatDType,
-    /// The ids of the parameters that are not rounded when a module is copied in a lower precision: all parameters of
-    /// batch norms, and running states (such as running means), whose tensors a module shares with its copies.
+    /// The ids of the parameters that are not rounded in copies of a module. They are the parameters of batch norms,
+    /// and running states (such as running means), which a module shares with its copies.
     kept: HashSet<ParamId>,
 }
 
@@ -108,8 +106,8 @@ impl Rounding {
     }
 }
 
-/// Returns the ids of the parameters that are not rounded to the type `rounded` when a module is copied in a lower
-/// precision: the parameters of batch norms, and running states.
+/// Returns the ids of the parameters that are not rounded to the type `rounded` in copies of a module: those of batch
+/// norms, and running states.
 fn kept<M: Module>(module: &M, rounded: FloatDType) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
     // A running state can only be recognised because a module and its copies share it: a write to a copy changes the
@@ -166,7 +164,7 @@ impl FromStr for Precision {
     }
 }
 
-/// The error that a text is not the name of a precision, which is `full`, `bf16` or `f16`.
+/// The error for a text that is not the name of a precision: `full`, `bf16` or `f16`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is not a precision; write `full`, `bf16` or `f16`")]
 pub struct PrecisionError(String);
@@ -198,7 +196,7 @@ mod tests {
         assert_eq!((norm.gamma.val().dtype(), norm.running_mean.value().dtype()), (DType::F32, DType::F32));
     }
 
-    /// A module for a test of rounding, with a running state, which must stay in f32, and a frozen parameter, which
+    /// A module for a test of rounding. It has a running state, which must stay in f32, and a frozen parameter, which
     /// must be rounded.
     #[derive(Module, Debug)]
     struct Stateful {

@@ -15,7 +15,8 @@ use burn_pack::Scalar;
 
 use crate::device::location::{host, is_host};
 
-/// The memory in which a stage keeps the state of its optimizer, such as Adam's moments, between steps.
+/// The memory in which a stage keeps the state of its optimizer (such as Adam's moments) between steps: that of its
+/// device, or that of this host.
 ///
 /// [`of`](Self::of) makes an optimizer keep its state in the chosen memory:
 ///
@@ -35,10 +36,10 @@ pub enum OptimizerState {
     /// Optimizer states stay on the device of their stage.
     #[default]
     Device,
-    /// Optimizer states are in the memory of this host between steps, and on the device of their stage only while their
-    /// parameter is stepped. With AdamW in f32, the device needs 8 bytes less for each element of the parameters, and
-    /// 16 bytes less at the end of a step if [`rollback`](crate::PipelineBuilder::rollback) is on. Every step copies
-    /// these 8 bytes to the device and back. On a CPU both memories are the same, so nothing changes.
+    /// Optimizer states are in the memory of this host between steps. They are on the device of their stage only while
+    /// their parameter is stepped. With AdamW in f32, this saves 8 bytes of device memory for each element of the
+    /// parameters. At the end of a step it saves 16 bytes if [`rollback`](crate::PipelineBuilder::rollback) is on.
+    /// Every step copies these 8 bytes to the device and back. On a CPU both memories are the same, so nothing changes.
     ///
     /// The parameters must have the default float type of their device, which is f32 unless the program sets another
     /// one. With parameters of another type, the first step ends with an error.
@@ -46,13 +47,13 @@ pub enum OptimizerState {
 }
 
 impl OptimizerState {
-    /// Returns `optimizer`, changed so that between steps its state is in the memory that `self` names: that of the
-    /// stage's device, or that of this host. The result takes the place of `optimizer` in a
-    /// [`StageConfig`](crate::StageConfig) and in burn's `ModuleOptimizer::with_group`.
+    /// Returns `optimizer`, changed so that it keeps its state between steps in the memory `self`: that of the stage's
+    /// device, or that of this host. The result takes the place of `optimizer` in a [`StageConfig`](crate::StageConfig)
+    /// and in burn's `ModuleOptimizer::with_group`.
     ///
     /// `optimizer` must be an optimizer of single parameters (burn's trait `Optimizer`), which the method `build` of
     /// burn's configurations returns. A `ModuleOptimizer` is not accepted, because burn has no setting for the memory
-    /// in which it keeps its states.
+    /// of its states.
     pub fn of<O: Optimizer>(self, optimizer: O) -> PlacedState<O> {
         PlacedState { optimizer, memory: self }
     }
@@ -76,13 +77,13 @@ impl FromStr for OptimizerState {
     }
 }
 
-/// The error that a text does not name the memory of optimizer states, which is `device` or `host`.
+/// The error for a text that names no memory of optimizer states: `device` or `host`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no memory of optimizer states; write `device` or `host`")]
 pub struct OptimizerStateError(String);
 
-/// An optimizer that keeps its state, between steps, in the memory of its device or of this host.
-/// [`OptimizerState::of`] makes it from another optimizer.
+/// An optimizer that keeps its state between steps in the memory of its device or of this host. [`OptimizerState::of`]
+/// makes it from another optimizer.
 #[derive(Clone)]
 pub struct PlacedState<O> {
     optimizer: O,
@@ -119,8 +120,8 @@ impl<O: Optimizer> Optimizer for PlacedState<O> {
     }
 }
 
-/// The state of an optimizer for one parameter, as tensors on a device or as bytes on the host. `S` is the type of the
-/// state as tensors.
+/// The optimizer state of one parameter, as tensors on a device or as bytes on the host. `S` is the type of the state
+/// as tensors.
 #[derive(Clone)]
 pub struct KeptState<S>(Form<S>);
 
@@ -130,8 +131,7 @@ enum Form<S> {
     Bytes(HostState),
 }
 
-/// The state of an optimizer for one parameter, in the host's memory: the tensors and scalars of the state, each with
-/// the name of its field.
+/// The optimizer state of one parameter in the host's memory: its tensors and scalars, each with the name of its field.
 #[derive(Clone)]
 struct HostState {
     tensors: Vec<(String, TensorData)>,
@@ -139,8 +139,8 @@ struct HostState {
 }
 
 impl<S: RecordState> KeptState<S> {
-    /// Copies the state of an optimizer for one parameter from the device `from` to the host's memory. Panics if a
-    /// float tensor of the state is not of the device's default float type, in which burn would restore it.
+    /// Copies the optimizer state of one parameter from the device `from` to the host's memory. Panics if a float
+    /// tensor of the state does not have the device's default float type, in which burn would restore it.
     fn on_host(state: &S, from: &Device) -> Self {
         let mut sink = StateSink::default();
         state.state_flatten("", &mut sink);
@@ -162,8 +162,7 @@ impl<S: RecordState> KeptState<S> {
         Self(Form::Bytes(HostState { tensors, scalars }))
     }
 
-    /// Returns the state of an optimizer for one parameter as tensors. A state in the host's memory is copied to
-    /// `device`; a state that consists of tensors already is returned unchanged.
+    /// Returns the optimizer state of one parameter as tensors. A state in the host's memory is copied to `device`.
     fn on(self, device: &Device) -> S {
         match self.0 {
             Form::Tensors(state) => state,
@@ -198,12 +197,12 @@ impl<S: RecordState> RecordState for KeptState<S> {
 }
 
 thread_local! {
-    /// The number of bytes of optimizer states that the thread has moved from a device to the host.
+    /// The number of bytes of optimizer states that this thread has moved from a device to the host.
     static MOVED: Cell<u64> = const { Cell::new(0) };
 }
 
-/// Runs an optimizer step, and returns its result and the number of bytes of optimizer states that it moved from the
-/// device to the host. If all parameters are stepped, this is the size of the states that are kept on the host.
+/// Runs an optimizer step. Returns its result, and the number of bytes of optimizer states that it moved from the
+/// device to the host.
 pub(super) fn counting_moved<R>(step: impl FnOnce() -> R) -> (R, u64) {
     let before = MOVED.get();
     let result = step();
@@ -226,9 +225,9 @@ mod tests {
     const ROWS: usize = 3;
     const COLUMNS: usize = 4;
 
-    /// Makes five optimizer steps on a matrix, with a different gradient in each step. If `moves` is true, the
-    /// optimizer's state becomes bytes on the host after every step, as it does for a GPU. Returns the bits of the
-    /// matrix after each step, and those of the state after the last step.
+    /// Makes five optimizer steps on a matrix, each with another gradient. If `moves` is true, the optimizer state is
+    /// moved to the host after every step, as for a GPU. Returns the bits of the matrix after each step, and those of
+    /// the last state.
     fn trained<O: Optimizer>(optimizer: &O, moves: bool) -> Vec<u32> {
         let device = Device::flex();
         let matrix = |step: usize| {

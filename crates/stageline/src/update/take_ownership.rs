@@ -9,8 +9,8 @@ use burn::module::Module;
 use crate::device::location::is_host;
 use stageline_nn::params::{AnyTensor, map_floats, unify};
 
-/// Returns the module with copies in place of those trained parameters that are in the host's memory. The calling
-/// thread allocates the copies, so that they are near its cores and memory measurements count them for that thread.
+/// Replaces a module's trained parameters in the host's memory by copies that the calling thread allocates. The copies
+/// are near its cores, and memory measurements count them for that thread.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(map_floats(module, |param| {
         let value = param.value().unranked();

@@ -4,12 +4,11 @@ use std::f64::consts::PI;
 
 use burn::lr_scheduler::{LrScheduler, LrSchedulerRecord};
 
-/// The key for the number of optimizer steps taken, in the record of a `WarmupCosine` learning rate schedule that a
-/// checkpoint stores.
+/// The key for the number of optimizer steps taken, in the stored record of a learning rate schedule.
 const TAKEN: &str = "taken";
 
-/// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate, which all later
-/// steps keep.
+/// A learning rate schedule: a linear warm-up to a peak, then half a cosine down to a lowest rate. All later steps have
+/// the lowest rate.
 ///
 /// The schedule counts optimizer steps: a step that is skipped because a gradient is not finite does not count, and the
 /// number of micro-batches does not matter. burn's own cosine has no end: after its last step the rate rises again.
@@ -44,12 +43,11 @@ pub struct WarmupCosine {
 }
 
 impl WarmupCosine {
-    /// Returns a schedule of `steps` optimizer steps: the learning rate rises to `peak` in the first `warm_up` steps,
+    /// Returns a schedule of `steps` optimizer steps. The learning rate rises to `peak` in the first `warm_up` steps,
     /// and falls to 0 in the others.
     ///
     /// # Errors
-    /// Returns [`WarmupCosineError`] if `peak` is not above 0 and finite, or if there are more steps of warm-up than
-    /// steps in all.
+    /// Returns [`WarmupCosineError`] if `peak` is not above 0 and finite, or if `warm_up` is larger than `steps`.
     pub fn new(peak: f64, warm_up: usize, steps: usize) -> Result<Self, WarmupCosineError> {
         if !(peak > 0.0 && peak.is_finite()) {
             return Err(WarmupCosineError::Peak { peak });
@@ -60,7 +58,7 @@ impl WarmupCosine {
         Ok(Self { peak, lowest: 0.0, warm_up: warm_up as u64, steps: steps as u64, taken: 0 })
     }
 
-    /// Sets the lowest learning rate, to which the schedule's cosine falls, to `lowest` instead of 0.
+    /// Sets the lowest learning rate, to which the cosine falls, to `lowest` instead of 0.
     ///
     /// # Errors
     /// Returns [`WarmupCosineError`] if `lowest` is not between 0 and the peak.
@@ -106,31 +104,31 @@ impl LrScheduler for WarmupCosine {
     }
 }
 
-/// The error when the settings of a [`WarmupCosine`] learning rate schedule are invalid.
+/// The error for invalid settings of a [`WarmupCosine`] learning rate schedule.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum WarmupCosineError {
-    /// The peak learning rate of the schedule is not a finite number above 0.
+    /// The error that the peak learning rate of a schedule is not a finite number above 0.
     #[error("the peak learning rate is {peak}; give a finite number above 0")]
     Peak {
-        /// The invalid peak learning rate that the caller gave for the schedule.
+        /// The invalid peak learning rate.
         peak: f64,
     },
-    /// The lowest learning rate of the schedule is not between 0 and its peak learning rate.
+    /// The error that the lowest learning rate of a schedule is not between 0 and its peak.
     #[error("the lowest learning rate is {lowest}; give a number from 0 to the peak, {peak}")]
     Lowest {
-        /// The invalid lowest learning rate that the caller gave for the schedule.
+        /// The invalid lowest learning rate.
         lowest: f64,
-        /// The peak learning rate of the schedule, which its lowest learning rate must not exceed.
+        /// The peak learning rate of the schedule. The lowest learning rate must not exceed it.
         peak: f64,
     },
-    /// The warm-up of the learning rate has more steps than the whole learning rate schedule.
+    /// The error that the warm-up of a learning rate schedule has more steps than the whole schedule.
     #[error("{warm_up} steps of warm-up do not fit a schedule of {steps} steps; give fewer, or a longer schedule")]
     WarmUp {
-        /// The number of warm-up steps that the caller gave, which exceeds the number of steps of the whole schedule.
+        /// The invalid number of warm-up steps, which exceeds the number of steps of the whole schedule.
         warm_up: usize,
-        /// The number of optimizer steps of the whole learning rate schedule, as the caller gave it. The schedule is
-        /// invalid, because its warm-up alone has more steps.
+        /// The number of optimizer steps of the whole learning rate schedule. The warm-up alone has more steps, so the
+        /// schedule is invalid.
         steps: usize,
     },
 }
@@ -142,8 +140,8 @@ mod tests {
 
     use super::*;
 
-    /// Tests the learning rate schedule at steps whose rates can be computed by hand, such as those at which the
-    /// argument of the cosine is 0, pi/3, pi/2 or 2 pi/3.
+    /// Tests the learning rate schedule at steps whose rates can be computed by hand. At such a step, the argument of
+    /// the cosine is 0, pi/3, pi/2 or 2 pi/3, for example.
     #[test]
     fn rates_are_those_of_the_closed_form() {
         let schedule = WarmupCosine::new(1.0, 3, 15).unwrap().down_to(0.25).unwrap();

@@ -21,36 +21,36 @@ use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
-/// The inputs of the search for the cause of a difference between a training and its reference (the same training on
-/// one device): the model, the batch of the first step, and the gradients of both trainings.
+/// The inputs of the search for the cause of a difference between a training and its reference on one device: the
+/// model, the batch of the first step, and the gradients of both trainings.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
-    /// The closure that builds the pipeline to verify, with the same initial parameters on every call.
+    /// The closure that builds the pipeline to verify. It must give the same initial parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// True if the reference (the training on one device with which the pipeline is compared) trains the model as it
-    /// was before its division into stages; false if it trains the pipeline's own stages.
+    /// Whether the reference training on one device uses the undivided model. Otherwise it uses the pipeline's own
+    /// stages.
     pub(super) is_uncut: bool,
-    /// The batch of the first training step of both trainings, the verified one and its reference.
+    /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
-    /// The gradient of each parameter at the first step of the training that is verified, as the user configured it.
+    /// The gradient of each parameter at the first step of the verified training.
     pub(super) configured: &'a [ParameterGradient],
-    /// The gradient of each parameter at the first step of the reference, the same training on one device.
+    /// The gradient of each parameter at the first step of the reference training on one device.
     pub(super) reference: &'a [ParameterGradient],
-    /// The relative difference of each parameter's gradient between the verified training and its reference (the same
-    /// training on one device).
+    /// For each parameter, the relative difference between its gradients in the verified training and in its reference
+    /// on one device.
     pub(super) differences: &'a [Difference],
-    /// The comparison of one step of the pipeline with a plain loop over the same micro-batches; `None` if the verified
+    /// The comparison of one step of the pipeline with a plain loop over the same micro-batches. `None` if the verified
     /// training is a loop of the user's own.
     pub(super) one_step: Option<&'a OneStep>,
-    /// The number of micro-batches into which the reference (the training on one device) cuts the batch.
+    /// The number of micro-batches into which the reference training on one device splits the batch.
     pub(super) reference_micro_batches: usize,
-    /// The tolerance for gradients: two gradients of a parameter count as equal if the norm of their difference,
-    /// divided by the norm of the expected gradient, is at most this value.
+    /// The tolerance for gradients: the largest norm of the difference between two gradients that count as equal,
+    /// divided by the norm of the expected gradient.
     pub(super) bar: f64,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {
-    /// Returns the likely cause of the difference between the verified training and its reference (the same training on
-    /// one device); `None` if their gradients agree within the tolerance.
+    /// Returns the likely cause of the difference between the verified training and its reference on one device. `None`
+    /// if their gradients agree within the tolerance.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = (self.build)();
         let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
@@ -95,8 +95,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(Some(self.unknown()))
     }
 
-    /// Splits the batch of the first step into `count` micro-batches and runs each of them alone. Returns their losses,
-    /// the sum of their gradients, and, for each micro-batch, the parameters whose gradients are zero.
+    /// Splits the batch of the first step into `count` micro-batches, and runs each of them alone. Returns their
+    /// losses, the sum of their gradients, and the parameters with zero gradients.
     fn parts(&self, probes: &mut Pipeline<In, Out, Target>, count: usize) -> Result<Parts, VerifyError> {
         let batch = self.cut(probes, count)?;
         let mut parts = Parts { losses: Vec::new(), sum: self.zeros(), zero_gradients: Vec::new() };
@@ -111,9 +111,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(parts)
     }
 
-    /// Splits the batch of the first step into `count` micro-batches, and returns the gradients that the step would
-    /// have with each of several known faults: averaging the micro-batches' mean gradients, or clipping (with the
-    /// settings `clip`) at every micro-batch.
+    /// Returns the gradients that the first step would have with each of several known faults: averaging the mean
+    /// gradients of `count` micro-batches, or clipping (with the settings `clip`) at every micro-batch.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -147,20 +146,19 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(all)
     }
 
-    /// Splits the batch of the first step into `count` micro-batches, and returns them with their loss weights.
+    /// Splits the batch of the first step into `count` micro-batches.
     fn cut(&self, probes: &Pipeline<In, Out, Target>, count: usize) -> Result<MicroBatches<In, Target>, VerifyError> {
         Ok(probes.cut(self.batch.clone(), count)?)
     }
 
-    /// Returns a list of zeros as the start of a sum of gradients: one zero for each element of the gradients of all
-    /// parameters of the model.
+    /// Returns the start of a sum of gradients: a list with a zero for each gradient element of all parameters.
     fn zeros(&self) -> Flat {
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks that the loss function returns sums over targets: for every loss term, the loss sum and the loss weight
-    /// of the whole batch must be the totals over its micro-batches. Returns the known fault that explains a
-    /// difference; `None` if there is no difference, or none that a known fault explains.
+    /// Checks that the loss function returns sums over targets. For every term of the loss, the micro-batches' sums and
+    /// loss weights must add up to those of the whole batch. Returns the known fault that explains a difference, if
+    /// there is one.
     fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -169,10 +167,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss: its loss sum and loss weight must be the same for the whole batch as in total over
-    /// the micro-batches. `whole` and `parts` list the pairs `(loss sum, loss weight)` of the batch and of its
-    /// micro-batches. Returns the known fault that explains a difference; `None` if there is no difference, or none
-    /// that a known fault explains.
+    /// Checks one term of the loss: the micro-batches' sums and loss weights must add up to those of the whole batch.
+    /// `whole` and `parts` have the pairs `(loss sum, loss weight)` of the batch and of its micro-batches. Returns the
+    /// known fault that explains a difference, if there is one.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -191,8 +188,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Returns the fault in the gradient clipping of the verified training, whose gradients before clipping are right;
-    /// `None` if the clipped gradients are right too. `clip` is the configured clipping.
+    /// Returns the fault in the gradient clipping of the verified training. Its gradients before clipping must be
+    /// right. `None` if the clipped gradients are right too. `clip` is the configured clipping.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -215,9 +212,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// Returns the known fault in adding up the micro-batches' gradients that explains the gradients `found` of the
-    /// verified training; `None` if no known fault does. `sum` has the correct gradients, and `predictions` has those
-    /// that a training with a known fault would give.
+    /// Returns the known fault of gradient accumulation that explains the wrong gradients `found`, if there is one.
+    /// `sum` has the correct gradients, and `predictions` has those that known faults would give.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {
@@ -236,9 +232,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Returns the cause `MissingMicroBatch` if the model itself drops a micro-batch: if one micro-batch, run alone,
-    /// gives zero gradients for every parameter whose summed gradient is wrong. Returns `None` if there is no such
-    /// micro-batch.
+    /// Returns a diagnosis if the model drops a micro-batch. The micro-batch, run alone, then gives zero gradients for
+    /// every parameter whose summed gradient is wrong. Returns `None` if there is no such micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -248,9 +243,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns the cause `MissingMicroBatch` if the training drops a micro-batch: if, without one micro-batch, the
-    /// expected gradient sums equal those of the training for every parameter whose summed gradient is wrong. Returns
-    /// `None` if there is no such micro-batch.
+    /// Returns a diagnosis if the training drops a micro-batch. The correct sum without this micro-batch then gives the
+    /// training's gradient for every parameter whose gradient is wrong. Returns `None` if there is no such micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -273,8 +267,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(None)
     }
 
-    /// Whether rounding is the cause of the difference: the pipeline computes in BF16 or F16, and in full precision its
-    /// gradients agree with those of the reference (the same training on one device).
+    /// Whether rounding is the cause of the difference. The pipeline then computes in BF16 or F16, and its gradients in
+    /// full precision agree with those of the reference training on one device.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = (self.build)();
         if configuration.configured_precision() == Precision::Full {
@@ -286,8 +280,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 
-    /// Returns the fault among `candidates` whose predicted gradients are the closest to the gradients `found` of the
-    /// verified training; `None` if no prediction is within the tolerance for every parameter.
+    /// Returns the fault in `candidates` whose predicted gradients are the closest to the gradients `found`. `None` if
+    /// no prediction is within the tolerance for every parameter.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
         let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
@@ -295,21 +289,19 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)
     }
 
-    /// Whether two lists with the gradients of all parameters agree: for each parameter, `found` differs from
-    /// `expected` by at most the relative tolerance of the verification.
+    /// Whether the gradients `found` and `expected` agree within the tolerance for every parameter.
     fn close(&self, found: &Flat, expected: &Flat) -> bool {
         self.wrong(found, expected).is_empty()
     }
 
-    /// Returns the indices of the parameters whose gradients in the lists `found` and `expected` differ by more than
-    /// the relative tolerance of the verification, or are NaN.
+    /// Returns the indices of the parameters whose gradients in `found` and `expected` differ by more than the
+    /// tolerance, or are NaN.
     fn wrong(&self, found: &Flat, expected: &Flat) -> Vec<usize> {
         let apart = |(_, distance): &(usize, f64)| distance.is_nan() || *distance > self.bar;
         self.distances(found, expected).into_iter().enumerate().filter(apart).map(|(at, _)| at).collect()
     }
 
-    /// Returns, for each parameter in the order of the model, the difference between its gradients in the lists `found`
-    /// and `expected`, relative to the norm of the expected gradient.
+    /// Returns, for each parameter, the relative difference between its gradients in `found` and `expected`.
     fn distances(&self, found: &Flat, expected: &Flat) -> Vec<f64> {
         let norm = dot(expected, expected).sqrt();
         let mut start = 0;
@@ -323,13 +315,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Returns the last stage (the nearest to the loss) that trains any of the given parameters, which are indices into
-    /// the model's list of parameters; `None` if no indices are given.
+    /// the model's parameters. `None` without parameters.
     fn last_stage(&self, parameters: &[usize]) -> Option<usize> {
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
-    /// Returns the cause `Unknown`, for a difference between the trainings that no known fault explains, with the stage
-    /// and the path of the parameter whose gradient differs most.
+    /// Returns the diagnosis for a difference that no known fault explains. It names the parameter whose gradients
+    /// differ most.
     fn unknown(&self) -> Cause {
         let worst = worst(self.differences);
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));

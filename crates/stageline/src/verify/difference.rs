@@ -6,17 +6,17 @@ use std::fmt;
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between the gradients of one parameter in the training that is verified and in its reference (the
-/// same training on one device).
+/// The difference between two gradients of one parameter: those in the verified training and in its reference (the same
+/// training on one device).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The index of the stage that trains the parameter whose gradients are compared.
     pub stage: usize,
     /// The path of the compared parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The L2 norm of the difference between the two gradients, divided by the norm of the gradient in the reference
-    /// (the training on one device). The divisor is at least a thousandth of the norm of all gradients, so that
-    /// rounding in a gradient of zero does not count.
+    /// The L2 norm of the difference between a parameter's gradients in the verified training and in its reference,
+    /// divided by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all
+    /// gradients, so that rounding in a gradient of zero does not count.
     pub relative: f64,
 }
 
@@ -26,8 +26,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares the gradients of two trainings, and returns the relative difference for each parameter: the larger of the
-/// differences before and after clipping, because clipping hides gradients that are too large.
+/// Compares the gradients of two trainings, and returns the relative difference for each parameter. It is the larger of
+/// the differences before and after clipping, because clipping hides gradients that are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],
@@ -47,14 +47,14 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the relative difference of the parameter whose gradients differ most between the two compared trainings;
-/// `None` if there are no parameters.
+/// Returns the difference of the parameter whose gradients in the verified training and its reference on one device
+/// differ most. `None` if there are no parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
-/// Checks that the gradients of two trainings belong to the same parameters: the two lists have the same length, and at
-/// each position gradients of the same size. Returns an error if not.
+/// Checks that the gradients of two trainings belong to the same parameters. Returns an error if the two lists have
+/// different lengths, or gradients of different sizes at one position.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {
         Some(gradient) => format!("`{}` of {} elements", gradient.path, gradient.applied.len()),
@@ -72,8 +72,8 @@ fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradi
 }
 
 /// Returns the L2 norm of the difference between two gradients of a parameter, `values` and `reference`, divided by the
-/// norm of `reference`; 0 if the two are equal. The divisor is at least a thousandth of `norm_of_all`, the norm of the
-/// gradients of all parameters.
+/// norm of `reference`. The result is 0 if the two are equal. The divisor is at least a thousandth of `norm_of_all`,
+/// the norm of the gradients of all parameters.
 pub(super) fn relative(
     values: impl Iterator<Item = f64>,
     reference: impl Iterator<Item = f64>,
@@ -85,7 +85,6 @@ pub(super) fn relative(
     if difference == 0.0 { 0.0 } else { difference.sqrt() / norm.sqrt().max(1e-3 * norm_of_all) }
 }
 
-/// Returns the elements of a parameter's gradient, converted from f32 to f64.
 pub(super) fn wide(values: &[f32]) -> impl Iterator<Item = f64> {
     values.iter().copied().map(f64::from)
 }

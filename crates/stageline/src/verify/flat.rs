@@ -4,26 +4,25 @@ use super::difference::wide;
 use crate::update::clip::{Clip, Scaling};
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The gradients of all parameters of a model as one list of numbers, joined in the model's order.
+/// The gradients of all parameters of a model as one list of numbers, in the model's order.
 pub(super) type Flat = Vec<f64>;
 
-/// Joins the gradients of all parameters of a model, before clipping, into one list of numbers.
+/// Returns the gradients of all parameters of a model, before clipping, as one list of numbers.
 pub(super) fn flat(gradients: &[ParameterGradient]) -> Flat {
     gradients.iter().flat_map(|gradient| wide(&gradient.summed)).collect()
 }
 
-/// Adds `factor` times the gradients `values` of a model to the gradients `sum`, element by element.
+/// Adds `factor` times the numbers `values` to the numbers `sum`.
 pub(super) fn add(sum: &mut Flat, values: &Flat, factor: f64) {
     sum.iter_mut().zip(values).for_each(|(sum, value)| *sum += factor * value);
 }
 
-/// Returns the dot product of two lists of numbers, each with the gradients of all parameters of a model.
 pub(super) fn dot(a: &Flat, b: &Flat) -> f64 {
     a.iter().zip(b).map(|(a, b)| a * b).sum()
 }
 
 /// Clips the gradients of a model, given as one list, and returns the list. The setting `clip` limits either the norm
-/// of the whole list or the size of each element; with `None` the list stays unchanged.
+/// of the whole list or the size of each element; `None` changes nothing.
 pub(super) fn clipped(mut gradients: Flat, clip: Option<Clip>) -> Flat {
     let norm = dot(&gradients, &gradients).sqrt();
     match clip.map_or(Scaling::Keep, |clip| clip.scaling(norm)) {

@@ -65,19 +65,18 @@ use one_step::OneStep;
 
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
-/// A model is trained twice from one seed: once as configured, and once as the reference, on one device with the full
-/// batch as one micro-batch, in full precision and without recomputation. The result says whether gradients and losses
-/// agree, and if not, why.
+/// A model is trained twice from one seed: as configured, and as the reference on one device. The reference runs the
+/// full batch as one micro-batch, in full precision and without recomputation. The result says whether gradients and
+/// losses agree, and if not, why.
 ///
 /// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. After each
-/// of these steps, the pipeline's parameters are compared by name with those of a plain loop over the same
-/// micro-batches on one thread. On the CPU of this host the parameters must be equal bit for bit; on other devices only
-/// their gradients must agree.
+/// step, its parameters are compared by name with those of a plain loop over the same micro-batches on one thread. On
+/// the CPU of this host the parameters must be equal bit for bit. On other devices only their gradients must agree.
 ///
-/// If the pipeline splits backwards into input gradient and weight gradient, and its step differs from that of a loop
-/// with whole backwards, it is compared with a loop that splits the same backwards. The comparison stays with whole
-/// backwards if the loop's results differ from run to run, or if the gradients of split and of whole backwards differ
-/// by more than the tolerance.
+/// A pipeline may split its backwards into input gradient and weight gradient. If its step then differs from that of a
+/// loop with whole backwards, it is compared with a loop that splits the same backwards. The comparison stays with
+/// whole backwards if the loop's results differ from run to run, or if the gradients of split and whole backwards
+/// differ by more than the tolerance.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -102,21 +101,21 @@ pub struct Verify {
 }
 
 /// The tolerances of a verification: the largest differences between a training and its reference (the full batch on
-/// one device) for which the verification passes.
+/// one device) with which the verification passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
-    /// The largest allowed difference between a parameter's gradients in the verified training and in its reference
-    /// (the same training on one device) at the first step, relative to the norm of the reference's gradient.
+    /// The tolerance for the gradients of the first step: the largest difference between a parameter's gradients in the
+    /// verified training and in its reference on one device. It is relative to the norm of the reference's gradient.
     pub gradient: f64,
-    /// The largest allowed difference between the validation losses of the verified training and its reference (the
-    /// same training on one device), or between their last training losses if there is no validation. The difference is
+    /// The tolerance for losses: the largest difference between the validation losses of the verified training and its
+    /// reference on one device. Without validation, it applies to their last training losses. The difference is
     /// absolute for losses up to 1, and relative for larger losses.
     pub loss: f64,
 }
 
 impl Bars {
     /// Returns the default tolerances for a precision. In full precision they are 1e-3 for gradients and losses. In
-    /// BF16 and F16 they are 0.1 for gradients (gradients of few samples have few correct bits) and 0.02 for losses.
+    /// BF16 and F16 they are 0.1 for gradients, which then have few correct bits, and 0.02 for losses.
     pub fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full => Self { gradient: 1e-3, loss: 1e-3 },
@@ -138,32 +137,30 @@ impl Verify {
         Self::default()
     }
 
-    /// Sets the number of training steps that are made and compared with those of the reference (the same training on
-    /// one device); 100 if unset. A value of 0 counts as 1.
+    /// Sets the number of training steps that are compared with those of the reference (the same training on one
+    /// device). The default is 100. A value of 0 counts as 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Sets the number of micro-batches into which the reference (the training on one device) splits a batch; 1 if
-    /// unset. A larger number is needed if the full batch does not fit on the device, or if batches are split into
-    /// micro-batches by hand. The verification then cannot find mistakes that splitting into this number of
-    /// micro-batches causes, because the reference has them too.
+    /// Sets the number of micro-batches into which the reference (the training on one device) splits a batch. The
+    /// default is 1. More are needed if the full batch does not fit on the device, or if batches are split into
+    /// micro-batches by hand. The verification then cannot find mistakes that such a split causes, because the
+    /// reference has them too.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
 
-    /// Sets the tolerances: the largest differences in gradients and losses between the training and its reference (the
-    /// same training on one device) with which the verification passes. If unset, they depend on the precision
-    /// ([`Bars::of`]).
+    /// Sets the tolerances: the largest differences in gradients and losses with which the verification passes. If
+    /// unset, they depend on the precision ([`Bars::of`]).
     pub fn bars(self, bars: Bars) -> Self {
         Self { bars: Some(bars), ..self }
     }
 
-    /// Verifies that a pipeline trains as its own stages would on one device (the reference), and returns the
-    /// differences.
+    /// Verifies that a pipeline trains as its own stages would on one device (the reference). Returns the differences.
     ///
     /// `build` builds the pipeline, each time with the same parameters ([`seeded`](crate::seeded)). `batch` returns the
-    /// batch of a step, and `validation` has batches that are not trained on.
+    /// batch of a step. `validation` has batches that are not trained on.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, or if a step of the verified pipeline or of the reference
@@ -177,16 +174,15 @@ impl Verify {
         self.verify(build().build()?, Models { build: &build, uncut: None, is_pipeline: true }, batch, validation)
     }
 
-    /// Verifies that a pipeline trains as the uncut model would: the model before it was split into stages. `uncut`
-    /// builds a pipeline of one stage, whose forward is that of the whole model, from the same parameters in the same
-    /// order.
+    /// Verifies that a pipeline trains as the undivided model would. `uncut` builds a pipeline of one stage that has
+    /// the whole model, with the same parameters in the same order.
     ///
-    /// [`pipeline`](Self::pipeline) runs the stages of `build` on one device as the training to compare with, so a
-    /// mistake in the cut, such as a missing skip connection, is in both trainings and not found.
+    /// [`pipeline`](Self::pipeline) finds no mistake in the division into stages, such as a missing skip connection. It
+    /// runs the same stages on one device for comparison, so both trainings have the mistake.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the uncut model
-    /// fails, or if the uncut model has other parameters than the pipeline.
+    /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the undivided
+    /// model fails, or if the undivided model has other parameters than the pipeline.
     pub fn pipeline_and_uncut<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -202,13 +198,14 @@ impl Verify {
         )
     }
 
-    /// Verifies a training loop of the user's own (`trial`): compares its gradients at the first step, and its losses,
-    /// with those of plain training on one device. The reference trains the model that `build` builds, which must begin
-    /// with the parameters of the loop's model. The loop must return gradients in the order of that model's parameters.
+    /// Verifies a training loop of the user's own (`trial`). Its gradients at the first step, and its losses, are
+    /// compared with those of plain training on one device. That training uses the model that `build` builds, which
+    /// must begin with the parameters of the loop's model. The loop must return gradients in the order of that model's
+    /// parameters.
     ///
     /// # Errors
-    /// Returns [`VerifyError`] if a step of the loop or of the reference (the training on one device) fails, if the
-    /// reference cannot be built, or if the loop's gradients differ in number or size from those of the reference.
+    /// Returns [`VerifyError`] if a step of the loop or of the training on one device fails, if the model cannot be
+    /// built, or if the loop's gradients differ in number or size from those of the model.
     pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
@@ -219,9 +216,9 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None, is_pipeline: false }, batch, validation)
     }
 
-    /// Runs the training that is verified (`trial`) and its reference (the same training on one device), and compares
-    /// their gradients and losses. The reference trains the model before its division into stages (`models.uncut`) if
-    /// the caller gave one, and otherwise the stages of `models.build`.
+    /// Runs the verified training (`trial`) and its reference on one device, and compares their gradients and losses.
+    /// The reference trains the undivided model `models.uncut` if the caller gave one, and otherwise the stages of
+    /// `models.build`.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
         mut trial: impl Trial<In, Target>,
@@ -269,8 +266,7 @@ impl Verify {
         Ok(verification)
     }
 
-    /// Trains the reference of a verification (the same training with the full batch on one device), and returns its
-    /// losses and the gradients of its first step.
+    /// Trains the reference of a verification on one device. Returns its losses, and the gradients of its first step.
     fn reference<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -289,9 +285,8 @@ impl Verify {
         Ok((trained, gradients))
     }
 
-    /// Runs one of the two trainings of a verification (`trial`: the one that is verified, or the one on one device)
-    /// for all training steps, then evaluates the validation batches. Returns its training losses and its validation
-    /// loss.
+    /// Runs all training steps of `trial`, the verified training or its reference, and then evaluates the validation
+    /// batches. Returns the losses.
     fn train<In: Payload, Target: Payload>(
         self,
         trial: &mut impl Trial<In, Target>,
@@ -306,35 +301,33 @@ impl Verify {
     }
 }
 
-/// The training losses and the validation loss of one of the two trainings of a verification: the one that is verified,
-/// or the one on one device.
+/// The training losses and the validation loss of one of the two trainings that a verification compares.
 pub(super) struct Trained {
-    /// The training loss of every training step, in the order of the steps.
+    /// The training loss of every step.
     losses: Vec<f64>,
-    /// The mean loss on the validation batches after the last training step; `None` if there are no validation batches.
+    /// The mean loss on the validation batches after the last training step. `None` if there are none.
     validation: Option<f64>,
 }
 
-/// A pair of losses that should be equal: one of the training as configured, and one of its reference (the same
-/// training on one device).
+/// A pair of losses that a verification compares: that of the training as configured, and that of its reference on one
+/// device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// The loss of the training that is verified, which runs as the user configured it.
+    /// The loss of the verified training, which runs as configured.
     pub configured: f64,
     /// The loss of the reference training, which runs with the full batch on one device.
     pub reference: f64,
 }
 
 impl Compared {
-    /// Returns the absolute difference between the loss of the training as configured and that of the reference (the
-    /// same training on one device).
+    /// Returns the absolute difference between the loss of the training as configured and that of its reference on one
+    /// device.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the losses of the verified training and of its reference (the training on one device) differ by at most
-    /// the tolerance `bar`. The difference is absolute if the loss of the reference is at most 1 in size, and relative
-    /// to that loss otherwise.
+    /// Whether the losses of the verified training and its reference differ by at most the tolerance `bar`. The
+    /// difference is absolute if the reference's loss is at most 1 in size, and otherwise relative to that loss.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

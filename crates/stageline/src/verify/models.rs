@@ -3,18 +3,16 @@
 use crate::build::builder::PipelineBuilder;
 use crate::model::payload::Payload;
 
-/// The closures that build the two pipelines of a verification: the one that is trained as configured, and the
-/// reference, which is trained on one device.
+/// The closures that build the two pipelines of a verification: the verified one, and the reference, which is trained
+/// on one device.
 pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// The closure that builds the model before its division into stages, which the reference (the training on one
-    /// device) then trains; `None` if the reference trains the stages of the verified pipeline.
+    /// The closure that builds the undivided model for the reference training on one device. `None` if the reference
+    /// trains the stages of the verified pipeline.
     pub(super) uncut: Option<&'a Build<'a, In, Out, Target>>,
-    /// Whether the verified training is the pipeline that `build` builds; false if it is a training loop of the user's
-    /// own.
+    /// Whether the verified training is a pipeline; false if it is a training loop of the user's own.
     pub(super) is_pipeline: bool,
 }
 
-/// A closure that builds a pipeline for a verification (a comparison of a training with the same training on one
-/// device), with the same initial parameters on every call.
+/// A closure that builds a pipeline for a verification. It must give the same initial parameters on every call.
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;

@@ -24,28 +24,24 @@ use crate::model::payload::Payload;
 use crate::state::layout::NamedTensor;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The largest number of steps that may be skipped because gradients overflow at the initial loss scale, before the
-/// step whose parameters are compared.
+/// The largest number of steps that a verification may skip because gradients overflow at the initial loss scale.
 const MOST_OVERFLOWS: usize = 64;
 
-/// The comparison, by name, of the parameters of a pipeline after one optimizer step with those of a plain loop over
-/// the same micro-batches on one thread.
+/// The comparison, by name, of a pipeline's parameters after one optimizer step with those of a plain loop over the
+/// same micro-batches on one thread.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
-    /// The recomputation (activation checkpointing) of each stage of the compared pipeline: the part of its forward
-    /// that the stage recomputes in its backwards. The list is in the order of the stages.
+    /// The part of its forward that each stage recomputes in its backwards (activation checkpointing), in stage order.
     pub recompute: Vec<Recompute>,
-    /// The number of parameters that are compared after one step of the pipeline and of the plain loop, including
-    /// frozen parameters and running statistics.
+    /// The number of compared parameters, including frozen parameters and running statistics.
     pub parameters: usize,
-    /// The parameters whose bits after the pipeline's step differ from those after the plain loop's step, in the order
-    /// from the loss to the input of the model; empty if all are equal.
+    /// The parameters whose bits differ after one step of the pipeline and of a plain training loop, in the order from
+    /// the loss to the model's input. Empty if all are equal.
     pub differences: Vec<ParameterDifference>,
 }
 
-/// The largest number of parameters that the printed report lists as different after one step of the pipeline and of
-/// the plain loop.
+/// The largest number of different parameters that the printed report lists.
 const SHOWN: usize = 5;
 
 impl fmt::Display for AfterOneStep {
@@ -64,7 +60,7 @@ impl fmt::Display for AfterOneStep {
     }
 }
 
-/// Returns a text that says what the stages recompute, given the policy of each stage.
+/// Returns a text that says what each stage recomputes.
 fn recomputed(policies: &[Recompute]) -> String {
     let recomputing: Vec<_> = policies.iter().enumerate().filter(|(_, one)| **one != Recompute::Nothing).collect();
     match (&recomputing[..], policies) {
@@ -78,48 +74,46 @@ fn recomputed(policies: &[Recompute]) -> String {
 }
 
 /// One optimizer step of a pipeline and of variants of it, each from the same parameters: as configured, without
-/// recomputation, and as a plain loop on one thread.
+/// recomputation, and as a plain training loop on one thread.
 pub(super) struct OneStep {
-    /// The largest relative difference with which two gradients of a parameter count as equal; `None` if their bits
-    /// must be equal, because all stages are on the CPU of this host.
+    /// The largest relative difference between two gradients that count as equal. `None` if their bits must be equal,
+    /// because all stages are on the CPU of this host.
     bar: Option<f64>,
-    /// The step of the plain loop with which the pipeline's step is compared. The loop runs every backward whole, unless
-    /// all of the following holds. Then it splits backwards into input gradient and weight gradient as the pipeline
-    /// does:
+    /// The plain training loop's step, with which the pipeline's step is compared. Its backwards are whole, or split
+    /// into input gradient and weight gradient. They are split as in the pipeline if all of the following holds:
     ///
     /// - the pipeline's step differs from the step with whole backwards,
     /// - whole backwards give the same result in two runs,
     /// - the gradients of split backwards differ from those of whole backwards at most by the tolerance.
     plain: Run,
     configured: Run,
-    /// The step of the pipeline without recomputation; `None` if the configured pipeline recomputes nothing.
+    /// The pipeline's step without recomputation. `None` if the pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The stage and the name of the last parameter (the nearest to the loss) whose gradient in a split backward
-    /// differs from that in a whole backward by more than the tolerance. `None` if there is no such parameter, or if
-    /// the plain loop ran no split backwards.
+    /// The stage and name of the last parameter (the nearest to the loss) with a wrong gradient in a split backward
+    /// (input gradient, then weight gradient). It differs from that of a whole backward by more than the tolerance.
+    /// `None` if there is none, or if the plain training loop ran no split backwards.
     wrong_split: Option<(usize, String)>,
-    /// The largest difference between the plain loop's gradients with split backwards (input gradient, then weight
-    /// gradient) and those with whole backwards, if the difference is within the tolerance. `None` if the gradients are
-    /// equal, or if the plain loop ran no split backwards.
+    /// The largest difference between the gradients of split backwards (input gradient, then weight gradient) and of
+    /// whole backwards, if it is within the tolerance. `None` if the gradients are equal, or if the plain training loop
+    /// ran no split backwards.
     split_rounding: Option<Difference>,
-    /// Whether the plain loop gives the same result each time: true if a second run agreed with the first, or if no
-    /// second run was needed, because the pipeline's step already agreed with the first.
+    /// Whether the plain training loop gives the same result each time. True if two runs agreed, or if the pipeline's
+    /// step agreed with the first run, so that no second run was needed.
     is_repeatable: bool,
-    /// The comparisons of the pipeline's parameters after one step with those of the plain loop: first for the pipeline
-    /// as configured, then without recomputation if the configured pipeline recomputes.
+    /// The comparisons of the pipeline's parameters after one step with those of a plain training loop. The first is
+    /// that of the pipeline as configured. A second follows without recomputation if the pipeline recomputes.
     comparisons: Vec<AfterOneStep>,
 }
 
-/// The result of one optimizer step of a pipeline or of a plain loop: the gradients of the step, and the parameters
-/// after it.
+/// The gradients of one optimizer step, and the parameters after it.
 struct Run {
     gradients: Vec<ParameterGradient>,
     parameters: Vec<NamedTensor>,
 }
 
 impl Run {
-    /// Makes one optimizer step of a pipeline on a batch. A step that overflows at the initial loss scale is skipped,
-    /// so it is repeated with the lower loss scale.
+    /// Makes one optimizer step of a pipeline on a batch. A step that overflows is skipped, and repeated with a lower
+    /// loss scale.
     fn of<In: Payload, Out: Payload, Target: Payload>(
         builder: PipelineBuilder<In, Out, Target>,
         batch: &Batch<In, Target>,
@@ -134,9 +128,10 @@ impl Run {
         Ok(Self { gradients, parameters: pipeline.named_tensors()? })
     }
 
-    /// Returns the stage and the name of the last parameter (the nearest to the loss) whose gradient differs from that
-    /// of the step `expected` by more than `bar`. If `bar` is `None`, the bits of gradients are compared, and if these
-    /// are all equal, the bits of the parameters after the step. Returns `None` if no parameter differs.
+    /// Compares the gradients of this step with those of the step `expected`. Returns the stage and name of the last
+    /// parameter (the nearest to the loss) whose gradients differ by more than `bar`; `None` if there is none. If `bar`
+    /// is `None`, the bits are compared instead: those of the gradients, and if these are equal, those of the
+    /// parameters after the step.
     fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
         let norm = expected.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
         let norm = norm.map(|value| value * value).sum::<f64>().sqrt();
@@ -162,7 +157,7 @@ impl Run {
         Some((tensor.stage, tensor.name.to_string()))
     }
 
-    /// Returns the name that the parameter with the given gradient has in checkpoints.
+    /// Returns the name, in checkpoints, of the parameter with the given gradient.
     fn name(&self, gradient: &ParameterGradient) -> String {
         let ParameterGradient { stage, path, .. } = gradient;
         let named = self.parameters.iter().find(|tensor| tensor.stage == *stage && tensor.path == *path);
@@ -171,9 +166,9 @@ impl Run {
 }
 
 impl OneStep {
-    /// Makes one optimizer step on `batch` with each of several trainings: the pipeline that `build` builds, the same
-    /// pipeline without recomputation (if it recomputes), and a plain loop on one thread. `bar` is the largest relative
-    /// difference with which gradients count as equal on devices that may add in any order.
+    /// Makes one optimizer step on `batch` with the pipeline, with the pipeline without recomputation (if it
+    /// recomputes), and with a plain training loop on one thread. `bar` is the tolerance for gradients on devices that
+    /// may add in any order.
     pub(super) fn of<In: Payload, Out: Payload, Target: Payload>(
         build: &Build<'_, In, Out, Target>,
         batch: &Batch<In, Target>,
@@ -213,21 +208,21 @@ impl OneStep {
         Ok(Self { bar: bar_of_bits, plain, configured, kept, wrong_split, split_rounding, is_repeatable, comparisons })
     }
 
-    /// Returns the largest difference between the plain loop's gradients with split backwards (input gradient, then
-    /// weight gradient) and those with whole backwards, if the difference is within the tolerance and so only rounding.
-    /// Returns `None` if the gradients are equal, or if the plain loop ran no split backwards.
+    /// Returns the largest difference between the gradients of split backwards (input gradient, then weight gradient)
+    /// and of whole backwards, if it is within the tolerance. `None` if the gradients are equal, or if the plain
+    /// training loop ran no split backwards.
     pub(super) fn split_rounding(&self) -> Option<Difference> {
         self.split_rounding.clone()
     }
 
-    /// Returns the comparisons of the parameters after the step with those of the plain loop: first as configured, then
-    /// without recomputation if the configured pipeline recomputes.
+    /// Returns the comparisons of the pipeline's parameters after one step with those of a plain training loop: as
+    /// configured, and without recomputation if the pipeline recomputes.
     pub(super) fn comparisons(&self) -> Vec<AfterOneStep> {
         self.comparisons.clone()
     }
 
-    /// Returns the likely cause of the difference between the pipeline's step and the same step of the plain loop;
-    /// `None` if they are equal.
+    /// Returns the likely cause of the difference between the pipeline's step and the same step of a plain training
+    /// loop. `None` if they are equal.
     pub(super) fn cause(&self) -> Option<Cause> {
         let (stage, name) = self.configured.first_apart(&self.plain, self.bar)?;
         if !self.is_repeatable {

@@ -9,8 +9,8 @@ use burn::tensor::{DType, TensorData};
 use super::error::VerifyError;
 use crate::state::layout::NamedTensor;
 
-/// The difference between the values of one parameter after one step of a pipeline and after one step of a plain loop,
-/// which begin with the same parameters.
+/// The difference between the values of one parameter after one step of a pipeline and after the same step of a plain
+/// training loop.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterDifference {
@@ -20,15 +20,15 @@ pub struct ParameterDifference {
     pub name: String,
     /// The number of elements of the compared parameter.
     pub elements: usize,
-    /// The number of elements of the parameter whose bits after a step of the pipeline differ from those after a step
-    /// of the plain loop.
+    /// The number of elements of the parameter whose bits differ after the pipeline's step and after the plain training
+    /// loop's step.
     pub differing: usize,
-    /// The largest absolute difference between an element of the parameter after a step of the pipeline and the same
-    /// element after a step of the plain loop; infinite if one of these two values is NaN.
+    /// The largest absolute difference between an element's values after the pipeline's step and after the plain
+    /// training loop's step. Infinite if one of the two is NaN.
     pub largest: f64,
-    /// The largest difference between an element of the parameter after a step of the pipeline and the same element
-    /// after a step of the plain loop, in units in the last place (the number of steps from one float to the next). 0
-    /// if the parameter has no floats.
+    /// The largest difference between an element's values after the pipeline's step and after the plain training loop's
+    /// step. It is in units in the last place: the number of steps from one float to the next. 0 if the parameter has
+    /// no floats.
     pub ulps: u64,
 }
 
@@ -39,9 +39,9 @@ impl fmt::Display for ParameterDifference {
     }
 }
 
-/// Compares the tensors of a model, by name, after one step of a pipeline and after the same step of a plain loop on
-/// one thread. Returns a record of the difference for each tensor whose bits differ, in the order from the loss to the
-/// input of the model. Returns an error if the two models do not have the same tensors.
+/// Compares the tensors of two models by name: after one step of a pipeline, and after the same step of a plain
+/// training loop. Returns the difference of each tensor whose bits differ, in the order from the loss to the model's
+/// input. Returns an error if the two models do not have the same tensors.
 pub(super) fn differences(
     found: &[NamedTensor],
     expected: &[NamedTensor],
@@ -65,7 +65,8 @@ fn kind(data: &TensorData) -> (DType, &[usize]) {
     (data.dtype(), data.shape().as_slice())
 }
 
-/// Returns the error for a tensor that only one of two models has, or that has another shape or type in one of them.
+/// Returns the error for a tensor that only one of two compared models has, or that has different shapes or types in
+/// them.
 fn other_model(found: Option<&NamedTensor>, expected: Option<&NamedTensor>) -> VerifyError {
     let describe = |tensor: Option<&NamedTensor>| match tensor {
         Some(NamedTensor { name, data, .. }) => {
@@ -107,9 +108,8 @@ fn difference(found: &NamedTensor, expected: &NamedTensor) -> Option<ParameterDi
     Some(difference)
 }
 
-/// Returns the size in bytes of one element of a tensor, for the comparison of its bits after one step of a pipeline
-/// with those after one step of a plain loop. For a quantized tensor it is 1: the elements are packed, so the bytes are
-/// compared instead.
+/// Returns the size in bytes of one element of a tensor, for a comparison of bits. It is 1 for a quantized tensor,
+/// because its elements are packed and its bytes are compared instead.
 fn width(data: &TensorData) -> usize {
     match data.dtype() {
         DType::QFloat(_) => 1,
@@ -117,7 +117,7 @@ fn width(data: &TensorData) -> usize {
     }
 }
 
-/// Returns the elements of a tensor as numbers; those of a quantized tensor are its bytes.
+/// Returns the elements of a tensor as numbers. For a quantized tensor, these are its bytes.
 fn values(data: &TensorData) -> Vec<f64> {
     match data.dtype() {
         DType::QFloat(_) => data.as_bytes().iter().copied().map(f64::from).collect(),
@@ -132,7 +132,7 @@ fn bits(data: &TensorData, width: usize) -> Vec<u64> {
 }
 
 /// Returns the distance between two floats in units in the last place: the number of steps from one float to the next.
-/// `a` and `b` are the bits of floats that have `width` bytes.
+/// `a` and `b` are the bits of the floats, which have `width` bytes.
 fn ulps(a: u64, b: u64, width: usize) -> u64 {
     let sign = 1_u64 << (8 * width - 1);
     // Floats of one sign are in the order of their bits, and those below zero in the reverse order.

@@ -8,24 +8,24 @@ use crate::pipeline::report::LossTerm;
 use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// A training that can be verified (compared with the same training on one device): a pipeline, or a custom loop.
+/// A training that a verification compares with the same training on one device: a pipeline, or a custom training loop.
 pub trait Trial<In, Target> {
-    /// Returns the gradients that a training step on `batch` would have, in the order of the model's parameters,
-    /// without changing the parameters or the optimizer.
+    /// Returns the gradients that a training step on `batch` would have, in the order of the model's parameters. The
+    /// parameters and the optimizer do not change.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.
     fn gradients(&mut self, batch: Batch<In, Target>) -> Result<Vec<ParameterGradient>, BoxError>;
 
-    /// Makes one training step on a batch, and returns the batch's loss: the loss sum divided by the loss weight,
-    /// usually the mean over the targets.
+    /// Makes one training step on a batch. Returns the batch's loss: the loss sum divided by the loss weight, usually
+    /// the mean over the targets.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError>;
 
-    /// Returns the terms of the loss of a batch, each with its mean and weight, without training on the batch; most
-    /// losses have one term.
+    /// Returns the terms of a batch's loss, each with its mean and weight, without training on the batch. Most losses
+    /// have one term.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.

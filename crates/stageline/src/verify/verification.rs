@@ -12,59 +12,57 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The tolerances: the largest differences between the verified training and its reference (the same training on
-    /// one device) with which the verification passes.
+    /// The tolerances: the largest differences between the verified training and its reference on one device with which
+    /// the verification passes.
     pub bars: Bars,
-    /// The comparisons of the parameters after one optimizer step with those of a plain loop over the same
-    /// micro-batches on one thread: first as configured, then without recomputation if the configuration recomputes.
-    /// Empty for a training loop of the user's own, whose parameters are not known by name.
+    /// The comparisons of a pipeline's parameters after one optimizer step with those of a plain loop over the same
+    /// micro-batches on one thread. The first is that of the pipeline as configured. A second follows without
+    /// recomputation if the pipeline recomputes. The list is empty for a training loop of the user's own.
     pub parameters: Vec<AfterOneStep>,
-    /// The largest difference between the plain loop's gradients with split backwards (input gradient, then weight
-    /// gradient) and those with whole backwards in the first step, if the difference is only rounding. Rounding differs
-    /// if a stage uses a weight three times or more, because split backwards then sum the weight's gradients in another
-    /// order. `None` if the gradients are equal or were not compared, or if the difference is larger than rounding
+    /// The largest rounding difference between the gradients of split backwards (input gradient, then weight gradient)
+    /// and of whole backwards in the first step. Split backwards sum the gradients of a weight in another order if a
+    /// stage uses the weight three times or more.
+    ///
+    /// `None` if the gradients are equal or were not compared, or if the difference is larger than rounding
     /// ([`Cause::SplitBackward`]).
     pub split_rounding: Option<Difference>,
     /// The relative difference of each parameter's gradient at the first step between the verified training and its
-    /// reference (the same training on one device), in layer order. It is the larger of the differences before and
-    /// after clipping.
+    /// reference on one device, in layer order. It is the larger of the differences before and after clipping.
     pub gradients: Vec<Difference>,
-    /// The training losses of every step, each as a pair: the loss of the training as configured, and that of the
-    /// reference (the same training on one device).
+    /// The training losses of every step: a pair of the loss as configured and the loss of the reference on one device.
     pub losses: Vec<Compared>,
-    /// The losses of both trainings (as configured, and on one device) on the validation batches after the last step;
-    /// `None` if there were no such batches.
+    /// The validation losses after the last step: a pair of the loss as configured and the loss of the reference on one
+    /// device. `None` if there were no validation batches.
     pub validation: Option<Compared>,
-    /// The likely cause of a difference between the verified training and the same training on one device; `None` if
-    /// the verification passes.
+    /// The likely cause of the difference between the verified training and its reference on one device. `None` if the
+    /// verification passes.
     pub cause: Option<Cause>,
 }
 
 impl Verification {
-    /// Whether the verification passes: the verified training agrees with the reference (the same training on one
-    /// device) within the tolerances ([`Bars`]), in all gradients of the first step and in the last loss. A pipeline on
-    /// the CPU of this host must also have the parameters of a plain loop after one step, bit for bit.
+    /// Whether the verification passes. All gradients of the first step and the last loss must agree with the reference
+    /// (the same training on one device) within the tolerances ([`Bars`]). A pipeline on the CPU of this host must also
+    /// have the parameters of a plain training loop after one step, bit for bit.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
 
-    /// Returns the relative difference of the parameter whose gradients differ most between the verified training and
-    /// the same training on one device; `None` if there are no parameters.
+    /// Returns the difference of the parameter whose gradients in the verified training and its reference on one device
+    /// differ most. `None` if there are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
 
-    /// Whether the verified training and the same training on one device agree within the tolerances in all gradients
-    /// of the first step and in the last loss. The last loss is that of the validation, or of the last step if there is
-    /// no validation.
+    /// Whether the verified training and its reference agree within the tolerances in all gradients of the first step
+    /// and in the last loss. The last loss is that of the validation, or of the last step without validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the index of the first step at which the losses of the verified training and of the same training on one
-    /// device differ by more than the tolerance; `None` if there is no such step.
+    /// Returns the index of the first step at which the losses of the verified training and its reference differ by
+    /// more than the tolerance. `None` if there is no such step.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }
@@ -100,8 +98,7 @@ impl Verification {
     }
 }
 
-/// The largest number of parameters, and of training steps, that the printed report of a verification (a comparison of
-/// a training with the same training on one device) lists.
+/// The largest number of parameters, and of training steps, that the printed report of a verification lists.
 pub(super) const SHOWN: usize = 5;
 
 impl fmt::Display for Verification {

@@ -16,9 +16,9 @@ use crate::worker::messages::Stepped;
 use stageline_nn::after_step;
 
 impl Worker {
-    /// Ends a training step on this worker's stages with a verdict, which the caller decides for all stages: they step
-    /// their optimizers, or skip the step. If `flush` allows a speculative step and this worker's losses and gradients
-    /// are finite (`finite`), the stages act at once on an assumed verdict. Otherwise they wait for the true verdict.
+    /// Ends a training step on this worker's stages with a verdict that the caller decides for all stages: step the
+    /// optimizers, or skip the step. The stages act at once on an assumed verdict if `flush` allows it and this
+    /// worker's losses and gradients are finite (`finite`). Otherwise they wait for the true verdict.
     pub(super) fn flush(&mut self, step: usize, flush: Flush, finite: bool) -> Result<(), Stopped> {
         match flush {
             Flush::Ahead(assumed) if finite => {
@@ -43,9 +43,9 @@ impl Worker {
         Ok(())
     }
 
-    /// Completes the gradient sum of each of the worker's stages at the end of a step. With several data-parallel
-    /// replicas, replica 0 adds up the sums of all replicas, and the worker records this reduction with an event and a
-    /// tracing span.
+    /// Completes the gradient sums of the worker's stages at the end of a step. With several data-parallel replicas,
+    /// replica 0 adds up the sums of all replicas. The worker then records this reduction as an event and a tracing
+    /// span.
     pub(super) fn reduce(&mut self, step: usize) -> Result<(), Stopped> {
         for runner in &mut self.runners {
             if self.replica.of == 1 {
@@ -62,9 +62,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Ends the pass over a batch (a step, an evaluation, ...) on each of the worker's stages, and sends each stage's
-    /// outcome (losses, gradient norms, number of summed micro-batches) to the caller. Returns whether all losses and
-    /// gradient norms of this worker are finite.
+    /// Ends the pass over a batch (such as a step) on each of the worker's stages. Sends each stage's outcome, such as
+    /// its losses, to the caller. Returns whether all losses and gradient norms are finite.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {
@@ -79,8 +78,8 @@ impl Worker {
         Ok(finite)
     }
 
-    /// Waits for the verdict on a step and returns it: whether all stages step their optimizers, and how gradients are
-    /// clipped. The caller sends the verdict once it has the losses and gradient norms of all stages.
+    /// Waits for the caller's verdict on a step: whether all stages step their optimizers, and how gradients are
+    /// clipped. The caller decides when it has the losses and gradient norms of all stages.
     pub(super) fn verdict(&mut self) -> Result<Verdict, Stopped> {
         self.diary.enter(self.diary.stage, Activity::Verdict);
         let span = span(&self.diary).entered();
@@ -92,20 +91,20 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages as the true or assumed `verdict` says (step the optimizer, skip the
-    /// step, ...). Before that, sets aside the side effects that the step's forwards deferred, such as updates of
-    /// running statistics, so that they are not mixed with those of the next step.
+    /// Ends a step on each of the worker's stages with the true or assumed `verdict` (step, or skip it). First sets
+    /// aside the side effects that the step's forwards deferred, such as updates of running statistics. Otherwise they
+    /// would be mixed with those of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on each of the worker's stages as `verdict` says (step the optimizer, skip the step, ...), and sends
-    /// each stage's report to the caller.
+    /// Ends a step on each of the worker's stages with `verdict` (step, or skip it), and sends each stage's report to
+    /// the caller.
     ///
-    /// Before the call, the side effects that the step's forwards deferred, such as updates of running statistics, must
-    /// be set aside, so that they are not mixed with those of the next step. The call drops these side effects unless
-    /// the verdict makes the stages step their optimizers and keep that step.
+    /// The side effects that the step's forwards deferred, such as updates of running statistics, must be set aside
+    /// before the call. The call drops them unless the verdict makes the stages step their optimizers and keep that
+    /// step.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

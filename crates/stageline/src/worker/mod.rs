@@ -53,52 +53,45 @@ use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, Worke
 use stageline_nn::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
 
-/// A worker whose thread has started: the handle of the thread, and the size of the thread's buffer for matrix products
-/// on the CPU.
 pub(crate) struct Started {
     /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
     /// their modules.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The size in bytes of the buffer for matrix products, which a thread keeps in host memory. Each of the worker's
-    /// threads that compute on the CPU has a buffer of this size. 0 if the size is not measured.
+    /// The size in bytes of the buffer for matrix products that each of the worker's CPU threads keeps in host memory.
+    /// 0 if the size is not measured.
     pub(crate) packing_buffer: u64,
 }
 
-/// A worker: a thread that executes one row (one list of instructions) of a plan, with the stages that are placed on it
-/// and its channels to the caller.
+/// A worker: a thread that executes one list of instructions of the plan. It has the stages that are placed on it, and
+/// its channels to the caller.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
-    /// The number of the worker within its replica, which is also the number of its row (its list of instructions) in
-    /// the plan.
+    /// The index of the worker within its replica, and of its list of instructions in the plan.
     pub(super) index: usize,
-    /// The runners of the stages that are placed on this worker; a runner has a stage's module and executes its
-    /// instructions.
+    /// The runners of the worker's stages. A runner has a stage's module and executes its instructions.
     pub(super) runners: Vec<Box<dyn Runner>>,
     pub(super) channels: WorkerChannels,
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the worker's last training step while the step is uncommitted: this worker's stages have made the
-    /// step, but it is not yet known whether all other stages have made it. `None` if no step is uncommitted.
+    /// The number of the worker's last training step, if its own stages have made the step but other stages may not
+    /// have. `None` if there is no such step.
     pub(super) uncommitted: Option<usize>,
-    /// The worker's knowledge of the verdict (step the optimizers, or skip) on its last training step: the verdict is
-    /// known, is only assumed so far, or differs from the assumed one.
+    /// The worker's knowledge of the verdict on its last training step (step the optimizers, or skip the step).
     pub(super) last: Last,
 }
 
-/// A worker's knowledge of the verdict (step the optimizers, or skip) on its last training step: the verdict is known,
-/// is only assumed so far, or differs from the assumed one.
+/// A worker's knowledge of the verdict on its last training step (step the optimizers, or skip the step).
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Last {
-    /// The verdict on the last training step (step the optimizers, or skip) is known, and the step ended as this
-    /// verdict says.
+    /// The verdict on the last training step (step, or skip it) is known, and the step has ended with it.
     Known,
-    /// The last training step ended with an assumed verdict (step the optimizers, or skip), because the true verdict
-    /// has not arrived yet; the value is the assumed verdict.
+    /// The last training step has ended with an assumed verdict (step, or skip it), because the true one has not
+    /// arrived yet. The value is the assumed verdict.
     Assumed(Verdict),
-    /// The true verdict on the last training step (step the optimizers, or skip), which this variant contains, differs
-    /// from the verdict that the stages had assumed. The work on the following step is discarded. If the last step was
-    /// ended with the assumed verdict, it is rolled back and ended again with the true one.
+    /// The true verdict on the last training step (step, or skip it) differs from the assumed one. The value is the
+    /// true verdict. The work on the following step is discarded. If the last step has ended with the assumed verdict,
+    /// it is rolled back and ended again with the true one.
     Mispredicted(Verdict),
 }
 
@@ -125,9 +118,9 @@ impl Worker {
         }
     }
 
-    /// Starts the worker's thread, which is named after the worker's first stage. The thread is also the first of a
-    /// pool of `cores` threads that compute on the CPU for this worker. It ends when the caller drops the command
-    /// channel, or when the pipeline stops.
+    /// Starts the worker's thread, which is named after the worker's first stage. It is also the first of a pool of
+    /// `cores` threads that compute on the CPU for this worker. It ends when the caller drops the command channel, or
+    /// when the pipeline stops.
     ///
     /// # Errors
     /// Returns [`BuildError::Spawn`] if the worker's thread cannot be started, and [`BuildError::Pool`] if its thread
@@ -170,7 +163,7 @@ impl Worker {
     }
 
     /// Executes the caller's commands until the caller drops the command channel, the pipeline stops, or a stage fails.
-    /// Then commits the worker's last training step if all stages have made that step, and rolls it back otherwise.
+    /// Then commits the worker's last training step if all stages have made it, and otherwise rolls it back.
     fn serve(&mut self) {
         // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
         // here, with its last step committed or rolled back.
@@ -184,8 +177,7 @@ impl Worker {
         }
     }
 
-    /// Executes one command after another, until the caller drops the command channel, the pipeline stops, or a stage
-    /// fails.
+    /// Executes the caller's commands until the caller drops the command channel, the pipeline stops, or a stage fails.
     fn execute_commands(&mut self) {
         while let Ok(command) = self.waits.receive(&self.channels.commands) {
             match catch_unwind(AssertUnwindSafe(|| self.execute(command))) {
@@ -197,9 +189,8 @@ impl Worker {
         }
     }
 
-    /// Stops all workers because of `failure`, an error or panic of the stage that this worker was executing. The stop
-    /// signal is sent before the failure is logged, because logging runs the user's code if there is a tracing
-    /// subscriber, and that code may panic.
+    /// Stops all workers because of `failure`, an error or panic of one of this worker's stages. The stop signal is
+    /// sent before the failure is logged. Logging may run the user's code, a tracing subscriber, which may panic.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
         let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
@@ -207,8 +198,6 @@ impl Worker {
         tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed, so the pipeline stops");
     }
 
-    /// Executes one command of the caller: runs a pass, sends copies of states or modules, or receives the verdict on
-    /// the last step (step the optimizers, or skip).
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
@@ -228,8 +217,7 @@ impl Worker {
     }
 
     /// Commits the worker's last training step (makes it final), and sends the caller a copy of each of the worker's
-    /// stages: its state or its module. `copy` makes the copy of one stage, and `replies` selects the channel to the
-    /// caller on which the copies are sent.
+    /// stages. `copy` copies one stage, and `replies` selects the channel for the copies.
     fn send_copies<T>(
         &mut self,
         during: During,
@@ -246,10 +234,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass. A
-    /// training pass ends with an optimizer step or a skipped step, an evaluation with the losses, and an inference
-    /// with the outputs. An inspection, which repeats a step to find its first NaN or infinite result, ends without an
-    /// optimizer step.
+    /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass.
+    /// Only a training pass can end with an optimizer step.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
@@ -309,14 +295,13 @@ impl Worker {
     }
 }
 
-/// Returns the place of a worker in the pipeline: its replica, and the index of its first stage. `runners` has the
-/// worker's stages. Without stages, returns replica 0 and stage 0.
+/// Returns the replica and the index of a worker's first stage, given the runners of its stages. Without stages,
+/// returns replica 0 and stage 0.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }
 
-/// Returns the largest number of events (timed activities) that a worker records in one step, for which its list of
-/// events must have room. `stages` is the number of the worker's stages.
+/// Returns the largest number of events (timed activities) that a worker with `stages` stages records in one step.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
     const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before

@@ -6,16 +6,16 @@ use stageline_schedule::Activity;
 
 use crate::recording::events::Diary;
 
-/// Returns a new tracing span for the current activity of the worker whose recorder is `diary`. The function is for
-/// activities that are not instructions of the plan, such as the optimizer step.
+/// Returns a tracing span for the worker's current activity, if the activity is not an instruction of the plan (such as
+/// the optimizer step).
 pub(super) fn span(diary: &Diary) -> tracing::Span {
     let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);
     tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
-/// Records in the tracing span of a worker's activity, such as a receive, for how many microseconds the activity waited
-/// for other workers or the caller, and the cause of the wait.
+/// Records a wait in the tracing span of a worker's activity, such as a receive: the microseconds for which the
+/// activity waited for other workers or the caller, and the cause.
 pub(super) fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
     span.record("waited_us", waited.as_micros() as u64);
     if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {

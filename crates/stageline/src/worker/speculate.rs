@@ -16,8 +16,8 @@ use crate::update::flush::Verdict;
 use stageline_nn::after_step;
 
 impl Worker {
-    /// Commits the worker's last training step, which all stages have made: drops the state from before the step, and
-    /// runs the effects (such as updates of running statistics) that the step's forwards deferred.
+    /// Commits the worker's last training step, which all stages have made. Drops the state from before the step, and
+    /// runs the effects that the step's forwards deferred, such as updates of running statistics.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -25,18 +25,17 @@ impl Worker {
         }
     }
 
-    /// Rolls back the worker's last training step, which not all stages have made. Also drops the side effects that
-    /// forwards of the following step have deferred, such as updates of running statistics.
+    /// Rolls back the worker's last training step, which not all stages have made. Also drops the effects that forwards
+    /// of the following step deferred, such as updates of running statistics.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
     }
 
-    /// Receives the verdict on the worker's last step (step the optimizers, or skip the step) if the worker has only
-    /// assumed it so far. If the true verdict differs from the assumed one, the step is rolled back and ended again
-    /// with the true verdict.
+    /// If the worker has only assumed the verdict on its last step (step, or skip it), receives the true one. If the
+    /// two differ, the step is rolled back and ended again with the true verdict.
     ///
-    /// Returns true if the work on the following step is kept, and false if that work is discarded because the verdicts
+    /// Returns true if the work on the following step is kept, and false if it is discarded because the verdicts
     /// differ.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
@@ -58,9 +57,9 @@ impl Worker {
         }
     }
 
-    /// Receives the verdict on the worker's last step (step the optimizers, or skip the step) if it has arrived,
-    /// without waiting. If this verdict equals the assumed one, the step is committed at once, which frees the copies
-    /// of the state from before that step.
+    /// Receives the true verdict on the worker's last step (step, or skip it) if it has arrived, without waiting. If it
+    /// equals the assumed one, the step is committed at once, which frees the copies of the state from before that
+    /// step.
     pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?
@@ -73,9 +72,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the true verdict on the worker's last step (step the optimizers, or skip the step) with the verdict
-    /// that the worker assumed. Commits the step if they are equal. Otherwise marks the step as mispredicted, so that
-    /// it is rolled back later.
+    /// Compares the true verdict on the worker's last step (step, or skip it) with the assumed one. Commits the step if
+    /// they are equal. Otherwise marks the step, so that it is rolled back later.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;
