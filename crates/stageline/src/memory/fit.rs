@@ -20,53 +20,54 @@ use crate::memory::worker_estimate::WorkerEstimate;
 pub struct DoesNotFit {
     /// The device that has too little memory for the training.
     pub device: Device,
-    /// The memory that the training needs on the device, in bytes: the sum of the predicted peaks of the device's
-    /// workers, and on the host the memory of the program besides its workers.
+    /// The bytes of memory that the training needs on the device that is too small. They are the sum of the predicted
+    /// peaks of the device's workers. On the host, the memory that the program uses outside its workers is added.
     pub needs: u64,
-    /// The memory that the device with too little memory has, in bytes.
+    /// The size, in bytes, of the memory of the device that is too small for the training.
     pub has: u64,
-    /// The memory estimates of the workers on the device that has too little memory. If this device is the host's CPU,
-    /// the list also has workers on other devices, if they keep their optimizer states in the host's memory.
+    /// The memory estimates of the workers on the device that is too small. If this device is the host's CPU, workers
+    /// of other devices that keep optimizer states on the host are included.
     pub workers: Vec<WorkerEstimate>,
-    /// The part of the needed memory, in bytes, that the program uses outside its workers, such as for batches that it
-    /// reads ahead; 0 if the device with too little memory is not the host's CPU.
+    /// The bytes that the program needs on the device outside its workers, for example for batches that it reads ahead.
+    /// The value is 0 unless the device that is too small is the host's CPU.
     pub beside_workers: u64,
-    /// The proposed changes of settings with which the device needs less memory: first each change of a single setting,
-    /// in the order in which [`Lever`] lists the settings, and then, if no single setting is enough, one combination.
+    /// The proposed changes of settings with which the device needs less memory. Changes of a single setting come
+    /// first. If none of them is enough, one combination of several settings follows.
     pub ways_out: Vec<WayOut>,
 }
 
-/// A change of one or more settings with which the training needs less memory.
+/// A proposal to change one or more settings so that the training needs less memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct WayOut {
-    /// The settings of the training that are changed together in this proposal to save memory.
+    /// The settings that this proposal changes together to save memory.
     pub levers: Vec<Lever>,
-    /// The predicted bytes of memory that the device with too little memory needs after the settings are changed.
+    /// The bytes that the training is predicted to need, after the proposed changes, on the device that is too small
+    /// now.
     pub needs: u64,
-    /// A device, besides the one with too little memory now, that may have too little after the settings are changed:
-    /// for example the host, if optimizer states move to it. `None` if there is no such device.
+    /// A second device that may lack memory after the proposed changes, such as the host if optimizer states move to
+    /// it. `None` if no second device may lack memory.
     pub elsewhere: Option<Shortage>,
 }
 
-/// A device that has, or may have, too little memory for a training.
+/// A device whose memory is, or may be, too small for the training.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
-    /// The device that has, or may have, too little memory.
+    /// The device whose memory is, or may be, too small.
     pub device: Device,
-    /// The predicted bytes of memory that the training needs on the device.
+    /// The predicted bytes of memory that the training needs on this device.
     pub needs: u64,
-    /// The memory that the device has, in bytes.
+    /// The size of the device's memory in bytes.
     pub has: u64,
 }
 
 impl MemoryEstimate {
-    /// Checks that every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None`
-    /// if it is unknown and counts as enough.
+    /// Checks that every device has enough memory for its workers. `has` returns a device's memory in bytes, or `None`
+    /// if it is unknown. Unknown memory counts as enough.
     ///
-    /// `schedule` is the pipeline's schedule and `rows` the number of rows (samples) of a micro-batch; the possible
-    /// changes of settings depend on both. Only changes for which `takes` returns true are suggested, so that a program
+    /// `schedule` is the pipeline's schedule, and `rows` is the number of rows (samples) of a micro-batch. The proposed
+    /// changes of settings depend on both. Only changes for which `takes` returns true are proposed, so that a program
     /// can exclude settings that it does not have.
     ///
     /// # Errors
@@ -86,14 +87,14 @@ impl MemoryEstimate {
         Err(Box::new(DoesNotFit { device, needs, has, workers, beside_workers, ways_out }))
     }
 
-    /// Whether every device has enough memory for its workers; `has` returns a device's memory in bytes, or `None` if
-    /// it is unknown and counts as enough, as in [`check`](Self::check).
+    /// Whether every device has enough memory for its workers. `has` returns a device's memory in bytes, or `None` if
+    /// it is unknown. Unknown memory counts as enough.
     pub fn fits(&self, has: impl Fn(&Device) -> Option<u64>) -> bool {
         self.too_small(has).is_none()
     }
 
-    /// Returns the first device with too little memory for its workers; `None` if all devices have enough. `has`
-    /// returns a device's memory in bytes, or `None` if it is unknown and counts as enough.
+    /// Returns the first device with too little memory for its workers, or `None` if all have enough. Unknown memory
+    /// counts as enough.
     fn too_small(&self, has: impl Fn(&Device) -> Option<u64>) -> Option<Shortage> {
         self.devices().into_iter().find_map(|(device, needs)| {
             let has = has(&device).filter(|has| needs > *has)?;
@@ -102,19 +103,16 @@ impl MemoryEstimate {
     }
 }
 
-/// The memory of each device of a training for which one device is too small: the bytes that the device has, and the
-/// bytes that the training needs there before a change of settings.
+/// The memory sizes and needs of the devices of a training for which one device is too small. Proposed changes of
+/// settings are checked against them.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
-    /// The devices besides the one with too little memory, each with the bytes that the training needs there and the
-    /// bytes that the device has. Devices whose memory is unknown are left out; the host is included even if the
-    /// training needs nothing there yet.
+    /// All devices except the one that is too small, with their memory sizes and the training's needs. Devices of
+    /// unknown memory size are left out. The host is included even if the training needs nothing there yet.
     others: Vec<Shortage>,
 }
 
 impl<'a> Room<'a> {
-    /// Creates the record of the memory that a training needs, and the memory that exists, on each device. `short` is
-    /// the device with too little memory, and `has` returns a device's memory in bytes, or `None` if it is unknown.
     fn new(estimate: &MemoryEstimate, short: &'a Shortage, has: impl Fn(&Device) -> Option<u64>) -> Self {
         let mut needs = estimate.devices();
         let unused = host().filter(|host| !needs.iter().any(|(device, _)| share_memory(device, host)));
@@ -127,10 +125,9 @@ impl<'a> Room<'a> {
         Self { short, others: known.collect() }
     }
 
-    /// Returns a device that may be too small after a change of settings, besides the one that is too small before it;
-    /// `None` if there is no such device. `needs` has the bytes needed on each device after the change. A device that
-    /// needs more memory than it has is returned first. Otherwise it is a device where the change raises the need above
-    /// nine tenths of the memory: a tenth must stay free, because the changed training was not measured.
+    /// Returns a second device that may be too small after a change of settings, or `None`. `needs` has the bytes that
+    /// each device needs after the change. A device that needs more than its memory takes precedence over a device that
+    /// keeps less than a tenth of its memory free.
     fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
         let may_be_too_small = self.others.iter().filter_map(|Shortage { device, needs: before, has }| {
             let after = of_device(needs, device);
@@ -141,40 +138,35 @@ impl<'a> Room<'a> {
     }
 }
 
-/// Returns the bytes that are needed on the device `device`; 0 if the list `needs`, which has the bytes needed on each
-/// device, does not contain the device.
 fn of_device(needs: &[(Device, u64)], device: &Device) -> u64 {
     needs.iter().find(|(other, _)| share_memory(other, device)).map_or(0, |(_, bytes)| *bytes)
 }
 
-/// Whether the `needs` bytes that a training needs on a device are at most 90% of the device's memory, which has `has`
-/// bytes.
 fn leaves_a_tenth(needs: u64, has: u64) -> bool {
     needs <= has - has / 10
 }
 
 impl WayOut {
-    /// Whether the training fits on all devices after this change of settings. `has` is the memory, in bytes, of the
-    /// device that has too little before the change; a tenth of it must stay free, because the changed training was not
-    /// measured.
+    /// Whether the training fits after this change of settings with a tenth of the memory left free. The margin is
+    /// needed because the changed training was not measured. `has` is the memory, in bytes, of the device that is too
+    /// small now.
     fn is_enough(&self, has: u64) -> bool {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
 
-    /// Whether every device has at least the memory that the training is predicted to need there after this change of
-    /// settings. `has` is the memory, in bytes, of the device that has too little before the change. No part of the
-    /// memory has to stay free.
+    /// Whether the training fits after this change of settings if no memory has to stay free. `has` is the memory, in
+    /// bytes, of the device that is too small now.
     fn may_be_enough(&self, has: u64) -> bool {
         self.needs <= has && self.elsewhere.as_ref().is_none_or(|other| other.needs <= other.has)
     }
 
-    /// Returns the proposed changes of settings that reduce the memory needed on the device that has too little; `rows`
-    /// is the number of rows (samples) of a micro-batch.
+    /// Returns the proposed changes of settings that lower the memory need of the device that is too small. `rows` is
+    /// the number of rows (samples) of a micro-batch.
     ///
-    /// Changes of a single setting come first. Only one smaller size of micro-batches is proposed: the largest that is
-    /// enough, or else the smallest. If no single setting is enough, one combination of changes follows: the first in
-    /// the order of preference that is enough. If no combination is enough either, it is the one with which the device
-    /// needs the least memory; combinations with which all other devices have enough memory take precedence.
+    /// Changes of a single setting come first. Only one smaller micro-batch size is proposed: the largest that is
+    /// enough, or else the smallest. If no single setting is enough, one combination follows: the first that is enough.
+    /// If no combination is enough either, it is the one with which the device needs the least memory. Combinations
+    /// with which all other devices are large enough are preferred.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,
@@ -205,9 +197,9 @@ impl WayOut {
         chosen
     }
 
-    /// Returns the words that say whether the training fits after this change of settings, such as "may fit". `has` is
-    /// the memory in bytes of the device that has too little before the change. If another device may be too small
-    /// after the change, the words name it, with its need and its memory.
+    /// Returns the verdict on this change of settings for the error message, such as "may fit". If a second device may
+    /// be too small after the change, its name, need and memory follow. `has` is the memory, in bytes, of the device
+    /// that is too small now.
     fn verdict(&self, has: u64) -> String {
         let verdict = match self.is_enough(has) {
             true => "fits",
@@ -221,9 +213,9 @@ impl WayOut {
 }
 
 impl DoesNotFit {
-    /// Returns the error message for a training that does not fit into memory, with the need of each worker and the
-    /// proposed changes of settings. `lever` gives a setting's name in the calling program, such as a flag; `between`
-    /// separates settings that are changed together.
+    /// Returns the error message for a training that does not fit into memory. It names the need of each worker and the
+    /// proposed changes of settings. `lever` returns the name of a setting in the calling program, such as a flag.
+    /// `between` separates settings that are changed together.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;
         let (needs, has) = (Bytes(self.needs), Bytes(self.has));
@@ -276,7 +268,6 @@ impl DoesNotFit {
     }
 }
 
-/// Returns the words for a device in an error message: "the host" for the host's CPU, and the device's name otherwise.
 fn place(device: &Device) -> String {
     if is_host(device) { "the host".to_owned() } else { shown(device) }
 }

@@ -6,32 +6,31 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// A change of settings that saves memory: full recomputation, [`Recompute::Full`](crate::Recompute::Full), which
+    /// A change of settings that saves memory: full recomputation ([`Recompute::Full`](crate::Recompute::Full)), which
     /// takes about a third more computation.
     Recompute,
     /// A change of settings that saves memory: more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
-        /// The number of rows (samples) of each proposed smaller micro-batch.
+        /// The number of rows (samples) of each smaller micro-batch.
         rows: usize,
-        /// The number of micro-batches (M) of each replica in a step, after they are made smaller.
+        /// M, the number of smaller micro-batches that each replica runs in a step.
         micro_batches: usize,
     },
-    /// A change of settings that saves memory: the layers of every stage are divided into two stages, on twice as many
-    /// devices. It is proposed only if every stage has its own device and none of them is the CPU.
+    /// A change of settings that saves memory: twice as many stages, on twice as many devices. It is proposed only if
+    /// every stage has a device of its own that is not the CPU.
     MoreStages {
-        /// The number of workers (P) after every stage was divided into two. In schedules with chunks, a worker has
-        /// several stages.
+        /// P, the number of workers after every stage is divided into two.
         workers: usize,
     },
-    /// A change of settings that saves memory: a single stage with all layers, proposed if the stages share a device.
-    /// Only one micro-batch is then live (between forward and backward) at a time.
+    /// A change of settings that saves memory: a single stage with all layers. Only one micro-batch is then live
+    /// (between forward and backward) at a time. It is proposed only if all stages share a device.
     OneStage,
-    /// A change of settings that saves memory: the 1F1B schedule, under which each stage keeps the activations of the
-    /// fewest micro-batches with which all stages stay at work.
+    /// A change of settings that saves memory: the 1F1B schedule. Under it, a stage keeps the activations of at most as
+    /// many micro-batches as the pipeline has stages.
     OneFOneB,
-    /// A change of settings that saves memory: optimizer states in the memory of this host between steps,
-    /// [`OptimizerState::Host`](crate::OptimizerState). It is proposed for devices that are not the host's CPU, and
-    /// every step takes the time to copy the states.
+    /// A change of settings that saves memory: optimizer states stay in host memory between steps
+    /// ([`OptimizerState::Host`](crate::OptimizerState)). Every step then takes the time to copy them. It is proposed
+    /// only for devices other than the host's CPU.
     StatesOnHost,
     /// A change of settings that saves memory: an optimizer with little or no state for each parameter.
     LeanerOptimizer,

@@ -24,22 +24,21 @@ use stageline_nn::params::Description;
 /// The sizes of a stage's parameters and of their gradients in bytes, which are known before a step runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    /// The bytes of the stage's parameters, including their copies in a lower precision, if there are any. For a
-    /// trained parameter whose owner (another stage, or replica 0) is in the same memory, only the low-precision copy
-    /// counts.
+    /// The bytes of the stage's parameters, with their copies in a lower precision. If the owner of a trained parameter
+    /// (another stage, or replica 0) is in the same memory, only the low-precision copy counts.
     pub(crate) bytes: u64,
-    /// The bytes of the f32 gradients of those parameters that the stage's own optimizer steps.
+    /// The bytes of the f32 gradients of the trained parameters that this stage owns.
     gradients: u64,
-    /// The bytes of the f32 gradient of the largest parameter that the stage's own optimizer steps.
+    /// The bytes of the f32 gradient of the largest trained parameter that this stage owns.
     largest: u64,
-    /// The tied parameters that this stage uses but another stage owns (steps): for each, the index of the owning stage
+    /// The tied parameters that this stage uses and another stage owns. Each entry has the index of the owning stage
     /// and the bytes of the parameter's gradient for one micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
 
 impl Parameters {
-    /// Returns the sizes of the parameters of all stages of every replica, given the descriptions of each stage's
-    /// parameters, and each replica's devices (one for each stage).
+    /// Returns the parameter sizes of all stages of every replica. `devices` has, for each replica, the devices of its
+    /// stages.
     pub(crate) fn by_replica(
         stages: &[Vec<Description>],
         devices: &[Vec<Device>],
@@ -50,10 +49,9 @@ impl Parameters {
         replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
     }
 
-    /// Returns the sizes of the parameters of each stage of one replica; `devices` has the devices of its stages. For
-    /// replica 0, `root` is `None`; for any other replica, it has the devices of replica 0. A trained parameter takes
-    /// no memory in a stage that shares a memory with the parameter's owner (another stage, or the same stage of
-    /// replica 0), except for its copy in a lower precision.
+    /// Returns the parameter sizes of the stages of one replica. `root` has the devices of replica 0; it is `None` for
+    /// replica 0 itself. A trained parameter in the same memory as its owner takes no memory, except for its copy in a
+    /// lower precision.
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
@@ -82,31 +80,29 @@ impl Parameters {
     }
 }
 
-/// The recorded events of a rehearsal (a step that only measures memory and is rolled back), with the plan, the
-/// parameter sizes and the settings from which the memory estimate is computed.
+/// The recording of a rehearsal (a step that only measures memory), from which the memory estimate is computed.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
-    /// The device and the parameter sizes of each stage, in one list for each data-parallel replica except replica 0.
+    /// The device and the parameter sizes of each stage, for every data-parallel replica except replica 0.
     pub(crate) elsewhere: &'a [Vec<(Device, Parameters)>],
-    /// The number of groups into which the micro-batches of a step are divided. Training sums the gradients of each
-    /// group separately, and then adds the groups' sums.
+    /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
+    /// added up.
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether the optimizers had stepped before the rehearsal (a step that only measures memory), so that their states
-    /// existed already.
+    /// Whether the optimizers had stepped, and so had states, before the rehearsal (a step that only measures memory).
     pub(crate) stepped: bool,
-    /// The bytes of optimizer states that each stage moved from its device to the host in the rehearsal (a step that
-    /// only measures memory).
+    /// The bytes of optimizer states that each stage moved to the host in the rehearsal (a step that only measures
+    /// memory).
     pub(crate) states_on_host: Vec<u64>,
     /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
 impl Rehearsal<'_> {
-    /// Returns the total time that all stages took for their backwards on the second micro-batch of the rehearsal (a
-    /// step of two micro-batches that only measures memory).
+    /// Returns the total time of all stages' backwards on the second micro-batch of the rehearsal (a step that only
+    /// measures memory).
     pub(crate) fn backwards(&self) -> Duration {
         let is_backward = |event: &&Event| match event.activity {
             Activity::Instruction(Instruction::Compute(action)) => {
@@ -117,8 +113,7 @@ impl Rehearsal<'_> {
         self.rows.iter().flatten().filter(is_backward).map(Event::worked).sum()
     }
 
-    /// Computes the pipeline's memory estimate from the events that workers recorded in the rehearsal (a step that only
-    /// measures memory); `None` if memory was not measured.
+    /// Computes the memory estimate from the recorded events. Returns `None` if memory was not measured.
     pub(crate) fn estimate(self) -> Option<MemoryEstimate> {
         let stages = (0..self.stages.len()).map(|stage| self.stage(stage)).collect::<Option<Vec<_>>>()?;
         let other = self.rows.iter().map(|row| self.other(row, &stages)).collect::<Option<Vec<_>>>()?;
@@ -143,10 +138,9 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the bytes that a worker has in use at the end of the rehearsal (a step that only measures memory), after
-    /// its optimizer steps are rolled back. Not counted are the parameters and optimizer states of its stages, and the
-    /// buffers of its threads that compute tensor operations on the CPU. The result is 0 on a GPU, and `None` if memory
-    /// was not measured.
+    /// Returns the bytes that a worker has in use after the rehearsal (a step that only measures memory) is rolled
+    /// back. Parameters, optimizer states, and the buffers of matrix products on the CPU do not count. Returns 0 on a
+    /// GPU, and `None` if memory was not measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;
@@ -205,14 +199,14 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the largest number of bytes that a stage sent in one transfer of the kind `carried` (activations or
-    /// gradients) in the rehearsal, which is a step that only measures memory; 0 if it sent none.
+    /// Returns the largest number of bytes that a stage sent in one transfer of activations or gradients; 0 if it sent
+    /// none.
     fn sent(&self, stage: usize, carried: Carried) -> u64 {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// Returns the change of a worker's memory in use over one activity of a stage, such as a forward or the optimizer
-    /// step, in bytes; `None` if the rehearsal (a step that only measures memory) has no measurement of the activity.
+    /// Returns the change of a worker's memory over one activity of a stage, such as a forward. Returns `None` if the
+    /// activity was not measured.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -225,15 +219,14 @@ impl Rehearsal<'_> {
     }
 }
 
-/// The change of a worker's memory in use over one activity, such as a forward or the optimizer step, in bytes.
+/// The change of a worker's memory in use over one activity, such as a forward, in bytes.
 struct Over {
-    /// The bytes that the worker allocated during one activity, such as a forward, less the bytes that it freed;
-    /// negative if it freed more.
+    /// The bytes that a worker allocated during one activity, such as a forward, minus the bytes that it freed.
     kept: i64,
-    /// The worker's peak memory during one activity, such as a forward, less the memory in use before the activity, in
+    /// A worker's peak memory during one activity, such as a forward, minus its memory in use before the activity, in
     /// bytes.
     above_start: u64,
-    /// The worker's peak memory during one activity, such as a forward, less the memory in use after the activity, in
+    /// A worker's peak memory during one activity, such as a forward, minus its memory in use after the activity, in
     /// bytes.
     above_end: u64,
 }

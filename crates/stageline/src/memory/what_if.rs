@@ -10,8 +10,7 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Joins all stages of a replica, `leaves`, into a single stage, and returns the device and the parameter bytes of
-    /// that stage. Returns `None` if the stages of `leaves` do not share one memory.
+    /// Joins all stages of a replica into a single stage. Returns `None` if the stages do not share one memory.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -20,9 +19,9 @@ impl Leaf {
 }
 
 impl WhateverRows {
-    /// Returns the parts of a stage's memory that do not depend on the number of rows (samples) of a micro-batch. They
-    /// are extrapolated linearly to 0 rows from two measured estimates: `all`, with the usual number of rows, and
-    /// `few`, with `share` times as many rows (0 < `share` < 1).
+    /// Estimates the part of a stage's memory that does not depend on the number of rows (samples) of a micro-batch.
+    /// `all` was measured with the usual number of rows, and `few` with `share` times as many (0 < `share` < 1). The
+    /// result is the linear extrapolation to 0 rows.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -35,9 +34,8 @@ impl WhateverRows {
         }
     }
 
-    /// Returns, for one half of a stage that is cut in two, the memory that does not depend on the number of rows
-    /// (samples) of a micro-batch: half of the stage's activations, but the whole working memory of its forward and
-    /// backward.
+    /// Returns the memory that does not depend on the number of rows, for one half of a stage that is cut in two. The
+    /// activations are halved. The working memory of forward and backward stays the same.
     fn halved(self) -> Self {
         let StageMemory { forward, input_gradient } = self.activations;
         Self { activations: StageMemory { forward: forward / 2.0, input_gradient: input_gradient / 2.0 }, ..self }
@@ -45,8 +43,8 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// Returns this memory estimate with a second one stored beside it: that of the same training with full
-    /// recomputation (`recomputed`). A check against the devices' memory can then suggest recomputation.
+    /// Stores a second estimate in this memory estimate: that of the same training with full recomputation
+    /// (`recomputed`). The check against the devices' memory can then suggest recomputation.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
@@ -67,27 +65,26 @@ impl MemoryEstimate {
         Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate while a checkpoint is being written, with a second copy of parameters and optimizer
-    /// states.
+    /// Returns the memory estimate for the time while a checkpoint is written. It includes a second copy of parameters
+    /// and optimizer states.
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// Returns this memory estimate for a program that also needs `bytes` bytes of host memory outside its workers,
-    /// such as for batches that it reads ahead of the steps.
+    /// Returns this memory estimate for a program that also needs `bytes` bytes of host memory outside its workers.
+    /// Such a need arises for batches that are read ahead, for example.
     #[must_use]
     pub fn with_host_memory(&self, bytes: u64) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_host_memory(bytes)));
         Self { beside_workers: bytes, recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for micro-batches with `share` times the rows (samples) of the present ones.
+    /// Returns the memory estimate for micro-batches with `share` times as many rows (samples) as now.
     ///
-    /// The parts of the memory that do not depend on the rows are known only after a second rehearsal (a step that only
-    /// measures memory) with other rows ([`beside`](Self::beside)). Without such a rehearsal, everything except
-    /// gradients of parameters is assumed to be proportional to the rows.
+    /// Only [`beside`](Self::beside) tells which part of the memory does not depend on the rows. Without it, all memory
+    /// except the gradients of parameters is assumed to be proportional to the rows.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
@@ -111,9 +108,9 @@ impl MemoryEstimate {
     }
 
     /// Separates the memory that grows with the number of rows (samples) of a micro-batch from the constant memory.
-    /// `fewer` is the estimate that was measured for the same training with `share` times the rows in each micro-batch,
-    /// 0 < `share` < 1. The separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of
-    /// [`check`](Self::check) more exact.
+    /// `fewer` is a second estimate of the same training, measured with `share` times as many rows (0 < `share` < 1).
+    /// The separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of [`check`](Self::check)
+    /// more exact.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -123,8 +120,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns a memory estimate in which every number of bytes is the larger one of two estimates: an upper bound if
-    /// micro-batches may have either of two shapes.
+    /// Returns the maximum of two memory estimates, taken number by number. It is an upper bound if micro-batches may
+    /// have two shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {
@@ -160,8 +157,7 @@ impl MemoryEstimate {
     }
 
     /// Returns the memory estimate of the same training with optimizer states on the host
-    /// ([`OptimizerState::Host`](crate::OptimizerState)); `None` if all stages are on the host's CPU or keep no states
-    /// on their devices.
+    /// ([`OptimizerState::Host`](crate::OptimizerState)). Returns `None` if no stage has states that can move there.
     pub(crate) fn with_states_on_host(&self) -> Option<Self> {
         let can_move = |stage: &StageEstimate| !is_host(&stage.device) && stage.optimizer > 0;
         if host().is_none() || !self.stages.iter().any(can_move) {
@@ -181,8 +177,8 @@ impl MemoryEstimate {
         Some(Self { stages: self.stages.iter().map(moved).collect(), recomputed, ..self.clone() })
     }
 
-    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The returned estimate
-    /// still has the plan of the uncut stages, so the caller must replace the plan.
+    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan is still that
+    /// of the uncut stages, so the caller must replace it.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
@@ -271,8 +267,6 @@ mod tests {
     use crate::memory::estimate::tests::of_activations;
     use crate::{DeviceName, Lever};
 
-    /// Tests the predicted memory of two stages whose optimizer states, twice as large as their parameters, move from a
-    /// device to the host.
     #[test]
     fn states_move_from_a_device_to_the_host() {
         let gpu = DeviceName::parse_list("wgpu:0").unwrap().remove(0).open().unwrap();

@@ -15,14 +15,13 @@ use crate::memory::worker_estimate::WorkerEstimate;
 use crate::model::replica::Replica;
 use crate::update::optimizer_step::Rollback;
 
-/// The time that the forward of any stage takes in the simulation for memory estimates; it is the unit of simulated
-/// time.
+/// The duration of every forward in the simulation for memory estimates. It is the unit of simulated time.
 const FORWARD: f64 = 1.0;
-/// The time that the backward of any stage takes in the simulation for memory estimates: twice the time of a forward.
+/// The duration of every backward in the simulation for memory estimates: twice that of a forward.
 const BACKWARD: f64 = 2.0;
 
-/// The largest number of micro-batches in the simulation for memory estimates, as a multiple of the number of stages.
-/// More micro-batches would repeat the same pattern, so they are left out.
+/// The largest number of simulated micro-batches for each stage of the pipeline. More micro-batches would repeat the
+/// same pattern.
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
@@ -31,8 +30,7 @@ impl MemoryEstimate {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the memory estimates of all workers of a training, each with the worker's device, with the workers of
-    /// replica 0 first.
+    /// Returns the device and the memory estimate of every worker of a training, with the workers of replica 0 first.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());
@@ -40,9 +38,8 @@ impl MemoryEstimate {
         each.flat_map(|(estimate, replica)| estimate.workers_of(replica, buffers)).collect()
     }
 
-    /// Returns the memory estimates of the workers of one replica, each with its device. `self` must be the memory
-    /// estimate of this replica alone. `buffers` is the number of bytes of the matrix-product buffers that each worker
-    /// on a CPU has in addition.
+    /// Returns the device and the memory estimate of every worker of one replica. `self` must be the memory estimate of
+    /// this replica alone. `buffers` is the number of bytes of the matrix-product buffers of each worker on a CPU.
     fn workers_of(&self, replica: Replica, buffers: u64) -> Vec<(Device, WorkerEstimate)> {
         let rows = self.plan.rows().iter().zip(&self.other).zip(in_flight(self));
         let worker = |((row, &other), transfers): ((&Vec<Action>, &u64), u64)| {
@@ -53,15 +50,15 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// Returns for each device the sum of the peak memory of its workers, in bytes. All CPUs count as one device. The
-    /// sum of the CPUs also has the optimizer states that workers of other devices keep on the host, and the memory
-    /// that the program needs besides its workers.
+    /// Returns the bytes of memory that each device needs: the sum of the peaks of its workers. All CPUs count as one
+    /// device. The sum of the CPUs includes optimizer states that workers of other devices keep on the host. It also
+    /// includes the memory that the program needs outside its workers.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         self.devices_by(|_, bytes, more| bytes + more)
     }
 
-    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but combines the needs
-    /// of two workers on one device by the function `both` instead of adding them.
+    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does. The function `both`
+    /// combines the needs of two workers on one device.
     pub(crate) fn devices_by(&self, both: impl Fn(&Device, u64, u64) -> u64) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
@@ -81,9 +78,9 @@ impl MemoryEstimate {
         devices
     }
 
-    /// Returns the bytes of memory that each worker needs on a device. A worker of this device needs its peak memory. A
-    /// worker of another device needs memory only on the host's CPU, for the optimizer states that it keeps on the
-    /// host. Workers that need nothing on the device are left out.
+    /// Returns the bytes of memory that each worker needs on a device; workers that need nothing there are left out. A
+    /// worker of this device needs its peak memory. If the device is the host's CPU, a worker of another device needs
+    /// memory for the optimizer states that it keeps there.
     pub(crate) fn needs_on(&self, device: &Device) -> Vec<(u64, WorkerEstimate)> {
         let needs = |(own, worker): (Device, WorkerEstimate)| {
             let bytes = match share_memory(&own, device) {
@@ -96,15 +93,14 @@ impl MemoryEstimate {
         self.placed_workers().into_iter().filter_map(needs).collect()
     }
 
-    /// Returns the bytes of a device's memory that the program needs besides its workers; 0 for any device but the
+    /// Returns the bytes of a device's memory that the program needs outside its workers; 0 unless the device is the
     /// host's CPU.
     pub(crate) fn beside_workers_on(&self, device: &Device) -> u64 {
         if is_host(device) { self.beside_workers } else { 0 }
     }
 }
 
-/// Returns for each worker the largest number of bytes that tensors in flight between stages take in its memory during
-/// any one of its actions.
+/// Returns, for each worker, the largest number of bytes of tensors in flight during any one of its actions.
 fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
     // For a plan that cannot run there is nothing to simulate.
@@ -121,22 +117,21 @@ fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     timeline.rows().iter().zip(held).map(most).collect()
 }
 
-/// The bytes of tensors in flight in one worker's memory over simulated time, stored as two running totals: of the
-/// bytes allocated and of the bytes freed.
+/// The bytes of tensors in flight in one worker's memory over simulated time. They are stored as two running totals: of
+/// the bytes allocated, and of the bytes freed.
 struct Held {
-    /// The running total of bytes that tensors in flight have allocated in the worker's memory: each entry has a
-    /// simulated time and the bytes of all allocations up to that time. The entries are in ascending order of time.
+    /// The running total of bytes allocated for tensors in flight: pairs of a simulated time and the total at that
+    /// time, in order of time.
     begun: Vec<(f64, u64)>,
-    /// The running total of bytes that tensors in flight have freed in the worker's memory: each entry has a simulated
-    /// time and the bytes of all frees up to that time. The entries are in ascending order of time.
+    /// The running total of bytes freed of tensors in flight: pairs of a simulated time and the total at that time, in
+    /// order of time.
     over: Vec<(f64, u64)>,
 }
 
 impl Held {
-    /// Computes the running totals of the bytes that tensors in flight allocate and free. Each entry of `times`
-    /// describes one tensor: the simulated times at which it is sent and used, and its bytes. Real receivers may be one
-    /// micro-batch late, so a tensor counts as freed only one forward and one backward after the simulated time of its
-    /// use.
+    /// Computes the running totals of the bytes of tensors in flight. Each entry of `times` has, for one tensor, the
+    /// simulated times of its sending and of its use, and its bytes. Real receivers may be one micro-batch late. So a
+    /// tensor counts as freed one forward and one backward after its simulated use.
     fn new(times: Vec<(f64, f64, u64)>) -> Self {
         let summed = |time: fn(&(f64, f64, u64)) -> f64| {
             let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
@@ -151,8 +146,7 @@ impl Held {
         Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
     }
 
-    /// Returns the total size in bytes of all tensors that are in flight in the worker's memory at some time during one
-    /// simulated action of the worker; `span` has the start and end of the action.
+    /// Returns the total bytes of the tensors in flight during one simulated action, whose start and end are in `span`.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);
@@ -162,7 +156,7 @@ impl Held {
 }
 
 /// The simulated forwards and backwards of every stage and micro-batch, each with its worker and its times. A tensor is
-/// in flight from the end of the action that makes the tensor until the action that uses it.
+/// in flight between the action that makes the tensor and the action that uses it.
 struct Transfers {
     forwards: HashMap<(usize, usize), (usize, Span)>,
     backwards: HashMap<(usize, usize), (usize, Span)>,
@@ -183,8 +177,8 @@ impl Transfers {
     }
 
     /// Returns the bytes of tensors in flight in each worker's memory over simulated time. A tensor between two devices
-    /// counts for its receiver. Within one device's memory, a gradient counts for its sender, and an activation is left
-    /// out because the sender's kept activations already include it.
+    /// counts for its receiver. On one device, a gradient counts for its sender. An activation does not count there,
+    /// because the sender's activations include it.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held = vec![Vec::new(); workers];
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
@@ -207,12 +201,12 @@ impl Transfers {
     }
 }
 
-/// The planned actions of one worker in order, with the memory estimate of its pipeline, from which the worker's peaks
-/// are computed.
+/// The planned actions of one worker, with the memory estimate of its pipeline. The worker's memory peaks are computed
+/// from them.
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
-    /// The largest number of bytes that tensors in flight take in a worker's memory during any one of its actions.
+    /// The largest number of bytes of tensors in flight during any one action of the worker.
     transfers: u64,
 }
 
@@ -250,8 +244,8 @@ impl Row<'_> {
         }
     }
 
-    /// Returns two peaks of the worker's memory before the flush, in bytes: the peak of its activations, and the peak
-    /// of all its memory. `resident` bytes are in use all the time.
+    /// Returns the peak of the worker's activations and the peak of all its memory before the flush, in bytes.
+    /// `resident` bytes are in use all the time.
     fn compute(&self, resident: u64) -> [u64; 2] {
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
@@ -279,8 +273,8 @@ impl Row<'_> {
         [most_activations as u64, peak]
     }
 
-    /// Returns the peak of all the worker's memory in the flush (the optimizer steps of `stages`), in bytes, if `held`
-    /// bytes are in use before the flush.
+    /// Returns the worker's peak memory, in bytes, in the flush (the optimizer steps of `stages`). `held` bytes are in
+    /// use before the flush.
     fn flush(&self, stages: &[usize], mut held: u64) -> u64 {
         let mut peak = held;
         for stage in stages.iter().map(|&stage| &self.estimate.stages[stage]) {

@@ -17,21 +17,18 @@ use crate::model::scoring::WeightOf;
 #[derive(Clone, Debug)]
 pub struct Batch<I, T>(Content<I, T>);
 
-/// The input and the targets of a batch as the caller gave them: whole tensors, or micro-batches that the caller has
-/// already split.
 #[derive(Clone, Debug)]
 pub(super) enum Content<I, T> {
-    /// The input and the target as whole tensors, which a step splits into micro-batches along dimension 0.
+    /// The input and the target of a batch as whole tensors. A step splits them into micro-batches along dimension 0.
     Whole(I, T),
-    /// The micro-batches into which the caller has split the batch, each a pair of input and target.
     Cut(Vec<(I, T)>),
 }
 
 impl<I: Payload, T: Payload> Batch<I, T> {
     /// Creates a batch from whole tensors, each with one row per sample along dimension 0.
     ///
-    /// A step splits the batch into micro-batches of consecutive rows, as evenly as possible; the larger ones come
-    /// first.
+    /// A step splits the batch into micro-batches of consecutive rows, as evenly as possible. If some micro-batches get
+    /// one row more, they come first.
     pub fn new(input: I, target: T) -> Self {
         Self(Content::Whole(input, target))
     }
@@ -39,8 +36,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// Creates a batch from micro-batches that the caller has cut, each a pair of input and target.
     ///
     /// Such a batch is needed for tensors that do not have one row per sample, and for micro-batches of different
-    /// lengths. Layers that draw random numbers for each sample ([`Samples`](crate::Samples)) take the size of
-    /// dimension 0 of a micro-batch's first tensor as its number of samples.
+    /// lengths. The number of samples in a micro-batch is the size of dimension 0 of its first tensor. Layers that draw
+    /// random numbers for each sample ([`Samples`](crate::Samples)) use this number.
     pub fn from_micro_batches(micro_batches: Vec<(I, T)>) -> Self {
         Self(Content::Cut(micro_batches))
     }
@@ -64,8 +61,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// This function serves training loops that run without a pipeline.
     ///
     /// # Errors
-    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if its tensors differ in their numbers
-    /// of rows, or if the caller has already split it into another number of micro-batches.
+    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, or if its tensors differ in their
+    /// numbers of rows. Also returns it if the caller has already split the batch into another number of micro-batches.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {
@@ -83,8 +80,8 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         }
     }
 
-    /// Splits the batch into exactly `micro_batches` micro-batches for training, and computes and validates the loss
-    /// weight (the divisor of the loss) of each micro-batch.
+    /// Splits the batch into exactly `micro_batches` micro-batches for training. Computes and validates the loss weight
+    /// (the divisor of the loss) of each.
     pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
@@ -119,8 +116,8 @@ pub(super) fn rows<I: Payload, T: Payload>(input: &I, target: &T) -> Result<usiz
     }
 }
 
-/// Slices a batch's input and target, whose tensors have `rows` rows along dimension 0, into `pieces` micro-batches of
-/// consecutive rows. Returns each micro-batch as a pair of input and target.
+/// Splits a batch's input and target, which have `rows` rows along dimension 0, into `pieces` micro-batches of
+/// consecutive rows.
 pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, pieces: usize) -> Vec<(I, T)> {
     even_ranges(rows, pieces)
         .map(|range| {
@@ -130,8 +127,8 @@ pub(super) fn slice<I: Payload, T: Payload>(input: &I, target: &T, rows: usize, 
         .collect()
 }
 
-/// Divides the row indices of a batch, from 0 to `rows` - 1, into `pieces` consecutive ranges, one for each
-/// micro-batch. Their lengths differ by at most one; the longer ranges come first.
+/// Divides the indices 0 to `rows` - 1 of a batch's rows into `pieces` consecutive ranges. Their lengths differ by at
+/// most one; the longer ranges come first.
 pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Range<usize>> {
     let (length, longer) = (rows.checked_div(pieces).unwrap_or(0), rows.checked_rem(pieces).unwrap_or(0));
     (0..pieces).map(move |piece| {
@@ -140,8 +137,8 @@ pub(super) fn even_ranges(rows: usize, pieces: usize) -> impl Iterator<Item = Ra
     })
 }
 
-/// A mapper (a function on each tensor of a batch) that cuts one micro-batch out of the batch: it replaces each tensor
-/// by a range of the tensor's rows along dimension 0.
+/// A tensor mapper that cuts one micro-batch out of a batch. It replaces each tensor by a range of the tensor's rows
+/// along dimension 0.
 pub(super) struct SliceRows(Range<usize>);
 
 impl PayloadMapper for SliceRows {
@@ -159,8 +156,7 @@ impl PayloadMapper for SliceRows {
     }
 }
 
-/// A mapper (a function on each tensor of a batch) that adds up the sizes of the tensors in bytes, and leaves the
-/// tensors as they are.
+/// A tensor mapper that adds up the sizes of a batch's tensors in bytes and changes no tensor.
 struct CountBytes(u64);
 
 impl PayloadMapper for CountBytes {
@@ -186,7 +182,6 @@ mod tests {
     use crate::model::loss_weight::Weight;
     use crate::model::micro_batches::Weights;
 
-    /// Tests that the advice in each message of a rejected batch gives numbers with which the batch would be accepted.
     #[test]
     fn messages_name_the_micro_batches_of_a_replica() {
         let small = |rows, micro_batches, replicas| BatchError::TooSmall { rows, micro_batches, replicas }.to_string();
@@ -211,8 +206,8 @@ mod tests {
         assert_eq!(for_two_replicas, BatchError::TooSmall { rows: 15, micro_batches: 8, replicas: 2 });
     }
 
-    /// Tests that each micro-batch of a batch gets the right sample indices, and that the look-up takes constant time:
-    /// with a million micro-batches, a look-up that goes through all of them would take far too long.
+    /// Tests the sample indices of a million micro-batches. The test ends in reasonable time only if a look-up takes
+    /// constant time.
     #[test]
     fn sample_numbers_are_found_in_constant_time() {
         const MICRO_BATCHES: usize = 1_000_000;

@@ -1,7 +1,7 @@
 //! [`BatchError`]: the reasons why a batch is rejected; each message names the values and a remedy.
 
-/// The reason why a batch is rejected, or why the outputs of an inference cannot be concatenated. The pipeline's
-/// parameters are unchanged, and it accepts the next batch.
+/// The reason why a batch is rejected, or why the outputs of an inference cannot be concatenated. The error leaves the
+/// parameters unchanged, and the pipeline accepts the next batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
@@ -21,11 +21,12 @@ pub enum BatchError {
     /// The tensors of the rejected batch have no rows: the size of their dimension 0 is 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The total loss weight of the rejected batch, which is the sum over its micro-batches and divides the loss,
-    /// overflows to infinity.
+    /// The total loss weight of the rejected batch overflows to infinity. It is the sum over all micro-batches, and it
+    /// divides the loss.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
-    /// The caller has split the batch into another number of micro-batches than the pipeline runs in a step.
+    /// The caller has split the batch into a wrong number of micro-batches: not the number that the pipeline runs in a
+    /// step.
     #[error(
         "the batch was cut into {given} micro-batches, but the pipeline runs {}{}; cut it into {0}{}",
         micro_batches * replicas, shared_by(*micro_batches, *replicas), or_built_for(*given, *replicas)
@@ -44,20 +45,19 @@ pub enum BatchError {
          give every tensor one row a sample along dimension 0, or cut by hand with `Batch::from_micro_batches`"
     )]
     Uneven {
-        /// The number of rows (along dimension 0) of tensor 0, the first tensor of the batch.
+        /// The number of rows (the size of dimension 0) of tensor 0, the first tensor of the batch.
         rows: usize,
-        /// The index, from 0, of the first tensor whose number of rows differs from that of tensor 0, in a list of the
-        /// input's tensors and then the target's.
+        /// The index of the first tensor that does not have as many rows as tensor 0. The input's tensors are counted
+        /// first, then the target's.
         tensor: usize,
-        /// The number of rows (along dimension 0) of the first tensor of the batch that does not have as many rows as
-        /// tensor 0.
+        /// The number of rows of the first tensor that does not have as many rows as tensor 0.
         found: usize,
     },
     /// The rejected batch contains no tensor, so it has no rows that could be split into micro-batches.
     #[error("the batch contains no tensor, so it has no rows to cut; cut it by hand with `Batch::from_micro_batches`")]
     NoTensors,
-    /// The outputs of two micro-batches of an inference cannot be concatenated, because they differ in more than their
-    /// number of rows.
+    /// The outputs of two micro-batches of an inference cannot be concatenated. They differ in more than their number
+    /// of rows.
     #[error(
         "the output of micro-batch {micro_batch} cannot be appended to that of micro-batch 0: they differ in the sizes of their rows \
          or in their number of tensors; infer the micro-batches one by one with `Pipeline::infer_micro_batches`"
@@ -72,39 +72,36 @@ pub enum BatchError {
          targets and constants of the stage, but not its parameters"
     )]
     Weight {
-        /// The index of the micro-batch with the invalid loss weight.
+        /// The index of the micro-batch whose loss weight is negative or not finite.
         micro_batch: usize,
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
-    /// The loss weight of a micro-batch must have one number for each term of the loss, but it has none, or not as many
-    /// as the loss weight of micro-batch 0.
+    /// A micro-batch's loss weight has the wrong number of terms. It needs at least one term, and as many as the loss
+    /// weight of micro-batch 0.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
     )]
     Terms {
-        /// The index of the first micro-batch whose loss weight has no terms, or not as many terms as the loss weight
-        /// of micro-batch 0.
+        /// The index of the first micro-batch whose loss weight has the wrong number of terms.
         micro_batch: usize,
-        /// The number of terms that the loss weight of the rejected micro-batch has.
+        /// The number of terms of the first loss weight with the wrong number of terms.
         found: usize,
-        /// The number of terms that the loss weight of micro-batch 0 has, one for each term of the loss. The loss
-        /// weights of all other micro-batches must have as many terms.
+        /// The number of terms of micro-batch 0's loss weight. All other micro-batches must have as many terms.
         terms: usize,
     },
-    /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of targets,
-    /// panicked.
+    /// The user's function [`LossStage::weight`](crate::LossStage::weight) panicked. It returns the loss weight of a
+    /// micro-batch's targets.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index of the micro-batch on whose targets the user's function
-        /// [`LossStage::weight`](crate::LossStage::weight) panicked.
+        /// The index of the micro-batch for which the user's function [`LossStage::weight`](crate::LossStage::weight)
+        /// panicked.
         micro_batch: usize,
         /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,
     },
-    /// The total loss weight of the rejected batch (usually its number of unmasked targets) is 0, because every target
-    /// is masked.
+    /// The total loss weight of the rejected batch is 0, because every target is masked.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]
@@ -112,9 +109,8 @@ pub enum BatchError {
 }
 
 impl BatchError {
-    /// Returns this error with its number of micro-batches divided by `replicas`: the error counted the micro-batches
-    /// of all data-parallel replicas together, and the returned error counts those of one replica. An error without
-    /// that number stays as it is.
+    /// Converts an error about the micro-batches of all data-parallel replicas to an error about those of one replica.
+    /// The number of micro-batches is divided by `replicas`. An error without this number stays as it is.
     pub(crate) fn of_replicas(self, replicas: usize) -> Self {
         match self {
             Self::TooSmall { rows, micro_batches, .. } => {
@@ -128,14 +124,13 @@ impl BatchError {
     }
 }
 
-/// Returns the words of a batch error's message that say how many micro-batches each replica runs; empty if there is
-/// one replica.
+/// Returns the part of an error message that says how many micro-batches each replica runs; empty if there is one
+/// replica.
 pub(super) fn shared_by(micro_batches: usize, replicas: usize) -> String {
     if replicas == 1 { String::new() } else { format!(", {micro_batches} for each of {replicas} replicas") }
 }
 
-/// Returns the advice for the error message of a batch with too few rows (`rows`): to use fewer replicas, or fewer
-/// micro-batches per replica.
+/// Returns the advice for a batch with too few rows: to use fewer replicas, or fewer micro-batches per replica.
 pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     match rows / replicas {
         0 => format!("use at most {rows} replicas"),
@@ -143,9 +138,8 @@ pub(super) fn fewer(rows: usize, replicas: usize) -> String {
     }
 }
 
-/// Returns the advice for the error message of a batch that the caller has split into a wrong number of micro-batches,
-/// `given`: to build the pipeline for this number. The advice is empty if the replicas cannot share `given`
-/// micro-batches evenly.
+/// Returns the advice for a batch that was split into a wrong number of micro-batches (`given`): to build the pipeline
+/// for this number. The advice is empty if the replicas cannot share the micro-batches evenly.
 pub(super) fn or_built_for(given: usize, replicas: usize) -> String {
     match given / replicas {
         each if each > 0 && given.is_multiple_of(replicas) => format!(", or build the pipeline with {each}"),

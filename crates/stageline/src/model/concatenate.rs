@@ -35,8 +35,7 @@ fn rows_of<P: Payload>(piece: &P) -> Vec<Vec<usize>> {
     payload_shapes(piece).into_iter().map(|shape| shape.get(1..).unwrap_or_default().to_vec()).collect()
 }
 
-/// The list of the tensors in a micro-batch's output. Each tensor is type-erased, so that tensors of different ranks
-/// and kinds are in one list.
+/// The tensors of a micro-batch's output. They are type-erased, because they may differ in rank and kind.
 #[derive(Default)]
 struct Tensors(VecDeque<Box<dyn Any>>);
 
@@ -55,13 +54,13 @@ impl PayloadMapper for Tensors {
     }
 }
 
-/// A mapper (a function on each tensor of a value) that concatenates the outputs of several micro-batches. It appends
-/// to each tensor of the first output, along dimension 0, the tensors at the same position in all further outputs.
+/// A tensor mapper that concatenates the outputs of several micro-batches along dimension 0. It is applied to the first
+/// output. To each tensor it appends the tensors at the same position in the other outputs.
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {
-    /// Returns a list of `tensor`, which belongs to the first micro-batch's output, and the tensors at the same
-    /// position in the outputs of all further micro-batches.
+    /// Returns a list of `tensor`, from the first micro-batch's output, and of the tensors at the same position in all
+    /// other outputs.
     fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
         let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
             let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());

@@ -35,8 +35,8 @@ impl EffectiveBatch {
 
     /// Returns the smallest number of training steps that process at least `samples` samples.
     ///
-    /// This function converts warm-ups and decays that are given in samples, so that they do not change with the number
-    /// of micro-batches.
+    /// Warm-ups and decays that are given in samples can be converted to steps with it. They then stay the same if the
+    /// number of micro-batches changes.
     ///
     /// # Panics
     /// Panics if a step has no samples.
@@ -53,8 +53,8 @@ impl EffectiveBatch {
         tokens.div_ceil(self.samples() * context)
     }
 
-    /// Compares the number of samples in a step with `reference`, the number for which the learning rate and the step
-    /// counts were chosen. Returns both numbers, or `None` if they are equal.
+    /// Compares the number of samples in a step with `reference`, for which the learning rate and the step counts were
+    /// chosen. Returns both numbers, or `None` if they are equal.
     pub fn change_from(self, reference: usize) -> Option<BatchChange> {
         BatchChange::between(reference, self.samples())
     }
@@ -77,8 +77,8 @@ impl EffectiveBatch {
     }
 }
 
-/// The difference between the number of samples in a training step and the number for which the user chose the learning
-/// rate and the step counts.
+/// The difference between a training step's number of samples and the number for which the learning rate and the step
+/// counts were chosen.
 ///
 /// Such a difference arises when the number of micro-batches is changed and the learning rate and the step counts are
 /// not. The displayed text is a warning that says how to correct them.
@@ -91,8 +91,7 @@ pub struct BatchChange {
 }
 
 impl BatchChange {
-    /// Returns a record of two numbers of samples per training step: `reference`, for which the learning rate and the
-    /// step counts were chosen, and `samples`, the present one. Returns `None` if the two are equal.
+    /// Returns the difference between two numbers of samples per training step, or `None` if they are equal.
     pub(crate) fn between(reference: usize, samples: usize) -> Option<Self> {
         (reference != samples).then_some(Self { reference, samples })
     }

@@ -20,25 +20,21 @@ pub(crate) struct MicroBatches<I, T> {
     pub(crate) weights: Weights,
 }
 
-/// The loss weights of all micro-batches of a batch, the total of these weights, and for each micro-batch the index of
-/// its first sample in the batch.
+/// The loss weights of all micro-batches of a batch, their total, and the indices of the micro-batches' samples.
 ///
-/// The total loss weight of a whole batch is finite and has a term that is not zero.
+/// The total of a whole batch is finite, and at least one of its terms is not zero.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Weights {
-    /// The loss weight of each micro-batch, usually its number of unmasked targets.
     pub(crate) each: Vec<Weight>,
-    /// The sum of the loss weights of all micro-batches, term by term.
     pub(crate) total: Weight,
-    /// The index, in the whole batch, of the first sample of each micro-batch; at the end of the list, the index after
-    /// the last sample of the last micro-batch.
+    /// The index in the whole batch of each micro-batch's first sample. One more entry has the index after the last
+    /// sample.
     starts: Vec<usize>,
 }
 
 impl Weights {
-    /// Creates the loss weights of a batch: adds up the loss weights of all micro-batches (`each`), and computes the
-    /// index of the first sample of every micro-batch from the number of samples in each (`samples`). `first` is the
-    /// index of the first sample of micro-batch 0.
+    /// Creates the loss weights of a batch from the loss weight (`each`) and the number of samples (`samples`) of each
+    /// micro-batch. `first` is the index of the first sample of micro-batch 0.
     pub(super) fn new(each: Vec<Weight>, first: usize, samples: impl IntoIterator<Item = usize>) -> Self {
         let total = total(&each);
         let mut end = first;
@@ -50,14 +46,13 @@ impl Weights {
         Self { each, total, starts }
     }
 
-    /// Returns the number of samples in all micro-batches of the batch together.
     pub(crate) fn all_samples(&self) -> usize {
         self.starts[self.each.len()] - self.starts[0]
     }
 
-    /// Splits the loss weights of a batch into those of the data-parallel replicas: one part for every `micro_batches`
-    /// consecutive micro-batches; the last part may have fewer. Samples keep their indices in the whole batch, and
-    /// every part has its own total.
+    /// Splits the loss weights of a batch among the data-parallel replicas. Each part covers `micro_batches`
+    /// consecutive micro-batches; the last part may cover fewer. Every part has its own total. Samples keep their
+    /// indices in the whole batch.
     pub(crate) fn divided(&self, micro_batches: usize) -> Vec<Self> {
         let part = |(index, each): (usize, &[Weight])| {
             let first = index * micro_batches;
@@ -67,8 +62,8 @@ impl Weights {
         self.each.chunks(micro_batches).enumerate().map(part).collect()
     }
 
-    /// Returns the position of a micro-batch's samples in the training, from which dropout derives its random numbers:
-    /// the step, the index of the first sample in the step's batch, and the number of samples.
+    /// Returns the position of a micro-batch's samples in the training, from which dropout derives random numbers. It
+    /// consists of the step, the index of the first sample in the batch, and the number of samples.
     pub(crate) fn samples(&self, step: usize, micro_batch: usize) -> Samples {
         let [first, end] = [self.starts[micro_batch], self.starts[micro_batch + 1]];
         Samples { step, first, count: end - first }
@@ -76,8 +71,8 @@ impl Weights {
 }
 
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
-    /// Creates a validated batch from micro-batches, given as pairs of input and target: computes the loss weight of
-    /// each with `weight`. Returns an error if a loss weight, or the total of all, is not a valid divisor of the loss.
+    /// Creates a validated batch from pairs of input and target. `weight` computes the loss weight of each pair.
+    /// Returns an error if a loss weight, or the total, is not a valid divisor of the loss.
     pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<T>) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
@@ -105,11 +100,10 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         Ok(Self { inputs, targets, weights })
     }
 
-    /// Returns the micro-batches with the largest shapes, one of which needs the most memory, whatever the model
-    /// computes. Each becomes a batch of its own, of `times` copies of that micro-batch, for a step that measures
-    /// memory.
+    /// Returns the micro-batches with the largest shapes, one of which needs the most memory. A micro-batch is left out
+    /// if another one is at least as large in every dimension of every tensor.
     ///
-    /// A micro-batch is left out if another one is at least as large in every dimension of every tensor.
+    /// Each result is a batch of its own, of `times` copies of one micro-batch, for a step that measures memory.
     pub(crate) fn largest(self, times: usize) -> Vec<Self> {
         let mut largest: Vec<(usize, Shapes)> = Vec::new();
         for (index, (input, target)) in self.inputs.iter().zip(&self.targets).enumerate() {
@@ -131,8 +125,8 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
         largest.into_iter().map(repeated).collect()
     }
 
-    /// Returns one micro-batch of this batch as a batch of its own. Its samples keep the indices that they have in the
-    /// whole batch, so layers such as dropout draw the same random numbers for them.
+    /// Returns one micro-batch of this batch as a batch of its own. Its samples keep their indices in the whole batch,
+    /// so that dropout draws the same random numbers for them.
     pub(crate) fn only(mut self, micro_batch: usize) -> Self {
         let Samples { first, count, .. } = self.weights.samples(0, micro_batch);
         let weight = self.weights.each.swap_remove(micro_batch);
@@ -149,23 +143,21 @@ impl<I: Payload, T: Payload> MicroBatches<I, T> {
 pub(super) struct Shapes(pub(super) Vec<Vec<usize>>);
 
 impl Shapes {
-    /// Whether this micro-batch is at least as large as another micro-batch in every dimension of every tensor; false
-    /// if the tensors of the two micro-batches differ in number or rank.
+    /// Whether this micro-batch is at least as large as `other` in every dimension of every tensor. False if their
+    /// tensors differ in number or rank.
     fn contain(&self, other: &Self) -> bool {
         let same_ranks = self.0.iter().map(Vec::len).eq(other.0.iter().map(Vec::len));
         same_ranks && self.0.iter().flatten().zip(other.0.iter().flatten()).all(|(own, other)| own >= other)
     }
 }
 
-/// Adds up the loss weights of all micro-batches in their order, term by term.
 pub(super) fn total(each: &[Weight]) -> Weight {
     let mut total = Weight::default();
     each.iter().for_each(|weight| total.add(weight));
     total
 }
 
-/// Returns the number of samples in a micro-batch: the size of dimension 0 of its first tensor, or 1 if it has no
-/// tensor.
+/// Returns the number of samples in a micro-batch: the size of dimension 0 of its first tensor, or 1 without a tensor.
 pub(super) fn samples<I: Payload, T: Payload>(input: &I, target: &T) -> usize {
     row_counts(input, target).first().copied().unwrap_or(1)
 }
@@ -176,7 +168,6 @@ pub(super) fn row_counts<I: Payload, T: Payload>(input: &I, target: &T) -> Vec<u
     shapes(input, target).0.into_iter().map(|shape| shape.first().copied().unwrap_or(0)).collect()
 }
 
-/// Returns the shapes of all tensors in a micro-batch, first of the input's tensors, then of the target's.
 pub(super) fn shapes<I: Payload, T: Payload>(input: &I, target: &T) -> Shapes {
     let mut shapes = Shapes::default();
     input.clone().map(&mut shapes);

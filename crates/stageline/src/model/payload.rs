@@ -16,31 +16,30 @@ use burn::tensor::{Bool, DType, Int, Shape, Tensor};
             `stageline::payload!(Name {{ field, field }})`"
 )]
 pub trait Payload: Clone + Send + 'static {
-    /// Returns the payload (a value made of tensors) with every tensor replaced by the one that `mapper` returns for
-    /// it. The tensors are always replaced in the same order.
+    /// Applies `mapper` to every tensor of the payload (a value made of tensors), and returns the payload with the new
+    /// tensors. The order of the tensors is always the same.
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// Functions that replace the tensors of a [`Payload`] (a value made of tensors) by other tensors: one method for each
-/// kind of tensor, and one for a shared input (a part of a batch that several stages read). By default int and bool
-/// tensors stay as they are.
+/// Functions that replace the tensors of a [`Payload`] (a value made of tensors). There is one for each kind of tensor,
+/// and one for shared inputs (parts of a batch that several stages read). By default int and bool tensors stay as they
+/// are.
 pub trait PayloadMapper {
-    /// Returns the float tensor that replaces `tensor`, a float tensor of the payload (a value made of tensors). Both
-    /// have `D` dimensions; their sizes may differ.
+    /// Returns the float tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
+    /// dimensions; their sizes may differ.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Returns the int tensor that replaces `tensor`, an int tensor of the payload (a value made of tensors). Both have
-    /// `D` dimensions; their sizes may differ.
+    /// Returns the int tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
+    /// dimensions; their sizes may differ.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         tensor
     }
-    /// Returns the bool tensor that replaces `tensor`, a bool tensor of the payload (a value made of tensors). Both
-    /// have `D` dimensions; their sizes may differ.
+    /// Returns the bool tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
+    /// dimensions; their sizes may differ.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
-    /// Returns `shared`, a part of a batch that several stages read (such as an attention mask), with its tensors
-    /// replaced by those that this mapper returns for them. By default only the current stage's copies of these tensors
-    /// are replaced, and the caller's tensors stay as they are.
+    /// Applies this mapper to a shared input: a part of a batch that several stages read, such as an attention mask. By
+    /// default only the current stage's copy gets new tensors, and the caller's tensors stay as they are.
     fn shared<T: Payload>(&mut self, shared: SharedInput<T>) -> SharedInput<T>
     where
         Self: Sized,
@@ -51,9 +50,8 @@ pub trait PayloadMapper {
 
 /// A part of a batch that several stages read, such as an attention mask or the positions of tokens.
 ///
-/// Each stage passes the value on as a part of its output, so the types of stages say which of them read it. Its
-/// tensors do not travel with the activation: a stage on another device gets them directly from the batch. They have no
-/// gradients.
+/// Each stage passes the value on as a part of its output. Its tensors do not travel with the activation: a stage on
+/// another device gets them directly from the batch. They have no gradients.
 ///
 /// ```
 /// use burn::tensor::{Bool, Int, Tensor};
@@ -67,11 +65,9 @@ pub trait PayloadMapper {
 /// ```
 #[derive(Clone, Debug)]
 pub struct SharedInput<T> {
-    /// The micro-batch's part of the shared input (such as an attention mask) as the caller gave it, on the caller's
-    /// device.
+    /// The tensors of the shared input (such as an attention mask) as the caller gave them, on the caller's device.
     given: T,
-    /// The micro-batch's part of the shared input (such as an attention mask) for the forward of the current stage, on
-    /// that stage's device.
+    /// The tensors of the shared input (such as an attention mask) for the current stage, on that stage's device.
     here: T,
 }
 
@@ -81,39 +77,37 @@ impl<T: Payload> SharedInput<T> {
         Self { here: value.clone(), given: value }
     }
 
-    /// Returns the micro-batch's part of the shared input (such as an attention mask), on the device of the current
-    /// stage.
+    /// Returns the micro-batch's part of the shared input (such as an attention mask), on the current stage's device.
     pub fn get(&self) -> T {
         self.here.clone()
     }
 
-    /// Replaces, in a shared input (a part of a batch that several stages read), each tensor of the current stage's
-    /// copy by the tensor that `mapper` returns for it. The caller's tensors stay as they are.
+    /// Applies `mapper` to the current stage's copy of a shared input (such as an attention mask). The caller's tensors
+    /// stay as they are.
     pub(crate) fn map_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.here.map(mapper), ..self }
     }
 
-    /// Replaces each of the caller's tensors in a shared input (a part of a batch that several stages read) by the
-    /// tensor that `mapper` returns for it. The current stage's copy then consists of the same new tensors.
+    /// Applies `mapper` to the caller's tensors of a shared input (such as an attention mask). The results also replace
+    /// the current stage's copy.
     pub(crate) fn map_given(self, mapper: &mut impl PayloadMapper) -> Self {
         Self::new(self.given.map(mapper))
     }
 
-    /// Replaces each tensor of a shared input (a part of a batch that several stages read), the caller's tensors and
-    /// the current stage's copies alike, by the tensor that `mapper` returns for it.
+    /// Applies `mapper` both to the caller's tensors of a shared input (such as an attention mask) and to the current
+    /// stage's copy.
     pub(crate) fn map_both(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { given: self.given.map(mapper), here: self.here.map(mapper) }
     }
 
-    /// Makes a new copy of a shared input (a part of a batch that several stages read) for the current stage: calls
-    /// `mapper` for each of the caller's tensors, and keeps the results as the stage's copy. The caller's tensors stay
-    /// as they are.
+    /// Applies `mapper` to the caller's tensors of a shared input (such as an attention mask). The results become the
+    /// current stage's copy, and the caller's tensors stay as they are.
     pub(crate) fn map_given_to_here(self, mapper: &mut impl PayloadMapper) -> Self {
         Self { here: self.given.clone().map(mapper), ..self }
     }
 
-    /// Drops the current stage's copy of the shared input (a part of a batch that several stages read), so that only
-    /// the caller's tensors are left.
+    /// Drops the current stage's copy of a shared input (such as an attention mask). Only the caller's tensors are
+    /// left.
     pub(crate) fn leave(self) -> Self {
         Self::new(self.given)
     }
@@ -125,7 +119,6 @@ impl<T: Payload> Payload for SharedInput<T> {
     }
 }
 
-/// Returns the number of bytes that a tensor's elements take in the memory of its device.
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
     bytes_of_kind(tensor.dtype(), &tensor.shape()) as u64
 }

@@ -20,31 +20,30 @@ impl Default for Replica {
 }
 
 impl Replica {
-    /// Returns the data-parallel replicas of a pipeline in the order of their numbers; `of` is the number of replicas.
     pub(crate) fn all(of: usize) -> impl Iterator<Item = Self> {
         (0..of).map(move |index| Self { index, of })
     }
 
-    /// Whether this data-parallel replica is replica 0, whose stages have the optimizers, and from which checkpoints
-    /// and trained modules are taken.
+    /// Whether this data-parallel replica is replica 0, whose stages have the optimizers. Checkpoints and trained
+    /// modules are taken from replica 0.
     pub(crate) fn is_first(self) -> bool {
         self.index == 0
     }
 
-    /// Returns the name of a stage of this replica for messages to the user, such as `stage 1 of replica 0` if there
-    /// are several replicas.
+    /// Returns the name of a stage for messages to the user, such as `stage 1 of replica 0` if there are several
+    /// replicas.
     pub(crate) fn stage(self, stage: usize) -> String {
         self.name(format!("stage {stage}"))
     }
 
-    /// Returns the name of a micro-batch of this replica for messages to the user, with the replica's number if there
-    /// are several replicas.
+    /// Returns the name of a micro-batch for messages to the user, with the replica's number if there are several
+    /// replicas.
     pub(crate) fn micro_batch(self, micro_batch: usize) -> String {
         self.name(format!("micro-batch {micro_batch}"))
     }
 
-    /// Returns the text `what`, which names a stage or a micro-batch of this replica in a message, with the replica's
-    /// number appended if the pipeline has several replicas.
+    /// Returns `what`, the name of a stage or a micro-batch, with the replica's number appended. A pipeline of one
+    /// replica appends nothing.
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }

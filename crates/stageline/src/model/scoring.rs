@@ -2,13 +2,13 @@
 
 use crate::model::loss_weight::Weight;
 
-/// The type of a function that returns the loss weight of a micro-batch, given its targets.
+/// The type of a function that returns the loss weight of a micro-batch's targets.
 pub(crate) type WeightOf<Target> = dyn Fn(&Target) -> Weight + Send;
 
-/// The information about the last stage with which the pipeline averages losses and metrics: the function that returns
-/// the loss weight of targets, and the names of the metrics.
+/// The loss weight function and the metric names of the last stage. The pipeline uses them to average losses and
+/// metrics.
 pub(crate) struct Scoring<Target> {
     pub(crate) weight: Box<WeightOf<Target>>,
-    /// The names of the metrics that the last stage computes beside the loss, in the order in which it computes them.
+    /// The names of the metrics that the last stage computes beside the loss, in order.
     pub(crate) metrics: &'static [&'static str],
 }

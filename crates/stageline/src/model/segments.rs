@@ -12,9 +12,8 @@ use stageline_nn::params::AnyTensor;
 
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
-/// Runs consecutive blocks of a stage, each by `forward`, and returns the output of the last block. `input` has exactly
-/// one float tensor. In the backward, the blocks or segments (groups of consecutive blocks) that `parts` selects are
-/// recomputed, each from its own input.
+/// Runs consecutive blocks of a stage by `forward`, and returns the output of the last block. The backward recomputes
+/// the blocks that `parts` selects. `input` must have exactly one float tensor.
 pub(super) fn in_segments<B: Module + 'static, P: Payload>(
     parts: SequenceParts,
     blocks: &[B],
@@ -33,9 +32,9 @@ pub(super) fn in_segments<B: Module + 'static, P: Payload>(
     })
 }
 
-/// Divides `blocks` consecutive blocks of a stage into groups, which the backward can recompute one by one, and returns
-/// the groups. Returns `None` if the stage is not configured for recomputation, if the blocks are inside a larger block
-/// that is recomputed itself, or if `input`, the input of the first block, does not have exactly one float tensor.
+/// Divides consecutive blocks of a stage into groups, which the backward can recompute one by one. Returns `None` if no
+/// such recomputation is configured, or if the blocks are inside a larger block that is recomputed. Also returns `None`
+/// if `input` does not have exactly one float tensor.
 pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequenceParts> {
     SequenceParts::of(blocks).filter(|_| {
         let mut floats = Floats(0);
@@ -44,19 +43,18 @@ pub(super) fn parts<P: Payload>(blocks: usize, input: &P) -> Option<SequencePart
     })
 }
 
-/// A mapper (a function on each tensor of a value) that runs a segment (a group of consecutive blocks) when it is
-/// applied to the segment's input. The backward then recomputes the segment. The input has exactly one float tensor.
+/// A tensor mapper that runs a segment (a group of consecutive blocks) on the segment's input. The backward then
+/// recomputes the segment.
 struct Run<B, P> {
     segment: Vec<B>,
     forward: fn(&B, P) -> P,
-    /// The input of the segment (a group of consecutive blocks that the backward recomputes) with a placeholder for its
-    /// only float tensor, because autodiff tracks that tensor separately.
+    /// The input of a segment (a group of blocks) without its only float tensor, which autodiff tracks separately. A
+    /// placeholder is in its place.
     rest: P,
-    /// The output of the segment (a group of consecutive blocks that the backward recomputes) with a placeholder for
-    /// its only float tensor; `None` until the segment's first forward has run.
+    /// The output of a segment (a group of blocks) with a placeholder for its only float tensor. `None` until the
+    /// segment's first forward has run.
     made: Arc<Mutex<Option<P>>>,
-    /// The only float tensor in the output of the segment (a group of consecutive blocks that the backward recomputes);
-    /// `None` until the segment has run.
+    /// The only float tensor in the output of a segment (a group of blocks); `None` until the segment has run.
     output: Option<AnyTensor>,
 }
 
@@ -81,8 +79,8 @@ impl<B: Module + 'static, P: Payload> PayloadMapper for Run<B, P> {
     }
 }
 
-/// A mapper (a function on each tensor of a value) that takes the only float tensor out of a payload (a value made of
-/// tensors). A float tensor of one element stays in the payload as a placeholder.
+/// A tensor mapper that takes the only float tensor out of a value made of tensors. A placeholder of one element stays
+/// in its place.
 struct Take(Option<AnyTensor>);
 
 impl PayloadMapper for Take {
@@ -97,8 +95,7 @@ impl PayloadMapper for Take {
     }
 }
 
-/// A mapper (a function on each tensor of a value) that puts a float tensor into a payload (a value made of tensors),
-/// in place of the payload's placeholder tensor.
+/// A tensor mapper that puts a float tensor into a value made of tensors, in place of the placeholder.
 struct Put(Option<AnyTensor>);
 
 impl PayloadMapper for Put {
@@ -111,8 +108,7 @@ impl PayloadMapper for Put {
     }
 }
 
-/// A mapper (a function on each tensor of a value) that counts the float tensors of a payload (a value made of tensors)
-/// and changes no tensor.
+/// A tensor mapper that counts the float tensors of a value and changes no tensor.
 struct Floats(usize);
 
 impl PayloadMapper for Floats {

@@ -108,13 +108,13 @@ pub trait Stage: Module + 'static {
         Ok(self.forward(input))
     }
 
-    /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels; the list is
+    /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels. The list is
     /// empty by default.
     ///
-    /// `build` refuses the listed operations that the kernels of the stage's device do not compute, or warns of them
-    /// ([`Fallbacks`](crate::Fallbacks)). Two cases are found only in the first forward, which warns of them: an
-    /// operation that is not listed, and an operation that has a kernel, but not for the tensors of the forward. A tuple
-    /// or a `Vec` of stages lists the operations of its stages.
+    /// `build` checks the listed operations. If the kernels of the stage's device do not compute one, `build` refuses
+    /// it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward warns of all others: operations that are
+    /// not listed, and operations whose kernel does not support the forward's tensors. A tuple or a `Vec` of stages
+    /// lists the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }
@@ -123,8 +123,8 @@ pub trait Stage: Module + 'static {
 /// The last stage of the model, whose output has a loss: a [`Stage`] that also compares its output with targets.
 ///
 /// The output is what [`Pipeline::infer`](crate::Pipeline::infer) returns, such as logits. A loss is the *sum* over the
-/// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that uneven and
-/// masked micro-batches are exact. A loss may have several terms, each over its own targets. Each term has a sum and a
+/// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that the
+/// result is exact for uneven and masked micro-batches. A loss may have several terms, each over its own targets. Each term has a sum and a
 /// weight; the pipeline divides each sum by the term's total weight, and adds the terms.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no loss",
@@ -211,8 +211,8 @@ where
     }
 }
 
-/// Joins the operations that the layers of a sequence declare, given as one list per layer, into a single list. Each
-/// operation names its layer by a path; the index of the layer in the sequence is put in front of this path.
+/// Joins the operations of a sequence's layers into one list. Each operation names its layer by a path, and the layer's
+/// index in the sequence is put in front of this path.
 fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> {
     let of_layer = |(index, operations): (usize, Vec<Operation>)| {
         operations.into_iter().map(move |operation| operation.in_layer(index))
@@ -220,15 +220,14 @@ fn in_order(layers: impl IntoIterator<Item = Vec<Operation>>) -> Vec<Operation> 
     layers.into_iter().enumerate().flat_map(of_layer).collect()
 }
 
-/// Runs the forward of one stage in a tuple or `Vec` of stages. The stage is counted as a layer of that sequence, so
-/// that messages can name the layer by its index.
+/// Runs the forward of one stage of a tuple or `Vec`. The stage counts as a layer of this sequence, so that messages
+/// can name the layer by its index.
 fn one<S: Stage>(stage: &S, input: S::Input) -> S::Output {
     in_layer(|| stage.forward(input))
 }
 
-/// Implements [`Stage`] for a tuple of stages. The macro's arguments are the type parameters of the stages in order.
-/// Each of them except the first names the one before it: `B after A`. The last type parameter is given once more,
-/// after a semicolon.
+/// Implements [`Stage`] for a tuple of stages. For three stages, the arguments are `A, B after A, C after B; C`. The
+/// last stage is repeated after the semicolon.
 macro_rules! tuple_stage {
     ($first:ident $(, $next:ident after $before:ident)*; $last:ident) => {
         impl<$first: Stage $(, $next: Stage<Input = $before::Output>)*> Stage for ($first, $($next),*) {
@@ -264,8 +263,8 @@ macro_rules! tuple_stage {
     };
 }
 
-/// Implements [`LossStage`] for a tuple of stages. The arguments of the macro are the type parameters of all stages
-/// except the last, and after a semicolon that of the last stage, which has the loss.
+/// Implements [`LossStage`] for a tuple of stages. For three stages, the arguments are `A, B; C`, and `C` is the stage
+/// that has the loss.
 macro_rules! tuple_loss_stage {
     ($($before:ident),*; $last:ident) => {
         impl<$($before: Stage,)* $last: LossStage> LossStage for ($($before,)* $last)

@@ -88,15 +88,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(checkpoint)
     }
 
-    /// Copies the tensors of the model to the host, as the last step left them, and returns them with their names in
-    /// checkpoints, in the order of the stages and of the fields of their modules.
+    /// Copies the tensors of the model to the host, and returns them with their names in checkpoints. They are in the
+    /// order of the stages and of the fields of the stages' modules.
     pub(crate) fn named_tensors(&mut self) -> Result<Vec<NamedTensor>, StepError> {
         let states = self.states()?;
         Ok(self.layout.named(states))
     }
 
-    /// Copies the state (parameters and optimizer state) of every stage of the first replica to the host, as the last
-    /// step left it.
+    /// Copies the parameters and optimizer states of all stages of the first replica to the host, as the last step left
+    /// them.
     fn states(&mut self) -> Result<Vec<StageState>, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -108,9 +108,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         copied.map_err(|ended| self.end(ended))
     }
 
-    /// Sets the pipeline's counts of training steps and optimizer steps to `progress`, the counts in the checkpoint
-    /// from which training resumes. `learning_rate` is the learning rate of the last optimizer step; `None` if the
-    /// checkpoint does not record it.
+    /// Sets the pipeline's counts of training steps and optimizer steps to those of the checkpoint from which training
+    /// resumes. `learning_rate` is the learning rate of the last optimizer step, if the checkpoint records it.
     pub(crate) fn resume(&mut self, progress: Progress, learning_rate: Option<f64>) {
         self.done.steps = progress.steps as usize;
         self.done.last_checkpoint = Some(self.done.steps);

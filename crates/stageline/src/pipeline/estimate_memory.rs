@@ -23,23 +23,22 @@ use crate::update::flush::Verdict;
 use crate::worker::messages::Asked;
 use stageline_nn::Recompute;
 
-/// The number of micro-batches that each replica runs in a rehearsal: a step that only measures memory and is rolled
-/// back.
+/// The number of micro-batches of each replica in a rehearsal: a step that only measures memory and is rolled back.
 const MICRO_BATCHES: usize = 2;
 
-/// The largest number of blocks per stage (such as transformer blocks) that the search for the least recomputation
-/// tries to recompute. A stage that would have to recompute more blocks recomputes everything.
+/// The largest number of blocks per stage (such as transformer blocks) for which partial recomputation is tried. A
+/// stage that would need more recomputes everything.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Estimates the memory, in bytes on the stages' devices, that training steps with batches like `batch` need, for
-    /// each stage and each worker.
+    /// Estimates the bytes of device memory that training steps with batches like `batch` need, for each stage and each
+    /// worker.
     ///
-    /// The estimate comes from a rehearsal, a step that is run to measure its memory: the largest micro-batch of
-    /// `batch` passes forward and backward through all stages twice, with the activations of no other micro-batch in
-    /// memory, and every stage makes an optimizer step that is rolled back. If micro-batches that were cut by hand
-    /// differ in shape, each shape is rehearsed, unless another shape is at least as large in every dimension. A
-    /// rehearsal keeps the activations of one micro-batch at a time, however many micro-batches a step has.
+    /// The estimate comes from a rehearsal: a step that is run to measure its memory, and rolled back. The largest
+    /// micro-batch of `batch` passes forward and backward through all stages twice, and every stage makes an optimizer
+    /// step. If micro-batches that were cut by hand differ in shape, each shape is rehearsed, unless another shape is
+    /// at least as large in every dimension. A rehearsal keeps the activations of one micro-batch at a time, however
+    /// many micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
     /// exceptions are burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which
@@ -47,16 +46,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
-    /// checkpoint is written. The result is `None` if the memory in use is unknown: on CPUs the program must install
-    /// the [`CountingAllocator`](crate::CountingAllocator), and devices of other hosts do not report their memory.
+    /// checkpoint is written. The result is `None` if the memory in use is unknown. On CPUs the program must install
+    /// the [`CountingAllocator`](crate::CountingAllocator). Devices of other hosts do not report their memory.
     ///
     /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
-    /// without the peaks within an action. The pools reserve more memory than the tensors occupy, and no upper bound on
-    /// the reserved memory is known beforehand: a pool allocates memory in large chunks whose size follows the largest
-    /// tensor so far, chunks of earlier sizes stay until they are empty, and every thread has separate pools. So a
-    /// training whose estimate is near the size of the GPU's memory may not fit. Programs of the crate
-    /// `stageline-train` log the reserved memory beside the estimate after the first step;
-    /// [`DeviceMemory::of`](crate::DeviceMemory::of) returns the reserved memory at any time.
+    /// without the peaks within an action. The pools reserve more memory than that, and no upper bound is known
+    /// beforehand. A pool allocates large chunks, whose size follows the largest tensor so far. Chunks of earlier sizes
+    /// stay until they are empty, and every thread has separate pools. So a training whose estimate is near the size of
+    /// the GPU's memory may not fit. Programs of the crate `stageline-train` log the reserved memory beside the
+    /// estimate after the first step; [`DeviceMemory::of`](crate::DeviceMemory::of) returns the reserved memory at any
+    /// time.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).
@@ -76,8 +75,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Sets, for each stage, the least recomputation (activation checkpointing) with which training steps fit into
-    /// memory, and returns the memory estimate with it. The function `fits` returns whether steps with a given memory
-    /// estimate fit. If not even full recomputation fits, all stages recompute everything.
+    /// memory, and returns the memory estimate with it. `fits` returns whether a training with a given estimate fits.
+    /// If not even full recomputation fits, all stages recompute everything.
     ///
     /// The choice is minimal: with less recomputation on any one stage, the estimate would not fit. If several stages
     /// share a memory, the recomputation is lowered first on the stages that recompute the most, because the slowest
@@ -87,7 +86,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// ([`estimate_memory`](Self::estimate_memory)).
     ///
     /// # Errors
-    /// Returns the same errors as [`step`](Self::step); the recomputation of all stages is then as it was before the
+    /// Returns the same errors as [`step`](Self::step). The recomputation of all stages is then as it was before the
     /// call.
     pub fn recompute_to_fit(
         &mut self,
@@ -100,11 +99,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         found.map(|(_, estimate)| estimate)
     }
 
-    /// Returns, for each stage, the least recomputation ([`Recompute`]) with which training steps fit into memory, and
-    /// the memory estimate with this recomputation. The function `fits` returns whether steps with a given estimate
-    /// fit. The estimates come from rehearsals: steps that are run with different amounts of recomputation to measure
-    /// their memory, and rolled back. If not even full recomputation fits, every stage recomputes everything. The
-    /// estimate is `None`, and no stage recomputes anything, if the memory in use is unknown.
+    /// Returns, for each stage, the least recomputation with which training steps fit into memory, and the memory
+    /// estimate with it. `fits` returns whether a training with a given estimate fits. The estimates are measured by
+    /// rehearsals: steps that only measure memory. If not even full recomputation fits, every stage recomputes
+    /// everything. If the memory in use is unknown, the estimate is `None` and no stage recomputes anything.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,
@@ -137,9 +135,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Runs rehearsals (steps that are run to measure their memory, and rolled back) with a batch. Returns the memory
-    /// estimate and the total time of all stages' backwards on one micro-batch, or `None` if the memory in use is
-    /// unknown. If micro-batches differ in shape, the result is the maximum over the shapes.
+    /// Runs a rehearsal (a step that only measures memory) for each shape of the batch's micro-batches. Returns the
+    /// maximum of the memory estimates, and of the total times of all stages' backwards on one micro-batch. Returns
+    /// `None` if the memory in use is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
@@ -156,9 +154,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(largest)
     }
 
-    /// Runs one rehearsal (a step that is rolled back and only measures memory) on all workers, with micro-batches of
-    /// one shape. Returns the memory estimate and the total time of all stages' backwards on one micro-batch; `None` if
-    /// the memory in use is unknown.
+    /// Runs one rehearsal (a step that only measures memory) with micro-batches of one shape. Returns the memory
+    /// estimate, and the total time of all stages' backwards on one micro-batch. Returns `None` if the memory in use is
+    /// unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());

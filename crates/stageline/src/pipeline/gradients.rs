@@ -14,7 +14,6 @@ use crate::update::parameter_gradient::ParameterGradient;
 
 /// The gradients and losses of a batch that were computed without an optimizer step.
 pub(crate) struct Probe {
-    /// The gradient of every trained parameter of the model, in layer order.
     pub(crate) gradients: Vec<ParameterGradient>,
     /// The sum of each loss term over all targets of the batch, before the division by the loss weight.
     pub(crate) losses: Vec<f64>,
@@ -40,8 +39,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.probe(batch, &divisor)?.gradients)
     }
 
-    /// Splits a batch into the given number of micro-batches (`pieces`), and computes the loss weight of each
-    /// micro-batch (usually its number of unmasked targets).
+    /// Splits a batch into the given number of micro-batches (`pieces`), and computes their loss weights.
     pub(crate) fn cut(&self, batch: Batch<In, Target>, pieces: usize) -> Result<MicroBatches<In, Target>, StepError> {
         Ok(batch.cut(pieces, &*self.scoring.weight)?)
     }
@@ -57,9 +55,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         probe.map_err(|ended| self.end(ended))
     }
 
-    /// Computes the gradients and losses of a batch without an optimizer step; the gradients are those of the loss sum
-    /// divided by `divisor`. While gradients overflow, lowers the pipeline's loss scale and repeats the computation;
-    /// the caller restores the loss scale.
+    /// Computes gradients and losses as [`probe`](Self::probe) does. While gradients overflow, lowers the loss scale
+    /// and repeats the computation. The caller restores the loss scale.
     fn probed(&mut self, batch: MicroBatches<In, Target>, divisor: &Weight) -> Result<Probe, Ended> {
         loop {
             let contexts = self.contexts(&batch.weights, divisor);

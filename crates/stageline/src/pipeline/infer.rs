@@ -15,9 +15,9 @@ use crate::transfer::hand_over::place;
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Returns the outputs of the last stage for a batch of inputs, computed by forwards without an autodiff graph.
     ///
-    /// The rows of the input are split into as many micro-batches as a training step has, or into single rows if the
-    /// input has fewer rows. The outputs are concatenated along dimension 0. On a deterministic backend they have the
-    /// same bits for every partition into stages. The tensors are on the device of the last stage of the first replica.
+    /// The input is split into as many micro-batches as a training step has. An input with fewer rows is split into
+    /// single rows. The outputs are concatenated along dimension 0. On a deterministic backend they have the same bits
+    /// for every partition into stages. The tensors are on the device of the last stage of the first replica.
     ///
     /// # Errors
     /// Returns [`StepError::Batch`] if the input cannot be split into rows or the outputs cannot be concatenated, which
@@ -42,8 +42,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(outputs)
     }
 
-    /// Returns the outputs of the last stage for the given micro-batches, one output for each. There must be at most as
-    /// many micro-batches as in a training step.
+    /// Returns the last stage's output for each of the given micro-batches. There must be at most as many micro-batches
+    /// as in a training step.
     fn outputs(&mut self, batch: MicroBatches<In, ()>) -> Result<Vec<Out>, StepError> {
         self.running()?;
         self.workers.begin(During::Inference { steps: self.done.steps });

@@ -81,8 +81,6 @@ use stageline_schedule::{Checked, Plan};
 /// [`Pipeline::builder`] returns an empty chain of stages. The stages of a model are added to the chain in order, and
 /// the pipeline is built from it. Dropping the pipeline ends its worker threads.
 pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
-    /// The validated plan of a training step: the order of actions on each worker, which every data-parallel replica
-    /// follows.
     plan: Arc<Checked>,
     workers: Workers<In, Out, Target>,
     scoring: Scoring<Target>,
@@ -90,15 +88,13 @@ pub struct Pipeline<In: Payload, Out: Payload, Target: Payload> {
     transfers: TransferOrder,
     done: Done,
     overlap: Overlap,
-    /// The layout of a checkpoint: the names of the model's tensors and the stage that owns each tensor (the first
-    /// stage that has it).
     layout: Layout,
     sizes: Sizes,
 }
 
-/// The order in which workers transfer tensors between GPUs, for each data-parallel replica.
+/// The order in which the workers of each data-parallel replica issue transfers between GPUs.
 struct TransferOrder {
-    /// For each replica and stage, the index of the communication stream (a GPU's queue of transfers) of the stage's
+    /// For each replica and stage, the index of the queue of GPU transfers (communication stream) on the stage's
     /// device. Devices with the same index share one order of transfers. `None` for a device whose transfers need no
     /// order.
     streams: Vec<Vec<Option<usize>>>,
@@ -106,8 +102,7 @@ struct TransferOrder {
     turns: Vec<Arc<Turns>>,
 }
 
-/// The progress of the training: its numbers of training steps and optimizer steps, and the step of its last
-/// checkpoint.
+/// The progress of the training: its numbers of steps, the last learning rate, and the step of the last checkpoint.
 struct Done {
     /// The number of training steps that the pipeline has made so far, skipped steps included.
     steps: usize,
@@ -115,41 +110,32 @@ struct Done {
     optimizer_steps: u64,
     /// The learning rate of the first stage in the last optimizer step; `None` before the first optimizer step.
     learning_rate: Option<f64>,
-    /// The number of training steps after which the last checkpoint was taken or restored; `None` before any
+    /// The number of training steps before the last checkpoint, which was taken or restored; `None` without a
     /// checkpoint.
     last_checkpoint: Option<usize>,
 }
 
-/// The pipeline's state for overlapping steps, where a step may begin before the previous step has ended: whether a
-/// step is still running, the error of a failed rollback, and when and how the last step ended.
+/// The state of overlapping steps, where a step may begin before the previous step has ended.
 struct Overlap {
-    /// Whether the workers run a training step whose report the caller has not fetched yet. If the caller calls another
-    /// method of the pipeline meanwhile, the pipeline stops, and this step is rolled back.
+    /// Whether the workers run a training step whose report the caller has not fetched yet. Any other call of a
+    /// pipeline method then stops the pipeline and rolls back this step.
     is_in_flight: bool,
-    /// The error of a failed rollback; `None` if no rollback failed. If the caller drops [`Steps`] (the iterator over
-    /// overlapping steps), the step in flight is rolled back. If the rollback fails, the pipeline stops with this
-    /// error, and the next call of a method of the pipeline returns the error.
+    /// The error of a failed rollback; `None` if no rollback failed. A step in flight is rolled back when the caller
+    /// drops [`Steps`], the iterator over overlapping steps. The next call of a pipeline method returns the error.
     error: Option<StepError>,
-    /// The time at which the last training step ended. If the next step began before that time, because steps overlap,
-    /// the duration of the next step counts from that time.
+    /// The time at which the last training step ended. If the next step began earlier, because steps overlap, its
+    /// duration counts from this time.
     last_end: Instant,
-    /// Whether the verdict on the last step was the one that stages assume before it is known; if not, the stages of
-    /// the next step wait for the verdict. Stages assume that all losses and gradients are finite. They also assume
-    /// that the global norm of the gradients needs no clipping.
+    /// Whether the verdict on the last step was the one that the stages had assumed: finite results, and gradients that
+    /// need no clipping. If it was not, the stages wait for the verdict on the next step.
     as_assumed: bool,
 }
 
-/// The properties of the pipeline from which a memory estimate is computed: the stages' devices and parameter sizes,
-/// the number of groups of micro-batches whose gradients are summed separately, and the number of CPU cores.
+/// The properties of the pipeline from which a memory estimate is computed.
 struct Sizes {
-    /// The device of each pipeline stage, with the sizes in bytes of its parameters and gradients, by replica and
-    /// stage.
+    /// The device and the parameter sizes of each stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,
-    /// The number of groups of micro-batches whose gradients are summed separately, before the sums of the groups are
-    /// added up.
     groups: usize,
-    /// The number of CPU cores on which the workers compute: a fixed number for each worker, or the number of the
-    /// machine's cores, which all workers share.
     cores: Cores,
 }
 
@@ -166,25 +152,23 @@ pub(crate) struct Common<Target> {
     pub(crate) watchdog: Option<Watchdog>,
 }
 
-/// The settings of training steps: loss scale, gradient clipping, reaction to non-finite results, rollback,
-/// recomputation and device synchronisation.
+/// The settings of training steps, such as loss scale, gradient clipping and rollback.
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
-    /// The number of samples per step for which the user tuned the learning rates and step counts. `None` if unset, or
-    /// after a warning about a batch with another number of samples.
+    /// The number of samples per step for which the user tuned the learning rates. `None` if unset, or once a warning
+    /// of another number was logged.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    /// The interval, in training steps, between steps in which workers wait for their device after every action so that
-    /// recorded times are exact; 0 if there are no such steps.
+    /// The interval, in training steps, at which workers wait for their device after every action, so that recorded
+    /// times are exact. The value is 0 if they never do.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
-    /// The part of the forward that each stage recomputes in its backward (activation checkpointing), by stage.
     pub(crate) recompute: Arc<[Recompute]>,
 }
 
 impl Stepping {
-    /// Returns the clock that times the events of the step `step`. In every `synchronise_every`-th step, workers also
-    /// wait for the device after every action; in the other steps, only the host's clock is read.
+    /// Returns the clock that times the events of a step. In every `synchronise_every`-th step, workers wait for the
+    /// device after every action. In the other steps only the host's clock is read.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
@@ -192,8 +176,8 @@ impl Stepping {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Creates a pipeline from the builder's settings and from replicas whose stages are on their devices and connected
-    /// by channels, and starts the worker threads.
+    /// Creates a pipeline and starts its worker threads. The stages of the `prepared` replicas are on their devices and
+    /// connected by channels.
     pub(crate) fn start(prepared: Vec<Prepared<In, Out, Target>>, common: Common<Target>) -> Result<Self, BuildError> {
         let Common { plan, scoring, groups, cores, stepping, layout, watchdog } = common;
         let turns = Turns::of_replicas(prepared.iter().map(|replica| (&*plan, &replica.streams)));
@@ -223,8 +207,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.plan.plan()
     }
 
-    /// Returns the interval, in training steps, between steps in which workers wait for their device after every action
-    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)), beginning with step 0; 0 if there are no such steps.
+    /// Returns the interval, in training steps, at which workers wait for their device after every action
+    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)). Step 0 is the first such step. The interval is 0 if there
+    /// is no such step.
     pub fn synchronise_every(&self) -> usize {
         self.stepping.synchronise_every
     }
@@ -246,7 +231,6 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.layout.trains()
     }
 
-    /// Splits a batch into the R x M micro-batches of a training step: M for each of R replicas.
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
         batch.cut(self.pieces(), &*self.scoring.weight).map_err(|error| error.of_replicas(self.replicas()))
     }
@@ -301,8 +285,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.end(ended, self.done.last_checkpoint)
     }
 
-    /// Ends the worker threads of the pipeline. If a training step is still running, the step is first stopped and
-    /// rolled back, because its workers may wait for each other.
+    /// Ends the worker threads of the pipeline. A training step that is still running is stopped and rolled back first.
     fn finish(&mut self) {
         if self.overlap.is_in_flight {
             self.abandon();
@@ -310,9 +293,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.join(None);
     }
 
-    /// Returns an error if the pipeline has stopped and its worker threads have ended. If the workers still run a
-    /// training step whose report the caller has not fetched, stops the pipeline, rolls back this step, and returns an
-    /// error.
+    /// Returns an error if the pipeline has stopped. A step that the workers still run, without a report for the caller
+    /// yet, is also an error: the pipeline stops and rolls back this step.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

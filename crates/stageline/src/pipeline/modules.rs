@@ -2,13 +2,12 @@
 
 use crate::runner::ErasedModule;
 
-/// The modules of a pipeline's stages, one for each stage. If the pipeline has ended
-/// ([`Pipeline::into_modules`](crate::Pipeline::into_modules)), they are the trained modules themselves; if it is still
-/// running ([`Pipeline::snapshot`](crate::Pipeline::snapshot)), they are copies.
+/// The modules of a pipeline's stages, one for each stage. [`Pipeline::into_modules`](crate::Pipeline::into_modules)
+/// returns the trained modules themselves, and [`Pipeline::snapshot`](crate::Pipeline::snapshot) returns copies of
+/// them.
 pub struct Modules(Vec<Slot>);
 
-/// The state of one stage's module in the list of trained modules ([`Modules`]). The module is present, taken by the
-/// caller, or lost.
+/// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
 enum Slot {
     Here(ErasedModule),
     Taken,
@@ -58,7 +57,7 @@ impl Modules {
     }
 }
 
-/// The reason why the caller cannot take the module of a stage from [`Modules`], the trained modules of a pipeline.
+/// The reason why the caller cannot take a stage's module from [`Modules`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
@@ -67,18 +66,18 @@ pub enum ModuleError {
     NoSuchStage {
         /// The number, counted from 0, of the requested stage, which does not exist.
         stage: usize,
-        /// The number of stages that the pipeline has. Stages are counted from 0, so the highest valid stage number is
-        /// one less.
+        /// The number of stages of the pipeline. The highest stage number is one less, because stages are counted from
+        /// 0.
         stages: usize,
     },
-    /// The type of the requested stage's module differs from the type that the caller requested.
+    /// The caller requested a stage's module as a type that is not the module's type.
     #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
     OtherType {
         /// The number, counted from 0, of the stage whose module is not of the requested type.
         stage: usize,
         /// The name of the Rust type of the requested stage's module.
         found: &'static str,
-        /// The name of the Rust type that the caller requested, which is not the type of the stage's module.
+        /// The name of the Rust type that the caller requested for the module.
         asked: &'static str,
     },
     /// The caller requested the module of a stage a second time; the module was already taken.
@@ -87,9 +86,8 @@ pub enum ModuleError {
         /// The number, counted from 0, of the stage whose module was already taken.
         stage: usize,
     },
-    /// The module of the requested stage is lost. Either the stage's worker thread did not end or panicked outside any
-    /// action, or the stage has made a training step that other stages may not have made and that cannot be rolled
-    /// back.
+    /// The module of the requested stage is lost. Its worker thread did not end, or panicked outside any action. Or the
+    /// stage made a training step that other stages may lack and that cannot be rolled back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"

@@ -18,9 +18,8 @@ use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Trains on one batch after another with overlapping steps, and returns an iterator over the steps' reports. A
-    /// stage that has finished its part of a step begins the next step while other stages still work on the earlier
-    /// step, so the pipeline does not drain at the end of a step. The parameters have the same bits as with
-    /// [`step`](Self::step).
+    /// stage that has finished its part of a step begins the next step at once, while other stages still work. So the
+    /// pipeline does not drain at the end of a step. The parameters have the same bits as with [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):
@@ -84,22 +83,20 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 #[must_use = "the iterator is lazy: a step runs only when it is asked for by `next`"]
 pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     pipeline: &'a mut Pipeline<In, Out, Target>,
-    /// The caller's iterator over the batches to train on; `None` once the iterator is exhausted, or once an error has
-    /// ended the steps.
+    /// The caller's iterator over batches; `None` once it is exhausted, or once an error has ended the steps.
     batches: Option<I>,
-    /// The next batch, already split into micro-batches, or the error with which the batch is rejected; `None` if no
-    /// batch is fetched.
+    /// The next batch in micro-batches, or the error with which it is rejected; `None` if no batch is fetched.
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The training step that the workers run now and whose report is returned next; `None` if they run no step.
     now: Option<Begun<In, Target>>,
-    /// The training step after the one that the workers run now. The workers begin it early: before the verdict on the
-    /// running step (step the optimizers, or skip) is known. `None` if no such step has begun.
+    /// The training step after the one that the workers run now; `None` if it has not begun. It begins before the
+    /// verdict on the running step (step the optimizers, or skip).
     behind: Option<Begun<In, Target>>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Target>>> Steps<'_, In, Out, Target, I> {
-    /// Takes the next batch from the caller's iterator over batches and splits the batch into micro-batches. Does
-    /// nothing if the batch that was taken last has not been used yet.
+    /// Takes the next batch from the caller's iterator and splits it into micro-batches. Does nothing if the last batch
+    /// taken is still unused.
     fn fetch_next(&mut self) {
         if self.next.is_none() {
             let batch = self.batches.as_mut().and_then(I::next);
@@ -108,8 +105,7 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         }
     }
 
-    /// Begins a training step with the next batch; does nothing if the caller's iterator over batches has no more
-    /// batches.
+    /// Begins a training step with the next batch. Does nothing if there are no more batches.
     fn begin(&mut self) -> Result<(), StepOver> {
         self.fetch_next();
         let Some(batch) = self.next.take() else { return Ok(()) };
@@ -132,9 +128,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
         Ok(())
     }
 
-    /// Begins the next training step while the workers still run the current one, before the verdict on the current
-    /// step (step the optimizers, or skip) is known. Does nothing if the stages wait for that verdict before they step,
-    /// or if there is no valid next batch.
+    /// Begins the next training step while the workers still run the current one. Does nothing if the stages wait for
+    /// the verdict on the current step, or if there is no valid next batch.
     fn begin_behind(&mut self) -> Result<(), Ended> {
         if self.now.as_ref().is_some_and(Begun::may_be_followed) {
             self.fetch_next();
@@ -163,11 +158,9 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
     }
 }
 
-/// The reason why the training step on a batch of [`Pipeline::steps`] was not completed: the step was skipped, the
-/// batch was rejected, or the pipeline stopped.
+/// The reason why a training step was not completed: it was skipped, its batch was rejected, or the pipeline stopped.
 enum StepOver {
-    /// The step is skipped because its batch has no loss weight (no unmasked target); the value is the report of the
-    /// skipped step.
+    /// The step is skipped because its batch has no unmasked target; the value is the step's report.
     Passed(Box<StepReport>),
     /// The batch of the step is rejected, or the pipeline had already stopped; the value is the error.
     Failed(StepError),
@@ -211,8 +204,8 @@ impl<In: Payload, Out: Payload, Target: Payload, I: Iterator<Item = Batch<In, Ta
 }
 
 impl<In: Payload, Out: Payload, Target: Payload, I> Drop for Steps<'_, In, Out, Target, I> {
-    /// Handles the drop of the iterator over training steps: if the workers still run a step, waits for the step and
-    /// rolls it back. If the caller's thread panics, stops the workers instead of waiting for the step.
+    /// Rolls back the step in flight when the iterator over training steps is dropped. If the caller's thread panics,
+    /// stops the workers instead.
     fn drop(&mut self) {
         if self.now.is_none() {
             return;

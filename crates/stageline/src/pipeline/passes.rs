@@ -19,30 +19,29 @@ use crate::update::loss_scale::Scaler;
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns the context of the current step for each data-parallel replica: the step number, the replica's loss
-    /// weights, the loss scale, and other values that the replica's stages need. `weights` has the loss weights of the
-    /// batch; the loss sum is divided by `divisor`.
+    /// Returns the context (step number, loss weights, loss scale and others) of the current step for each replica. The
+    /// loss sum is divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
     /// Returns the context (step number, loss weights, loss scale and others) of the training step that begins now, for
-    /// each replica. `weights` has the loss weights of the batch.
+    /// each replica.
     pub(crate) fn contexts_of_step(&self, weights: &Weights) -> Vec<Arc<Context>> {
         self.contexts_in_training(weights, self.done.steps, self.stepping.scaler)
     }
 
-    /// Returns the context (step number, loss weights, loss scale and others) of the training step that begins before
-    /// the running step has ended, for each data-parallel replica. The running step is assumed not to be skipped.
+    /// Returns the context (step number, loss weights, loss scale and others) of the training step after the running
+    /// one, for each replica. The running step is assumed not to be skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
         self.contexts_in_training(weights, self.done.steps + 1, scaler)
     }
 
-    /// Returns the context (step number, loss weights, loss scale and others) of the training step `step` for each
-    /// replica. The context makes the stages measure the gradient noise if the settings select the step, and if at
-    /// least two micro-batches have a loss weight.
+    /// Returns the context (step number, loss weights, loss scale and others) of a training step for each replica. The
+    /// stages measure the gradient noise if the settings select the step, and if at least two micro-batches have a loss
+    /// weight.
     fn contexts_in_training(&self, weights: &Weights, step: usize, scaler: Scaler) -> Vec<Arc<Context>> {
         let weighted = weights.each.iter().filter(|weight| weight.first() > 0.0).count();
         let measures_noise = weighted > 1 && self.stepping.flush.measures_noise(step);
@@ -53,9 +52,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts(weights, &weights.total).into_iter().map(in_training).collect()
     }
 
-    /// Returns the context of the current step (step number, loss weights, loss scale and others) for each replica.
-    /// `parts` has each replica's part of the batch's loss weights, `divisor` divides the loss sum, and `turns` is the
-    /// fixed order in which each replica issues transfers between GPUs.
+    /// Returns the context (step number, loss weights, loss scale and others) of the current step for each replica.
+    /// `parts` has the loss weights of each replica. The loss sum is divided by `divisor`. `turns` is the order in
+    /// which each replica issues transfers between GPUs.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -71,9 +70,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns, for each data-parallel replica, the request to its workers to run a pass (a training step, an
-    /// evaluation, ...) of the given kind. In a training pass, all stages wait for the common verdict (step the
-    /// optimizers, or skip the step) before they step their optimizers.
+    /// Returns, for each replica, the request to its workers to run a pass (a training step, an evaluation, ...). In a
+    /// training pass, stages step their optimizers only after the common verdict (step, or skip).
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -106,9 +104,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Returns the requests to run the forwards of a batch, one request for each data-parallel replica that gets
-    /// micro-batches of the batch. `pass` says whether the forwards belong to an evaluation or an inference, and
-    /// `weights` has the loss weights of the batch.
+    /// Returns the requests to run the forwards of a batch: one for each replica that gets micro-batches. `pass` makes
+    /// the pass an evaluation or an inference.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();

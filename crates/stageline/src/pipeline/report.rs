@@ -38,8 +38,8 @@ pub struct StepReport {
     pub micro_batches: usize,
     /// R, the number of data-parallel replicas of the pipeline.
     pub replicas: usize,
-    /// The number of times that gradient sums were added up over the data-parallel replicas: once for each stage, or 0
-    /// if there is one replica or the batch has no unmasked target.
+    /// The number of times that gradient sums were added up over the data-parallel replicas, usually once for each
+    /// stage. It is 0 if there is one replica or the batch has no unmasked target.
     pub reductions: usize,
     /// The recording of every worker's actions in the step, with their times.
     pub recording: Recording,
@@ -52,10 +52,10 @@ pub struct StepReport {
     /// The health report of every parameter that has a gradient, in layer order; empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
-    /// The squared norm and the noise of the gradient, estimated from the micro-batches of all replicas in the step,
-    /// before clipping and without the loss scale. Micro-batches count by their loss weights (if the loss has several
-    /// terms, by their weights in the first term). `None` unless [`noise_every`](crate::PipelineBuilder::noise_every)
-    /// selects this step, at least two of its micro-batches have a loss weight, and all gradients are finite.
+    /// The squared norm and the noise of the gradient, before clipping and without the loss scale. They are estimated
+    /// from the micro-batches of all replicas, each weighted by its loss weight (of the first term, if the loss has
+    /// several). `None` unless [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two
+    /// micro-batches have a loss weight, and all gradients are finite.
     pub noise: Option<NoiseReport>,
 }
 
@@ -79,22 +79,20 @@ pub struct Metric {
     pub value: f64,
 }
 
-/// Averages every term of the loss over several batches, weighted by the term's loss weight in each batch, and returns
-/// the averaged terms. Each item of `batches` has the loss terms of one batch.
+/// Returns the mean of every loss term over several batches, weighted by the term's loss weight in each batch.
 pub(crate) fn means_over<'a>(batches: impl IntoIterator<Item = &'a [LossTerm]> + Clone) -> Vec<LossTerm> {
     let terms = batches.clone().into_iter().map(<[_]>::len).max().unwrap_or(0);
     (0..terms).map(|at| mean_of(batches.clone().into_iter().filter_map(|terms| terms.get(at).copied()))).collect()
 }
 
-/// Returns the mean of a loss term over several batches, weighted by its loss weight, and the sum of the weights. The
-/// mean is 0 if no batch has a weight.
+/// Returns the weighted mean of a loss term over several batches, and the sum of the weights. The mean is 0 if no batch
+/// has a weight.
 fn mean_of(batches: impl Iterator<Item = LossTerm>) -> LossTerm {
     let add = |(sum, total): (f64, f64), term: LossTerm| (sum + term.loss * term.weight, total + term.weight);
     let (sum, weight) = batches.filter(|term| term.weight > 0.0).fold((0.0, 0.0), add);
     LossTerm { loss: if weight > 0.0 { sum / weight } else { 0.0 }, weight }
 }
 
-/// Returns the total loss weight of the first loss term; 0 if there are no terms.
 fn weight(terms: &[LossTerm]) -> f64 {
     terms.first().map_or(0.0, |term| term.weight)
 }
@@ -167,18 +165,18 @@ impl StepReport {
         self.recording.events().len()
     }
 
-    /// Returns the ideal bubble of GPipe and 1F1B on P workers with M micro-batches, if all stages take equal time and
-    /// transfers take no time, as a share of the total stage time (workers x step time): (P-1)/(M+P-1), or
-    /// (P-1)/(VM+P-1) with V stages per worker (Narayanan et al., 2021,
-    /// [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    /// Returns the ideal bubble of GPipe and 1F1B: the idle share of the total stage time (workers x step time). On P
+    /// workers with M micro-batches it is (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker. All stages are
+    /// assumed to take equal time, and transfers no time. The formula is from Narayanan et al., 2021
+    /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
         let workers = self.recording.plan().plan().workers();
         ideal_bubble(workers, self.micro_batches * self.stages.len() / workers.max(1))
     }
 }
 
-/// Returns the ideal bubble (P-1)/(VM+P-1): the share of the workers' time in which P workers (`workers`) are idle if
-/// each of them runs V stages on M micro-batches and all stages take equal time. `chunk_forwards` is V x M.
+/// Returns the ideal bubble (P-1)/(VM+P-1) of P workers. `chunk_forwards` is VM: V stages per worker times M
+/// micro-batches.
 fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     let fill = workers.saturating_sub(1) as f64;
     fill / (chunk_forwards as f64 + fill).max(1.0)
@@ -204,8 +202,8 @@ impl EvalReport {
         weight(&self.terms)
     }
 
-    /// Returns the report of several evaluated batches together: each loss term and each metric is averaged over the
-    /// batches, weighted by their loss weights. Returns `None` if there is no batch.
+    /// Returns one report for several evaluated batches. Each loss term and each metric is averaged over the batches,
+    /// weighted by their loss weights. Returns `None` if there is no batch.
     pub fn over(batches: &[Self]) -> Option<Self> {
         let first = batches.first()?;
         let terms = means_over(batches.iter().map(|batch| &batch.terms[..]));

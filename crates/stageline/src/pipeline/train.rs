@@ -25,39 +25,32 @@ use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A training step that all workers were asked to run, and whose verdict (step the optimizers, or skip the step) is not
-/// yet decided.
+/// A training step that the workers run, and whose verdict (step the optimizers, or skip the step) is not yet known.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The context of the step for each replica: step number, loss weights, loss scale, and other values that all
-    /// stages of the replica need.
+    /// The context (step number, loss weights, loss scale and others) of the step for each replica.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
-    /// The time at which the training step began, from which the step's duration counts.
     began: Instant,
-    /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip) was
-    /// known.
+    /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip).
     behind: bool,
-    /// The tracing span of the training step. The span ends when this `Begun` value is dropped.
     span: Span,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next training step may begin before the verdict on this step (step the optimizers, or skip) is
-    /// known. True if the stages step their optimizers before that verdict, because they assume it; false if they wait
-    /// for it.
+    /// Whether the next training step may begin before the verdict on this step (step the optimizers, or skip). True if
+    /// the stages step on an assumed verdict; false if they wait for the actual one.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
 
-    /// Returns the batch of a training step whose results are discarded, so that the step can begin again on the same
-    /// batch.
+    /// Returns the batch of a discarded training step, so that the step can begin again.
     pub(crate) fn into_batch(self) -> MicroBatches<In, Target> {
         self.batch
     }
 
-    /// Returns the context of the begun step (step number, loss weights, loss scale and others) in the first replica.
-    /// Step number and loss scale are the same in all replicas.
+    /// Returns the context (step number, loss weights, loss scale and others) of the step in the first replica. Step
+    /// number and loss scale are the same in all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
@@ -67,33 +60,29 @@ impl<In, Target> Begun<In, Target> {
 struct Concluded {
     step: usize,
     loss_scale: f64,
-    /// The terms of the step's loss, each with its mean and weight; empty if the batch had no unmasked target.
     terms: Vec<LossTerm>,
     metrics: Vec<Metric>,
     stages: Vec<StageReport>,
     reductions: usize,
-    /// The name of each parameter that has a gradient in the step, and the norm of this gradient.
     gradient_norms: Vec<(Arc<str>, f64)>,
     health: Vec<ParameterHealth>,
     noise: Option<NoiseReport>,
     update: Update,
-    /// The recorded events (timed activities) of the step, in one list for each worker.
     events: Vec<Vec<Event>>,
-    /// The duration of the training step until its last worker ended. If the loss or a gradient was not finite, the
-    /// time of a second run that searches for the first non-finite result does not count.
+    /// The duration of the training step until its last worker ended. A second run that searches for the first
+    /// non-finite result does not count.
     took: Duration,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Trains on one batch: runs one step in which every stage waits for the common verdict (step the optimizers, or
-    /// skip) before it steps its optimizer.
+    /// Trains on one batch. Every stage waits for the common verdict (step the optimizers, or skip) before it steps its
+    /// optimizer.
     pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
         self.complete(&begun, false)
     }
 
-    /// Skips a step whose batch has no loss weight (no unmasked target): the step is counted and reported, and the
-    /// workers do nothing.
+    /// Skips a step whose batch has no unmasked target. The step is counted and reported, and the workers do nothing.
     pub(crate) fn pass_over(&mut self) -> Result<StepReport, Ended> {
         let span = span_of_step(self.done.steps).entered();
         let (plan, loss_scale) = (self.plan(), self.stepping.scaler.scale());
@@ -119,8 +108,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Asks all workers to run the next training step on `batch`, and returns the begun step. If `flush` is `Together`,
-    /// stages step their optimizers after the common verdict (step or skip); if `Ahead`, before it on an assumed one.
+    /// Sends all workers the command to run the next training step, and returns the begun step. With the flush
+    /// `Together`, stages step their optimizers after the common verdict (step or skip). With `Ahead`, they step before
+    /// it, on an assumed verdict.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps);
         self.warn_of_change(batch.weights.all_samples());
@@ -128,8 +118,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false, span })
     }
 
-    /// Asks all workers to run one more training step, on `batch`, before the verdict on the running step (step the
-    /// optimizers, or skip) is known. Returns the step that has begun.
+    /// Sends all workers the command to run one more training step before the verdict on the running step (step the
+    /// optimizers, or skip). Returns the begun step.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps + 1);
         self.warn_of_change(batch.weights.all_samples());
@@ -138,7 +128,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.start_on(Begun { batch, contexts, flush, began: Instant::now(), behind: true, span })
     }
 
-    /// Starts a training step on all workers: sends them their commands and the batch. Returns the step that has begun.
+    /// Starts a training step on all workers: sends them their commands and the batch. Returns the begun step.
     fn start_on(&mut self, begun: Begun<In, Target>) -> Result<Begun<In, Target>, Ended> {
         self.overlap.is_in_flight = true;
         let entered = begun.span.clone().entered();
@@ -152,9 +142,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(begun)
     }
 
-    /// Waits for the end of the training step `begun` and returns its report; `followed` says whether the next step has
-    /// begun. If the verdict (step the optimizers, or skip) differs from the one that the stages assumed, the stages
-    /// roll back the step, make the step again as the verdict says, and discard the next step.
+    /// Waits for the end of a training step and returns its report. If the stages assumed a wrong verdict (step the
+    /// optimizers, or skip), they roll back the step and make it again. The next step, if it has begun (`followed`), is
+    /// then discarded.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let _entered = begun.span.enter();
@@ -206,9 +196,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Cancels the training step that the workers run now: waits until all stages have finished their forwards and
-    /// backwards, and rolls back the stages that have already stepped their optimizers. If that fails, the pipeline
-    /// stops, and the next call of a method of the pipeline returns the error.
+    /// Cancels the running training step. Waits until all stages have finished their forwards and backwards, and rolls
+    /// back the stages that have stepped their optimizers. If that fails, the pipeline stops, and the next call of a
+    /// pipeline method returns the error.
     pub(crate) fn undo(&mut self) {
         self.workers.begin(During::Step(self.done.steps));
         let undone = self.undone();
@@ -216,9 +206,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.overlap.error = undone.err().map(|ended| self.end(ended));
     }
 
-    /// Waits until all stages have reported losses and gradient norms of the running training step, sends all workers
-    /// the verdict `Skip` (no optimizer steps), and waits until every stage has skipped or rolled back the step.
-    /// Returns an error if a worker stops meanwhile.
+    /// Waits for the forwards and backwards of the running step, and sends the verdict `Skip` (no optimizer steps).
+    /// Then waits until every stage has skipped or rolled back the step. Returns an error if a worker stops meanwhile.
     fn undone(&self) -> Result<(), Ended> {
         self.workers.finished(self.replicas())?;
         self.answer(Verdict::Skip, true)?;
@@ -226,17 +215,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.recorded().map(drop)
     }
 
-    /// Stops the workers in the middle of a training step that the caller abandons. A step that not all stages have
-    /// made is rolled back.
+    /// Stops the workers in the middle of a training step. A step that not all stages have made is rolled back.
     pub(crate) fn abandon(&mut self) {
         self.overlap.is_in_flight = false;
         let during = self.workers.during();
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a training step (step the optimizers, or skip the step) to all workers. If no step follows
-    /// (`alone` is true), also commands the workers to receive the verdict, because otherwise they receive it during
-    /// the next step.
+    /// Sends the verdict on a training step (step the optimizers, or skip) to all workers. If no step follows
+    /// (`alone`), also commands the workers to receive it. Otherwise they receive it during the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }
@@ -254,7 +241,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(())
     }
 
-    /// Makes the report of a training step from its results, and tells the watchdog the duration of the step's longest
+    /// Makes the report of a training step from its results. Also tells the watchdog the duration of the step's longest
     /// action.
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, metrics, stages, reductions, update, events, took, .. } = concluded;
@@ -298,9 +285,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.not_finite(culprit, begun.context().loss_scale)
     }
 
-    /// Handles a step whose loss or gradients are not finite: lowers the loss scale if that can help, else skips the
-    /// step or returns an error, as configured. Returns the effect of the step on the parameters. `culprit` is the
-    /// step's first computation with a non-finite result.
+    /// Handles a step whose loss or gradients are not finite. Lowers the loss scale if that can help. If it cannot,
+    /// skips the step or returns an error, as configured. Returns the effect of the step on the parameters.
     fn not_finite(&mut self, culprit: Option<Culprit>, loss_scale: f64) -> Result<Update, Ended> {
         let step = self.done.steps;
         if self.back_off(culprit) {
@@ -329,19 +315,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 }
 
-/// Returns a new tracing span that covers a training step from its beginning to its report.
 fn span_of_step(step: usize) -> Span {
     let (loss, weight, bubble) = (field::Empty, field::Empty, field::Empty);
     tracing::debug_span!("step", step, loss, weight, bubble)
 }
 
-/// Records the loss, the loss weight and the bubble (idle share of the stage time) of a training step in the step's
-/// tracing span.
+/// Records a step's loss, loss weight and bubble (idle share of the stage time) in its tracing span.
 fn note_figures(span: &Span, report: &StepReport) {
     span.record("loss", report.loss).record("weight", report.weight()).record("bubble", report.bubble());
 }
 
-/// Shifts the times of a step's events so that the earliest event of all workers begins at 0.
 fn shift_to_first_event(events: &mut [Vec<Event>]) {
     let first = events.iter().flatten().map(|event| event.start).min().unwrap_or_default();
     for event in events.iter_mut().flatten() {

@@ -22,8 +22,7 @@ use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 pub struct CountingAllocator<A = System>(A);
 
 impl CountingAllocator {
-    /// Creates a counting allocator, which counts the host memory of each worker and takes its memory from the system's
-    /// allocator.
+    /// Creates an allocator that counts the host memory of each worker and takes memory from the system's allocator.
     pub const fn new() -> Self {
         Self(System)
     }
@@ -36,8 +35,7 @@ impl Default for CountingAllocator {
 }
 
 impl<A> CountingAllocator<A> {
-    /// Creates a counting allocator, which counts the host memory of each worker and takes its memory from the given
-    /// `allocator`.
+    /// Creates an allocator that counts the host memory of each worker and takes memory from the given `allocator`.
     pub const fn on(allocator: A) -> Self {
         Self(allocator)
     }
@@ -48,12 +46,12 @@ impl<A> CountingAllocator<A> {
 #[derive(Default)]
 #[repr(align(128))] // so that no two workers' counts share a cache line
 pub(crate) struct Meter {
-    /// The number of bytes of host memory that the worker's threads allocated and no thread has freed yet.
+    /// The bytes of host memory that the worker's threads allocated and no thread has freed yet.
     held: AtomicUsize,
-    /// The largest number of bytes of host memory that the worker had in use since the last reading of the meter.
+    /// The largest number of bytes of host memory in use since the meter's last reading.
     peak: AtomicUsize,
-    /// The number of bytes of host memory that the worker's own threads allocated since the last reading of the meter,
-    /// less the bytes that these threads freed. Frees by other threads do not count.
+    /// The bytes of host memory that the worker's own threads allocated since the last reading, minus the bytes that
+    /// they freed. Frees by other threads do not count.
     kept: AtomicIsize,
 }
 
@@ -75,7 +73,7 @@ impl Meter {
         counts.then_some(meter)
     }
 
-    /// Makes this meter count the calling thread's host allocations from now on, as allocations of the meter's worker.
+    /// Makes this meter count the calling thread's allocations from now on.
     pub(crate) fn count_this_thread(&'static self) {
         METER.set(Some(self));
     }
@@ -88,8 +86,8 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// Returns the worker's host memory in use, in bytes: the current amount, the peak since the last reading, and the
-    /// worker's own allocations less its own frees since the last reading.
+    /// Returns the worker's host memory in use, in bytes: the present amount, the peak since the last reading, and the
+    /// change by the worker's own threads since the last reading.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
         Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
@@ -106,9 +104,8 @@ impl Meter {
         self.held.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// Adds `bytes` (positive for an allocation, negative for a free) to the meter's balance: the bytes that the
-    /// worker's own threads allocated, less the bytes that they freed. A call on a thread of another worker, or of no
-    /// worker, has no effect.
+    /// Adds `bytes` to the balance of the worker's own allocations and frees; frees are negative. A call on a thread of
+    /// another worker has no effect.
     fn keep(&'static self, bytes: isize) {
         if METER.get().is_some_and(|own| std::ptr::eq(own, self)) {
             self.kept.fetch_add(bytes, Ordering::Relaxed);
@@ -120,9 +117,8 @@ impl Meter {
 /// stores this value directly before the allocation's data.
 type Owner = Option<&'static Meter>;
 
-/// Returns the layout of a memory block for data of the layout `layout`, with space in front of the data for the
-/// block's owner (the memory meter of the worker that allocates the block). The second value is the size of this space
-/// in bytes. Returns `None` if the block would be too large.
+/// Returns the layout of a memory block with room for its owner (a worker's memory meter) in front of the data. The
+/// second value is the size of this room in bytes. Returns `None` if the block would be too large.
 fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     let layout = layout.align_to(align_of::<Owner>()).ok()?;
     // A room of 16 bytes keeps the alignment that malloc gives to large blocks.
@@ -131,8 +127,8 @@ fn with_owner(layout: Layout) -> Option<(Layout, usize)> {
     Some((Layout::from_size_align(size, layout.align()).ok()?, room))
 }
 
-/// Writes a newly allocated memory block's owner (the meter of the current thread's worker, if it has one) in front of
-/// the block's data. Counts the `size` bytes of data for that worker, and returns the address of the data.
+/// Writes the owner of a new memory block (the meter of the current thread's worker) in front of the block's data.
+/// Counts the `size` bytes of data for this worker, and returns the address of the data.
 ///
 /// # Safety
 /// `block` must be null, or begin with `room` bytes of space for the owner, aligned for an owner, followed by `size`
@@ -227,8 +223,8 @@ mod tests {
     const ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
     proptest! {
-        /// Tests that a memory block keeps its alignment and its bytes through any reallocations, and that the worker's
-        /// meter counts exactly the block's size.
+        /// Tests that reallocations keep a memory block's bytes and alignment, and that the worker's meter counts the
+        /// block's size.
         #[test]
         fn blocks_keep_their_bytes_and_their_owner(
             sizes in prop::collection::vec(1_usize..5000, 1..6),

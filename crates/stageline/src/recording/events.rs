@@ -8,39 +8,38 @@ use crate::failure::activity::During;
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// The measurements that a worker takes at the end of a recorded activity: its memory in use, and the time that it
-/// takes to ask the device whether it has finished its work.
+/// The measurements at the end of a worker's activity: its memory in use, and the time that it takes to ask the device
+/// whether it has finished.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
-    /// The time that it takes to ask the idle device whether it has finished its work. This time is a cost of the
-    /// measurement, not of the step, and is zero if the device is not asked.
+    /// The time that it takes to ask the idle device whether it has finished. This time is a cost of the measurement,
+    /// not of the step. It is zero if the device is not asked.
     pub(crate) asked: Duration,
 }
 
-/// Returns the total duration of the forwards, backwards, gradient norms and optimizer steps in `events` (recorded
-/// activities of workers), without waits.
+/// Returns the total duration of the forwards, backwards, gradient norms and optimizer steps among the recorded
+/// `events`, without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
 
-/// The recorder of one worker: the worker's current activity, and the events of the step that it has recorded so far.
+/// The recorder of one worker: its current activity, and the events of the step so far.
 pub(crate) struct Diary {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) activity: Activity,
     pub(crate) during: During,
-    /// The number of bytes of tensors that the worker has sent to another stage in its current activity so far.
+    /// The bytes of tensors that the worker has sent to another stage in its current activity.
     pub(crate) sent: u64,
     /// The time at which the current step began; the times of the worker's recorded events are relative to it.
     began: Instant,
-    /// The time at which the worker's last recorded event ended, which is the start of the next event.
+    /// The time at which the worker's last recorded event ended and the next event began.
     since: Instant,
-    /// The events that the worker has recorded in the current step. The list drops events beyond its capacity, so that
-    /// nothing is allocated between two actions.
+    /// The events of the current step so far. The list drops events beyond its capacity, so that recording allocates no
+    /// memory.
     events: Vec<Event>,
-    /// The progress board on which the worker records its recent activities. The watchdog, which detects stalls, reads
-    /// the current activity from the board.
+    /// The progress board on which the worker shows its activities to the watchdog, which detects stalls.
     board: ProgressBoard,
 }
 
@@ -51,21 +50,20 @@ impl Diary {
         Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
     }
 
-    /// Begins to record a worker's events in a new pass (a step, an evaluation, ...). `room` is an empty vector with
-    /// capacity for the events of the pass.
+    /// Begins to record the events of a new pass (a step, an evaluation, ...). `room` is an empty vector with capacity
+    /// for them.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
 
-    /// Begins an activity of the worker for a stage, and shows the activity on the progress board that the watchdog
-    /// reads.
+    /// Begins an activity of a stage, and shows it on the progress board that the watchdog reads.
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
         self.board.tell(Place { replica: self.replica, stage, activity, since: self.since });
     }
 
     /// Ends the worker's current activity and records its event, with the time `waited` for other workers and with the
-    /// measurements of memory and device at the activity's end.
+    /// measurements at its end.
     pub(crate) fn leave(&mut self, waited: Duration, Reading { held, asked }: Reading) {
         let (now, sent) = (Instant::now(), std::mem::take(&mut self.sent));
         if self.events.len() < self.events.capacity() {
@@ -78,8 +76,7 @@ impl Diary {
         self.since = now;
     }
 
-    /// Ends the recording of a pass (a step, an evaluation, ...), and returns the events that the worker recorded in
-    /// it.
+    /// Ends the recording of a pass (a step, an evaluation, ...), and returns its events.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

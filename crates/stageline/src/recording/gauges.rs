@@ -14,17 +14,13 @@ use crate::recording::events::Reading;
 
 /// The instruments with which a worker measures time and memory in use at the end of every activity.
 pub(crate) struct Gauges {
-    /// The clock by which the worker times the events of the current step: the host's clock, with or without a wait for
-    /// the device after every action.
     clock: Clock,
-    /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished its work.
-    /// Recordings subtract this time from the times of actions; it is longest for a device of another host.
+    /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished.
+    /// Recordings subtract this time from the times of actions.
     asking: Vec<(Device, Duration)>,
-    /// The number of bytes in use on the GPU when the worker last read the GPU's memory. The next reading computes the
-    /// change from this number.
+    /// The bytes in use on the GPU at the last reading. The next reading computes the change from them.
     before: Cell<u64>,
-    /// The meter of the host memory that the worker's threads allocate; `None` if the program's allocator does not
-    /// count memory.
+    /// The meter of the worker's host memory; `None` if the program's allocator does not count memory.
     pub(crate) meter: Option<&'static Meter>,
 }
 
@@ -33,9 +29,9 @@ impl Gauges {
         Self { clock: Clock::Host, asking: Vec::new(), before: Cell::new(0), meter: None }
     }
 
-    /// Returns the measurements at the end of a worker's activity: the memory in use, if memory is measured, and the
-    /// time that it takes to ask the device whether it has finished. In a synchronised step, in which workers wait for
-    /// their device after every action, this function first waits for the device, unless it is a CPU.
+    /// Returns the measurements at the end of a worker's activity: the memory in use, and the time that it takes to ask
+    /// the device whether it has finished. In a synchronised step (with a wait for the device after every action), this
+    /// function first waits for the device, unless it is a CPU.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -48,9 +44,8 @@ impl Gauges {
         Reading { held: self.held(device), asked }
     }
 
-    /// Measures the memory in use as [`read`](Self::read) does if `device` is a GPU of this host; takes no measurements
-    /// for other devices. A worker measures its GPU again after a wait, because meanwhile other stages on the same GPU
-    /// may have changed the GPU's memory in use.
+    /// Measures the memory in use if `device` is a GPU of this host. A worker measures its GPU again after a wait,
+    /// because meanwhile other stages may have changed the GPU's memory in use.
     pub(crate) fn read_gpu(&self, device: &Device) -> Reading {
         if is_gpu(device) { self.read(device) } else { Reading::default() }
     }
@@ -61,8 +56,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass (a step, an evaluation, ...) on `devices`: resets the peak of host
-    /// memory, and measures how long it takes to ask each device whether it has finished its work.
+    /// Prepares the measurements of a new pass (a step, an evaluation, ...). Resets the peak of host memory, and
+    /// measures how long it takes to ask each device whether it has finished.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

@@ -1,15 +1,15 @@
 //! The measured memory of workers, activations and transfers, from the events of a step.
 
-/// Returns the memory that a worker had in use in a training step, at the step's start and at its peak, from the
-/// recorded events of the worker; `None` if memory was not measured.
+/// Returns a worker's memory in use at the start of a training step and at its peak, from the recorded events. Returns
+/// `None` if memory was not measured.
 pub(crate) fn of_worker(events: &[Event]) -> Option<WorkerMemory> {
     let held = || events.iter().filter_map(|event| event.held);
     let start = events.iter().rfind(|event| event.activity == Activity::Start)?;
     Some(WorkerMemory { resident: start.held?.end, peak: held().map(|held| held.peak).max()? })
 }
 
-/// Returns the number of bytes in each send of a stage in a training step (one send for each micro-batch); `carried`
-/// selects the sends of activations or of gradients. `rows` has the recorded events of each worker.
+/// Returns the bytes of each send of a stage in a training step. `carried` selects activations or gradients, and `rows`
+/// has the recorded events of each worker.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {
@@ -19,15 +19,14 @@ pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl 
     })
 }
 
-/// Returns the number of bytes that a stage sent to the next stage for one micro-batch, as the mean over the
-/// micro-batches; `None` for the last stage.
+/// Returns the mean number of bytes that a stage sent to the next stage for one micro-batch; `None` for the last stage.
 pub(crate) fn output(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let sent: Vec<_> = sent(stage, Carried::Activation, rows).collect();
     (!sent.is_empty()).then(|| sent.iter().sum::<u64>() as f64 / sent.len() as f64)
 }
 
-/// Returns the memory of one live micro-batch on a stage: the number of bytes that the stage's forward keeps for its
-/// backward, as the mean over the micro-batches. `None` if memory was not measured.
+/// Returns the mean number of bytes that a stage's forward keeps for the backward of the same micro-batch. Returns
+/// `None` if memory was not measured.
 pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let forward = |event: &&Event| match event.activity {
         Activity::Instruction(Instruction::Compute(action)) => {

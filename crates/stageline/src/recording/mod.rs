@@ -45,13 +45,12 @@ pub enum Clock {
     #[default]
     Host,
     /// The host's clock, with a wait at the end of every action until the device has finished. This clock measures the
-    /// true time of actions on any device, but slows down steps in which the host would otherwise enqueue work ahead of
-    /// the device.
+    /// true time of actions on any device. It slows down steps, because the host no longer enqueues work ahead of the
+    /// device.
     Synchronised,
 }
 
-/// Displays the name of the clock that timed a training step ("host clock" or "device clock"), for use beside a time or
-/// a bubble.
+/// Displays the name of the clock that timed a step: "host clock" or "device clock".
 impl fmt::Display for Clock {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
@@ -91,18 +90,17 @@ impl Recording {
         self.took
     }
 
-    /// Returns the part of this recording that covers the workers of replica number `replica`.
+    /// Returns the part of this recording that covers the workers of one replica.
     ///
     /// # Panics
-    /// Panics if the pipeline has no replica with the number `replica`.
+    /// Panics if the pipeline has no replica with this number.
     #[must_use]
     pub fn of_replica(&self, replica: usize) -> Self {
         let rows = self.by_replica().nth(replica).expect("the pipeline has no such replica").to_vec();
         Self { plan: Arc::clone(&self.plan), took: self.took, rows, clock: self.clock }
     }
 
-    /// Returns an iterator over the data-parallel replicas, in order, with the recorded events of the workers of each
-    /// replica.
+    /// Returns the recorded events of each data-parallel replica, in order: one list for each of its workers.
     fn by_replica(&self) -> impl Iterator<Item = &[Vec<Event>]> {
         self.rows.chunks(self.plan.plan().workers())
     }
@@ -131,13 +129,12 @@ impl Recording {
         if total > 0.0 { (1.0 - busy / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds: the times of every forward,
-    /// backward and send, by stage and micro-batch, and the time of each stage for gradient norms and optimizer step at
-    /// the end of the step (the flush).
+    /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds. They are the times of every
+    /// forward, backward and send, and each stage's time for gradient norms and optimizer step (the flush).
     ///
     /// The latency of a send is the time for which it occupied the sending worker plus the time for which it occupied
-    /// the receiving worker. If backwards were not split into input gradient and weight gradient, each of these halves
-    /// is assumed to take half the time of the backward. For another replica, call this method on the recording that
+    /// the receiving worker. If backwards were not split, input gradient and weight gradient are assumed to take half
+    /// the time of the backward each. For another replica, call this method on the recording that
     /// [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
@@ -176,8 +173,8 @@ impl Recording {
         self.rows.iter().map(|row| of_worker(row)).collect()
     }
 
-    /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its
-    /// forward until its backward, as the mean over the micro-batches; `None` if memory was not measured.
+    /// Returns the measured bytes of activations that each stage keeps for one micro-batch from its forward until its
+    /// backward. They are means over the micro-batches. Returns `None` if memory was not measured.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
@@ -188,9 +185,9 @@ impl Recording {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
-    /// Returns the times of computations, transfers and optimizer steps in one replica, by stage and micro-batch, from
-    /// the recorded events of its workers (`rows`). The function `took` returns the part of an event's duration that
-    /// counts, for example the duration without waits.
+    /// Returns the times of computations, transfers and optimizer steps in one replica, by stage and micro-batch.
+    /// `rows` has the recorded events of its workers. `took` returns the part of an event's duration that counts, such
+    /// as the duration without waits.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -223,11 +220,10 @@ impl Recording {
         tally
     }
 
-    /// Returns the timeline of a simulated step of one replica, in which actions take the measured times of the
-    /// replica's recorded events (`rows`) and the runtime has no overhead. `counted` selects the kinds of activity that
-    /// take time in the simulation.
+    /// Returns the timeline of a simulated step of one replica. Actions take the measured times of the recorded events
+    /// (`rows`), and the runtime has no overhead. `counted` selects the kinds of activity that take time.
     ///
-    /// A send counts as part of the forward or backward before it, and a receive as part of the forward or backward
+    /// A send counts as part of the forward or backward before it. A receive counts as part of the forward or backward
     /// that needs the received tensor. The gradient norms at the end count as part of a worker's last backward, because
     /// they do not wait for other workers.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
@@ -279,18 +275,17 @@ enum Counted {
     Asking,
 }
 
-/// Returns the time for which a receive kept the receiving worker busy: the duration of the recorded event `receive`
-/// without the wait for the sender. The time that the worker spent asking its device whether it has finished is
-/// included, because a receiver must wait for its tensors even in steps whose actions are not measured.
+/// Returns the time for which a receive kept the worker busy, without the wait for the sender. The time of asking the
+/// device whether it has finished is included, because a receiver always needs to ask.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
-/// The measured times of one data-parallel replica in a step, in seconds, by stage and micro-batch.
+/// The measured times of one data-parallel replica in a step, in seconds.
 struct Tally {
-    /// The measured times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
+    /// The times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time in seconds for which the receive of each transfer kept the receiving worker busy.
+    /// The time in seconds for which each transfer's receive kept the receiving worker busy.
     received: Vec<(Transfer, f64)>,
     /// The time in seconds that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,

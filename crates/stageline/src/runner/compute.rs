@@ -22,9 +22,8 @@ use stageline_nn::{Recompute, finding_fallbacks};
 use stageline_nn::params::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Runs the stage's forward on one micro-batch. After the first forward, logs a warning of the operations that
-    /// Stageline's own kernels did not compute on the stage's device, except those that `build` has already named in a
-    /// warning.
+    /// Runs the stage's forward on one micro-batch. The first forward also logs a warning of operations that
+    /// Stageline's own kernels did not compute, except those named in an earlier warning.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         if std::mem::replace(&mut self.warned.fallbacks, true) {
             return self.run_forward(micro_batch);
@@ -34,8 +33,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         ran
     }
 
-    /// Runs the stage's forward on one micro-batch. In training the autodiff graph is kept for the backward. In an
-    /// inspection (a second run of a non-finite step), the input and the result are also checked for non-finite values.
+    /// Runs the stage's forward on one micro-batch. In training it keeps the autodiff graph for the backward. In an
+    /// inspection (a second run of a non-finite step) it also checks the input and the result for non-finite values.
     fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
@@ -72,7 +71,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Runs the stage's forward on one micro-batch of an evaluation or an inference, without an autodiff graph.
     fn evaluate(&mut self, input: Weighted<K::Input>, micro_batch: usize) -> Result<(), BoxError> {
         match &self.mode {
             Mode::Evaluating(module) => self.sink.evaluate(module, input, micro_batch),
@@ -80,7 +78,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Whether the stage's current pass is an inspection: a second run of a non-finite step that searches for its first
+    /// Whether the stage's current pass is an inspection: a second run of a non-finite step, in search of the first
     /// non-finite result.
     pub(super) fn inspects(&self) -> bool {
         matches!(self.mode, Mode::Training { inspection: Some(_), .. })
@@ -101,7 +99,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters. The
+    /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters. All
     /// other weight gradients are deferred to the second half, in layers that support it.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         // The gradients of tied parameters are not deferred, because other stages wait for them.
@@ -114,9 +112,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Warns of parameters whose gradients are computed in the first half of a split backward, because their layers
-    /// (such as burn's own) cannot defer weight gradients to the second half. The second half then has less work with
-    /// which to fill idle time.
+    /// Warns of parameters whose weight gradients are computed in the first half of a split backward. Their layers,
+    /// such as burn's own, cannot defer these gradients to the second half. The second half then fills less idle time.
     ///
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
     /// position embeddings. A message at the level DEBUG always has their number and their paths.
@@ -166,14 +163,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.gradients.add(self.trained.module(), micro_batch, half);
     }
 
-    /// Runs the backward of one micro-batch, keeps the gradient of the stage's input for the previous stage, and
+    /// Runs the backward of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
     /// exchanges the gradients of tied parameters with the stages that share them. If the parameter set `all_but` is
-    /// given, the weight gradients of all parameters outside this set are deferred, in layers that support it. If it is
-    /// `None`, no gradient is deferred.
+    /// given, the weight gradients of all other parameters are deferred, in layers that support it.
     ///
-    /// Returns the gradients and a flag. In an inspection (a second run of a non-finite step that searches for its
-    /// first non-finite result), the flag is true if the received gradient of the stage's output was finite. In any
-    /// other pass it is false.
+    /// Returns the gradients and a flag. In an inspection (a second run of a non-finite step), the flag is true if the
+    /// gradient of the stage's output was finite. In any other pass it is false.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,

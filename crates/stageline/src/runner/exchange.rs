@@ -12,22 +12,21 @@ use crate::runner::{Conclusion, Runner};
 use crate::update::flush::Verdict;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Receives the stage's parameter values from the same stage of replica 0, whose optimizer updates them. Only
-    /// data-parallel replicas other than replica 0 call this function.
+    /// Receives the stage's parameter values from the same stage of replica 0, whose optimizer updates them. Replica 0
+    /// itself does not call this function.
     pub(super) fn follow_root(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.trained.change(|module| self.collective.follow(module, waits))
     }
 
-    /// Receives the values of tied (shared) parameters from the stages that own them and update them with their
-    /// optimizers. Does nothing if this stage has no copies of tied parameters.
+    /// Receives the values of tied (shared) parameters from the stages that own them. Does nothing if this stage has no
+    /// copies of tied parameters.
     pub(super) fn follow_owners(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Acts on the verdict on a step (step the optimizers, or skip) on a stage of any replica except replica 0. Only
-    /// replica 0 has optimizers. If they step, this stage receives the new parameter values from replica 0, and sends
-    /// the values of tied parameters to the stages of its own replica that hold copies of them. Returns an empty
-    /// report.
+    /// Acts on the verdict on a step (step the optimizers, or skip) in a replica other than replica 0, which alone has
+    /// optimizers. If the optimizers step, the stage receives the new parameter values from replica 0. It then sends
+    /// the values of tied parameters to the stages of its own replica that have copies. Returns an empty report.
     pub(super) fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;
@@ -36,10 +35,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(Conclusion::default())
     }
 
-    /// Returns the stage's connection to one of its neighbours: the stage to which it sends tensors of the kind
-    /// `carried` (activations or gradients) if `is_sent` is true, or the stage from which it receives such tensors if
-    /// `is_sent` is false. Activations come from the previous stage and go to the next stage; gradients come from the
-    /// next stage and go to the previous one.
+    /// Returns the connection to the neighbouring stage to which the stage sends tensors (`is_sent`), or from which it
+    /// receives them. `carried` is the kind of the tensors. Activations come from the previous stage, and gradients
+    /// from the next stage.
     pub(super) fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

@@ -16,33 +16,32 @@ use crate::transfer::link::{Upstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::precision::Precision;
 
-/// The input side of a stage whose module has inputs of the type `T`. It provides the input of each micro-batch, makes
-/// the input the start of the autodiff graph, and keeps the input's gradients for the previous stage.
+/// The input side of a stage. It provides the input of each micro-batch, adds it to the autodiff graph, and keeps its
+/// gradients for the previous stage. `T` is the type of the input.
 pub(crate) trait Source<T>: Send {
-    /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...); the first stage
-    /// receives the inputs of its micro-batches from the caller.
+    /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...). The first stage
+    /// receives its inputs from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
     /// stage's precision.
     fn take(&mut self, micro_batch: usize, device: &Device, precision: Precision) -> Weighted<T>;
-    /// Adds a stage's input to the stage's autodiff graph. Returns the input, and its float tensors as leaves (inputs)
-    /// of the graph, whose gradients go to the previous stage. On the first stage there are no leaves.
+    /// Adds a stage's input to the autodiff graph. Returns the input and its float tensors, which are leaves of the
+    /// graph; their gradients go to the previous stage. The first stage has no leaves.
     fn track(&self, payload: T) -> (T, Leaves);
-    /// Keeps the gradients of a micro-batch's input until they are sent to the previous stage; the first stage keeps
-    /// none. Returns false if this pass searches for non-finite results (`inspects`) and one of these gradients is not
-    /// finite, else true.
+    /// Keeps the gradients of a micro-batch's input for the previous stage; the first stage keeps none. If the pass
+    /// searches for non-finite results (`inspects`), returns whether these gradients are finite. Returns true in any
+    /// other pass.
     fn keep(&mut self, micro_batch: usize, input: &Leaves, gradients: Option<&mut Gradients>, inspects: bool) -> bool;
     /// Returns the stage's connection to the previous stage, for receiving activations and sending gradients; `None` on
     /// the first stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
 }
 
-/// The input side of any stage. Its type is erased, so that one function can assemble the first stage, whose inputs
-/// come from the batch, and all other stages, whose inputs come from the previous stage.
+/// The input side of any stage, with its type erased: inputs come from the batch or from the previous stage.
 pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 
-/// The input side of the first stage, where inputs come from the caller's batch: in each pass, one message with the
-/// inputs of all micro-batches.
+/// The input side of the first stage. In each pass it receives the inputs of all micro-batches from the caller in one
+/// message.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
     /// The inputs of the micro-batches in the current pass whose forward has not yet run on this stage.
@@ -52,8 +51,7 @@ pub(crate) struct FromBatch<T> {
 /// The input side of every stage except the first: the connection to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
-    /// The inputs that have arrived from the previous stage, for the micro-batches whose forward has not yet run on
-    /// this stage.
+    /// The inputs from the previous stage, for the micro-batches whose forward has not yet run on this stage.
     arrived: Slots<Weighted<T>>,
     /// The gradients of the stage's inputs, by micro-batch, that wait to be sent to the previous stage.
     departing: Slots<LeafGradients>,
@@ -107,8 +105,8 @@ impl<T: Payload> Source<T> for FromPrevious<T> {
         Ok(())
     }
 
-    /// Removes and returns the input of one micro-batch. The input has arrived from the previous stage, already on this
-    /// stage's device and in this stage's precision.
+    /// Removes and returns the input of one micro-batch. It is already on this stage's device and in this stage's
+    /// precision.
     fn take(&mut self, micro_batch: usize, _device: &Device, _precision: Precision) -> Weighted<T> {
         self.arrived.take(micro_batch)
     }

@@ -58,8 +58,7 @@ use crate::update::flush::{Outcome, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The stages of one replica in pipeline order, each as a [`Runner`], which erases the types of module, input and
-/// output.
+/// The stages of one replica in pipeline order, with the types of module, input and output erased.
 pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
 /// The reason why a worker stops executing its list of instructions.
@@ -76,26 +75,25 @@ impl From<Stopped> for Interrupt {
     }
 }
 
-/// The report of a stage at the end of a step, after the verdict (step the optimizer, or skip the step): learning rate,
-/// parameter health and gradients.
+/// The report of a stage at the end of a step: learning rate, parameter health and gradients.
 #[derive(Default)]
 pub(crate) struct Conclusion {
     /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
     /// The health report of each parameter of the stage (statistics of its gradient and update), without the
-    /// parameter's name; empty in steps that do not report it.
+    /// parameter's name. Empty in steps without health reports.
     pub(crate) health: Vec<(ParamId, ParameterHealth)>,
-    /// The gradient of each trained parameter of the stage; empty unless the step returns its gradients to the caller
-    /// instead of stepping the optimizer.
+    /// The gradient of each trained parameter of the stage, in a step that only returns gradients to the caller. Empty
+    /// in any other step.
     pub(crate) gradients: Vec<ParameterGradient>,
     /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states stay
     /// on the device.
     pub(crate) states_on_host: u64,
 }
 
-/// A pipeline stage whose module, input and output types are erased. In a training step a worker calls `begin`, `run`
-/// for each instruction, `reduce` and `finish`. Once it is decided whether all stages step their optimizers (the
-/// verdict), the worker calls `conclude` and `follow`.
+/// A pipeline stage whose module, input and output types are erased. In a training step a worker calls `begin`, then
+/// `run` for each instruction, then `reduce` and `finish`. After the verdict on the step (step the optimizers, or skip)
+/// it calls `conclude` and `follow`.
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
@@ -109,48 +107,42 @@ pub(crate) trait Runner: Send {
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
     /// send their sums to replica 0.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Ends the pass over a batch (a step, an evaluation, ...) on the stage, and returns the stage's outcome: losses,
-    /// metrics, squared gradient norms, and the number of summed micro-batches. The last stage sends the outputs of an
-    /// inference to the caller.
+    /// Ends the pass over a batch (a step, an evaluation, ...) and returns the stage's outcome, such as losses and
+    /// gradient norms. The last stage sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
-    /// Keeps a copy of the gradient sums of a speculative optimizer step (made before the common verdict on the step is
-    /// known) until that verdict is known, because the verdict may be to make the step again with clipped gradients.
+    /// Keeps a copy of the gradient sums before a speculative optimizer step. The copy is needed if the step is rolled
+    /// back and made again with clipped gradients.
     fn keep_sums(&mut self);
-    /// Discards the gradient sums, losses and metrics of a step that began before the verdict on the previous step
-    /// (step the optimizers, or skip) was known. A worker calls this if that verdict differs from the one that its
-    /// stages assumed.
+    /// Discards the gradient sums, losses and metrics of a step that began too early. A worker calls this if its stages
+    /// assumed a wrong verdict on the previous step (step the optimizers, or skip).
     fn forget(&mut self);
-    /// Sends the current values of the shared parameters that this stage owns (as the first stage that trains them) to
-    /// the stages and data-parallel replicas that hold copies of these parameters. The call steps no optimizer.
+    /// Sends the values of the shared parameters that this stage owns to the stages and replicas that have copies. No
+    /// optimizer steps.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Receives the new values of tied (shared) parameters from the stages that own them, and discards the values, so
-    /// that the channels are empty.
+    /// Receives the new values of tied (shared) parameters and discards them, so that the channels are empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict on a step (step the optimizer, skip the step, ...), and returns the stage's report. If the
-    /// verdict is to step, a stage of replica 0 steps its optimizer, and a stage of another replica receives the new
-    /// parameter values from replica 0. If the verdict is to skip the step, or only to return its gradients, nothing
-    /// changes.
+    /// Acts on the verdict on a step, and returns the stage's report. To step, a stage of replica 0 steps its
+    /// optimizer, and a stage of another replica receives the new parameter values from replica 0. To skip the step, or
+    /// only to return its gradients, changes nothing.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
-    /// Completes a training step on the stage after the verdict (step the optimizer, or skip the step): receives the
-    /// new values of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that
-    /// only measures memory).
+    /// Completes a training step on the stage after the verdict (step the optimizer, or skip). Receives the new values
+    /// of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that only measures
+    /// memory).
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
-    /// Commits the last training step, which all stages have made: the stage discards its state from before that step.
+    /// Commits the last training step: the stage discards its state from before that step.
     fn commit(&mut self);
-    /// Rolls back the stage's last optimizer step: restores the state from before the step, with the step's gradient
-    /// sums if they were kept.
+    /// Rolls back the stage's last optimizer step: restores the state from before the step, and the step's gradient
+    /// sums if a copy was kept.
     fn roll_back(&mut self);
-    /// Returns a copy of the stage's state for a checkpoint: parameters and optimizer state.
     fn state(&self) -> StageState;
     /// Returns a copy of the stage's module without autodiff, in the precision in which its parameters are trained.
     fn copy(&self) -> ErasedModule;
-    /// Whether the stage's module is intact: it was not lost in a panic, and its parameters do not contain an optimizer
-    /// step that other stages have not made.
+    /// Whether the stage's module is intact: not lost in a panic, and without an optimizer step that other stages lack.
     fn is_whole(&self) -> bool;
     /// Whether the stage has made an optimizer step that other stages have not made, and cannot roll it back.
     fn is_torn(&self) -> bool;
-    /// Returns the stage's trained module; `None` if the module was lost in a panic, or if the stage has made an
-    /// optimizer step that other stages have not made.
+    /// Returns the stage's trained module. Returns `None` if the module was lost in a panic, or has an optimizer step
+    /// that other stages lack.
     fn into_module(self: Box<Self>) -> Option<ErasedModule>;
 }
 

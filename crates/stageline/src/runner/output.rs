@@ -21,20 +21,19 @@ use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 
-/// The output side of a stage with module `M`: it runs the module's forward, keeps the output for the next stage or
-/// computes the loss, and gives the tensor from which the backward starts.
+/// The output side of a stage with module `M`. It runs the forward, keeps the output for the next stage or computes the
+/// loss, and provides the tensor from which the backward starts.
 pub(crate) trait Sink<M>: Send {
-    /// The type of the value that the stage's module takes as input in a forward.
     type Input: Payload;
-    /// The type of the tensors that a forward keeps for the backward: the float tensors of the stage's output, or the
-    /// loss on the last stage.
+    /// The type of the tensors from which a micro-batch's backward starts. They are the float tensors of the stage's
+    /// output, or the loss on the last stage.
     type Residual: Send;
 
-    /// Prepares the output side of a stage for a pass over a batch (a step, an evaluation, ...); the last stage
+    /// Prepares the output side of a stage for a pass over a batch (a step, an evaluation, ...). The last stage
     /// receives the targets of the batch from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the training forward of one micro-batch. Returns the tensors at the end of the autodiff graph, from which
-    /// the backward starts: the float tensors of the stage's output, or on the last stage the loss.
+    /// Runs the training forward of one micro-batch. Returns the tensors from which the backward starts: the float
+    /// tensors of the stage's output, or the loss on the last stage.
     fn forward(
         &mut self,
         module: &M,
@@ -42,17 +41,15 @@ pub(crate) trait Sink<M>: Send {
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
     /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference. Keeps the
-    /// output for the next stage or the caller; on the last stage in an evaluation, keeps the loss and the metrics
-    /// instead.
+    /// output for the next stage or the caller. In an evaluation the last stage keeps the loss and the metrics instead.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
     /// Returns the scalar tensor from which the backward of a micro-batch starts. Returns `None` if the stage received
     /// no gradient of its output, or if autodiff does not track the output (or, on the last stage, the loss).
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
-    /// Returns the worst kind of number (finite, infinite or NaN) among the elements of the stage's output for this
-    /// micro-batch. On the last stage the loss is checked instead, and any non-finite loss counts as NaN.
+    /// Returns the worst kind of number (finite, infinite or NaN) in the stage's output for one micro-batch. The last
+    /// stage checks the loss instead, and counts any non-finite loss as NaN.
     fn output_soundness(&self, micro_batch: usize) -> Soundness;
-    /// Whether all gradients of the stage's output that the next stage sent for this micro-batch are finite; always
-    /// true on the last stage.
+    /// Whether all gradients that the next stage sent for one micro-batch are finite; always true on the last stage.
     fn gradient_is_finite(&self, micro_batch: usize) -> bool;
     /// Returns the stage's connection to the next stage, for sending activations and receiving gradients; `None` on the
     /// last stage.
@@ -82,8 +79,7 @@ pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
     /// The outputs that the stage has computed and not yet sent to the next stage, by micro-batch.
     ready: Slots<Weighted<T>>,
-    /// The gradients of the stage's outputs that the next stage has sent, by micro-batch, and that no backward has used
-    /// yet.
+    /// The gradients of the stage's outputs, by micro-batch, that the next stage has sent and no backward has used yet.
     gradients: Slots<LeafGradients>,
 }
 
@@ -147,8 +143,8 @@ impl<T: Payload> Neighbour for ToNext<T> {
     }
 }
 
-/// The last stage's ends of its channels to and from the caller: the targets of a batch, and the outputs of an
-/// inference. Each pass over a batch sends one message with all micro-batches.
+/// The last stage's ends of its channels to and from the caller, for targets of batches and for outputs of inferences.
+/// Each message has all micro-batches of a pass.
 pub(crate) struct CallerChannels<Out, Target> {
     pub(crate) targets: Receiver<Vec<Target>>,
     pub(crate) outputs: Sender<Vec<Out>>,
@@ -169,7 +165,6 @@ pub(crate) struct ToCaller<Out, Target> {
     channels: CallerChannels<Out, Target>,
     device: Device,
     wanted: Wanted<Out, Target>,
-    /// The losses and metrics that the last stage has computed in the current pass, without their autodiff graphs.
     results: Results,
 }
 
@@ -179,7 +174,7 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
     }
 
     /// Keeps the loss of a micro-batch for the step's report. Returns an error if the loss does not have one number for
-    /// each loss term, or if its element type (BF16 or F16) is too imprecise for a sum.
+    /// each loss term. Also returns an error for BF16 and F16, which are too imprecise for a sum.
     fn note_loss(&mut self, micro_batch: usize, weight: &Weight, loss: &Tensor<1>) -> Result<(), BoxError> {
         let ([numbers], terms) = (loss.dims(), weight.terms().len());
         if numbers != terms {
@@ -194,8 +189,8 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         Ok(())
     }
 
-    /// Computes and returns the loss of a micro-batch from the stage's output. If the stage has metrics, also computes
-    /// and keeps them.
+    /// Returns the loss of a micro-batch from the stage's output. Also computes and keeps the stage's metrics, if there
+    /// are any.
     fn score<L>(&mut self, module: &L, output: Out, target: Target, micro_batch: usize) -> Result<Tensor<1>, BoxError>
     where
         L: LossStage<Output = Out, Target = Target>,
@@ -278,9 +273,9 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
         Ok(())
     }
 
-    /// Returns the scalar from which the last stage's backward of a micro-batch starts: the sum of the loss terms, each
-    /// divided by its loss weight in the whole step, multiplied by the loss scale. Returns `None` if autodiff does not
-    /// track the loss. The loss is divided nowhere else.
+    /// Returns the scalar from which the last stage's backward of a micro-batch starts. It is the sum of the loss
+    /// terms, each divided by its loss weight in the whole step, times the loss scale. Returns `None` if autodiff does
+    /// not track the loss.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {
         if !loss.is_tracked() {
             return None;

@@ -8,8 +8,8 @@ use crate::model::micro_batches::Weights;
 use crate::transfer::order::Turns;
 use stageline_nn::Recompute;
 
-/// The kind of a pass over a batch (a training step, an inspection that searches for non-finite results, an evaluation
-/// or an inference), with the step number, loss weights and loss scale of the pass.
+/// The kind of a pass over a batch: a training step, an inspection (a search for non-finite results), an evaluation or
+/// an inference. The value has the step number, loss weights and loss scale of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
     /// A training pass over a batch: forwards and backwards of all micro-batches and then the flush, at which the
@@ -30,15 +30,14 @@ pub(crate) struct Context {
     /// The number of the current training step, counted from 0; for an evaluation or an inference, the number of steps
     /// before it.
     pub(crate) step: usize,
-    /// The loss weight of each micro-batch of the replica, and the indices of each micro-batch's samples in the whole
-    /// batch.
+    /// The loss weights of the replica's micro-batches, and the indices of their samples in the whole batch.
     pub(crate) weights: Weights,
     /// The divisor of the loss, one number for each loss term: usually the total loss weight of the whole batch, over
     /// all replicas.
     pub(crate) divisor: Weight,
     /// The loss scale: the factor by which the loss is multiplied after its division by the total loss weight.
     pub(crate) loss_scale: f64,
-    /// The part of its forward that each stage recomputes in its backward (activation checkpointing), by stage.
+    /// For each stage, the part of the forward that its backward recomputes (activation checkpointing).
     pub(crate) recompute: Arc<[Recompute]>,
     /// Whether the stages measure the squared norm of every micro-batch's gradients, from which the gradient noise is
     /// estimated. True only in training steps that the settings select.
@@ -49,8 +48,6 @@ pub(crate) struct Context {
 }
 
 impl Pass {
-    /// Returns the context of a pass over a batch: the values that all stages of a replica need in the pass, such as
-    /// step number, loss weights and loss scale.
     pub(crate) fn context(&self) -> &Arc<Context> {
         let (Self::Train(context) | Self::Inspect(context) | Self::Evaluate(context) | Self::Infer(context)) = self;
         context

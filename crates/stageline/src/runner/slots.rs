@@ -3,9 +3,8 @@
 
 use std::collections::BTreeMap;
 
-/// A map from the index of a micro-batch to a value, such as an input or a gradient, that waits for the instruction
-/// that uses the value. Each micro-batch has at most one value. The validation of the plan (the order of forwards and
-/// backwards) ensures that every value is put into the map before it is taken out.
+/// A map from micro-batches to values, such as inputs or gradients, that wait for the instruction that uses them. Each
+/// micro-batch has at most one value. A validated plan puts every value into the map before it takes the value out.
 pub(crate) struct Slots<T>(BTreeMap<usize, T>);
 
 impl<T> Slots<T> {
@@ -30,7 +29,7 @@ impl<T> Slots<T> {
     }
 }
 
-/// Creates a map from micro-batches to values, given one value for each micro-batch, beginning with micro-batch 0.
+/// Creates a map from a list of values, one for each micro-batch in order.
 impl<T> FromIterator<T> for Slots<T> {
     fn from_iter<I: IntoIterator<Item = T>>(values: I) -> Self {
         Self(values.into_iter().enumerate().collect())

@@ -32,7 +32,7 @@ use crate::update::optimizer_step::{Made, Trained};
 use crate::update::parameter_gradient::show;
 use stageline_nn::Fallback;
 
-/// The kind of the pass that a stage is running, with the data that the stage needs in this pass.
+/// The pass that a stage runs now, with the data that the stage needs in this pass.
 pub(super) enum Mode<M> {
     /// The stage runs no pass (no step, evaluation or inference) at the moment.
     Idle,
@@ -53,73 +53,60 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) replica: Replica,
     pub(super) stage: usize,
     pub(super) device: Device,
-    /// The stage's module with its optimizer and learning rate schedule.
     pub(super) trained: Trained<M>,
-    /// The input side of the stage: the caller's batch on the first stage, or the connection to the previous stage.
     pub(super) source: AnySource<K::Input>,
-    /// The output side of the stage: the connection to the next stage, or the loss on the last stage.
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
     /// The autodiff graph of each live micro-batch: a micro-batch whose forward on this stage has run, and whose
     /// backward on this stage has not run yet.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The state of each micro-batch between the first and the second half of its split backward: the gradients that
-    /// the first half has computed, the functions with which the second half will compute the deferred weight
-    /// gradients, and a flag. In an inspection (a second run of a non-finite step), the flag is true if the received
-    /// gradient of the stage's output was finite; in other passes the flag is false.
+    /// The state of each micro-batch between the two halves of its split backward: the gradients so far and the
+    /// deferred weight gradients. The flag is true in an inspection (a second run of a non-finite step) if the gradient
+    /// of the stage's output was finite. In any other pass it is false.
     pub(super) halves: Slots<(Half, bool)>,
-    /// The sum of the gradients of the stage's parameters over the micro-batches of the step.
     pub(super) gradients: GradientSum,
-    /// A copy of the gradient sums of a speculative step (made before the common verdict to step or to skip), kept
-    /// until that verdict is known; `None` at other times.
+    /// A copy of the gradient sums of a speculative step, which is made before the common verdict (step or skip);
+    /// `None` at other times.
     pub(super) kept: Option<GradientsParams>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// The number of times that this stage has added up the gradient sums of all data-parallel replicas in the current
-    /// step.
+    /// The number of times that this stage has added up the gradient sums of all replicas in the current step.
     pub(super) reductions: usize,
-    /// The order in which the workers of the replica issue transfers between GPUs in the current pass, so that NCCL
-    /// cannot deadlock.
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the stage has begun its first pass. The first pass copies parameters in host memory to memory that the
-    /// worker's thread allocates, and sends the first values of shared parameters to the stages and replicas that hold
-    /// copies of them.
+    /// Whether the stage has begun its first pass. In this pass the worker's thread copies parameters in host memory to
+    /// memory of its own. The stage then sends the first values of shared parameters to the stages and replicas that
+    /// have copies.
     pub(super) settled: bool,
 }
 
-/// A live micro-batch on a stage, between its forward and its backward: the input end and the output end of its
-/// autodiff graph, which its backward needs.
+/// A live micro-batch on a stage, between its forward and its backward: both ends of its autodiff graph.
 pub(super) struct Taped<R> {
     /// The context (step number, loss weights, loss scale and others) of the pass in which the micro-batch's forward
     /// ran.
     pub(super) context: Arc<Context>,
-    /// The float tensors of the stage's input, which are leaves of the micro-batch's autodiff graph; empty on the first
-    /// stage.
+    /// The float tensors of the stage's input, which are leaves of the autodiff graph; empty on the first stage.
     pub(super) input: Leaves,
-    /// The tensors at the end of the micro-batch's autodiff graph, from which the backward starts: the float tensors of
-    /// the stage's output, or the loss on the last stage.
+    /// The tensors from which the micro-batch's backward starts: the float tensors of the stage's output, or the loss
+    /// on the last stage.
     pub(super) residual: R,
     pub(super) weight: Weight,
 }
 
-/// A stage slot: a stage's place in the pipeline (its replica and its number), its device, and its exchanges of shared
-/// parameters with other stages and replicas.
+/// A stage's place in the pipeline (its replica and its number), with its device and its exchanges of shared
+/// parameters.
 pub(crate) struct StageSlot {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
     pub(crate) device: Device,
-    /// The tied parameters that the stage shares with other stages of its replica.
     pub(crate) ties: Ties,
-    /// The role of the stage in the exchange of gradient sums and parameter values with the same stage of other
-    /// data-parallel replicas.
+    /// The stage's exchange of gradient sums and parameter values with the same stage of other replicas.
     pub(crate) collective: Collective,
     /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
     /// are added up.
     pub(crate) per_group: usize,
-    /// The operations of the stage that Stageline's own kernels do not compute on its device, for example because of
-    /// their float type. The list has only the operations that were known before the first forward; a warning has named
-    /// them.
+    /// The operations of the stage that Stageline's own kernels do not compute on its device. The list has only
+    /// operations that a warning has named before the first forward.
     pub(crate) fallbacks: Vec<Fallback>,
 }
 

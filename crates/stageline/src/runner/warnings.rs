@@ -7,17 +7,16 @@ use stageline_nn::Fallback;
 /// The warnings that a stage has already logged, so that each is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
-    /// Whether the stage has already logged the warning that it recomputes nothing in its backward although
-    /// recomputation is configured.
+    /// Whether the stage has already logged the warning that it recomputes nothing although recomputation is
+    /// configured.
     pub(super) recompute: bool,
-    /// Whether the stage has already checked that its layers can split their backwards (compute weight gradients later
-    /// than input gradients); the check logs a warning if some layers cannot.
+    /// Whether the stage has already checked that its layers can compute weight gradients later than input gradients.
+    /// The check logs a warning if some layers cannot.
     pub(super) split: bool,
     /// Whether the stage's first forward has already been checked for operations that Stageline's own kernels do not
-    /// compute; the check logs a warning of such operations.
+    /// compute. The check logs a warning of such operations.
     pub(super) fallbacks: bool,
-    /// The operations of the stage that Stageline's own kernels do not compute on its device, and that `build` has
-    /// already named in a warning.
+    /// The operations that Stageline's own kernels do not compute, and that `build` has already named in a warning.
     pub(super) named: Vec<Fallback>,
 }
 
@@ -25,8 +24,8 @@ fn is_same(one: &Fallback, other: &Fallback) -> bool {
     (one.operation, &one.reason) == (other.operation, &other.reason)
 }
 
-/// Logs a warning of the operations of a stage that Stageline's own kernels do not compute. There is one message for
-/// each operation and reason, with the first layer that has the operation and the number of further layers.
+/// Logs a warning of a stage's operations that Stageline's own kernels do not compute. Each operation and reason gets
+/// one message, with the first layer and the number of further layers.
 pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
     for (index, first) in found.iter().enumerate() {
         if found[..index].iter().any(|earlier| is_same(earlier, first)) {
@@ -42,10 +41,8 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns the operations in `found` that are not in `named`. The list `found` has the operations of a forward that
-/// Stageline's own kernels did not compute. The list `named` has such operations that an earlier warning has already
-/// named. If an operation in `found` has no layer, because it is outside the sequence of layers (as the loss is),
-/// layers are not compared for it.
+/// Returns the operations in `found` that no earlier warning has named (`named`). Both lists have operations that
+/// Stageline's own kernels do not compute. Layers are compared only if the operation in `found` has a layer.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {
     found.retain(|fallback| {
         let layer = &fallback.layer;

@@ -8,8 +8,7 @@ use stageline_checkpoint::{Dtype, Tensor};
 use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
-/// A wrapper around the bytes of a burn tensor, so that a checkpoint's tensor can share these bytes instead of copying
-/// them.
+/// The bytes of a burn tensor, in a wrapper with which a checkpoint's tensor can share them instead of copying them.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {
@@ -30,7 +29,6 @@ pub(crate) fn kind_of(dtype: DType, shape: &[usize]) -> Kind {
     }
 }
 
-/// Returns the element type with which a checkpoint stores tensors of the given element type of burn.
 fn dtype_of(dtype: DType) -> Dtype {
     match dtype {
         DType::F64 => Dtype::F64,
@@ -50,7 +48,6 @@ fn dtype_of(dtype: DType) -> Dtype {
     }
 }
 
-/// Returns burn's element type for a checkpoint's element type, or `None` if burn has no such type.
 fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     Some(match dtype {
         Dtype::F64 => DType::F64,

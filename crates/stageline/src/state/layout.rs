@@ -16,7 +16,7 @@ use crate::state::optimizer_check::{Reason, Unfit};
 use crate::state::optimizer_state::{Field, STATELESS, Value};
 use stageline_nn::params::Description;
 
-/// The character that separates a parameter's name from the name of a field of the parameter's optimizer state.
+/// The character between a parameter's name and the name of a field of the parameter's optimizer state.
 const SEPARATOR: char = '/';
 
 /// The state of one stage for a checkpoint: the tensors of its module, and the fields of its optimizer's state.
@@ -32,22 +32,22 @@ pub(crate) struct Restored {
     pub(crate) optimizer: Vec<Field>,
     /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: HashSet<ParamId>,
-    /// The ids of the tensors that this stage owns (the first stage that has a tensor owns it), each with the tensor's
-    /// path in the stage's module. Copies of tied parameters, which another stage owns and steps, are left out.
+    /// The tensors that this stage owns, by id, each with its path in the stage's module. A tied parameter belongs to
+    /// the first stage that has it.
     pub(crate) own: Vec<(ParamId, String)>,
     /// The number of optimizer steps that the training had made when the checkpoint was taken.
     pub(crate) optimizer_steps: u64,
 }
 
-/// The description (path, type, shape) of one tensor of the model that checkpoints contain, with the stage that owns
-/// the tensor: the first stage that has it.
+/// The description (path, type, shape) of a tensor in checkpoints, with the stage that owns it: the first stage that
+/// has it.
 struct Entry {
     stage: usize,
     description: Description,
 }
 
-/// The values of a tensor of the model, with its name in checkpoints, the stage that owns the tensor (the first stage
-/// that has it), and its path in that stage's module.
+/// The values of a tensor of the model, with its name in checkpoints. The tensor's stage is the first stage that has
+/// it, and its path is the path in that stage's module.
 pub(crate) struct NamedTensor {
     pub(crate) stage: usize,
     pub(crate) name: Arc<str>,
@@ -55,8 +55,7 @@ pub(crate) struct NamedTensor {
     pub(crate) data: TensorData,
 }
 
-/// The layout of a checkpoint: the tensors of all stages by name, each with the stage that owns the tensor (the first
-/// stage that has it).
+/// The layout of a checkpoint: the tensors of all stages by name. Each tensor belongs to the first stage that has it.
 pub(crate) struct Layout {
     entries: BTreeMap<String, Entry>,
     names: HashMap<ParamId, Arc<str>>,
@@ -66,8 +65,7 @@ pub(crate) struct Layout {
 }
 
 impl Layout {
-    /// Creates the layout of a model's checkpoints (which tensors they contain, under which names) from the tensors of
-    /// each stage, in the order of the stages.
+    /// Creates the layout of a model's checkpoints from the tensors of each stage, in the order of the stages.
     ///
     /// Without `given` names, a tensor is named by its stage and its path in the stage's module, as in
     /// `stage0.linear.weight`.
@@ -97,13 +95,12 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Returns the name that a tensor of the model has in checkpoints.
     pub(crate) fn name(&self, id: ParamId) -> Arc<str> {
         Arc::clone(&self.names[&id])
     }
 
-    /// Returns the number of elements of each stage's float tensors, in the order of the stages; a tied parameter counts
-    /// for the stage that owns it (the first stage that has it).
+    /// Returns the number of elements of each stage's float tensors, in the order of the stages. A tied parameter
+    /// counts for the first stage that has it.
     pub(crate) fn elements(&self) -> Vec<u64> {
         let mut elements = vec![0; self.paths.len()];
         for Entry { stage, description } in self.entries.values() {
@@ -119,8 +116,8 @@ impl Layout {
         self.entries.values().any(|entry| entry.description.trained)
     }
 
-    /// Returns the tensors of the model with their names, in the order of the stages and of the fields of their modules;
-    /// a tied parameter is taken from the stage that owns it (the first stage that has it).
+    /// Returns the tensors of the model with their names, in the order of the stages and of the fields of their
+    /// modules. A tied parameter is taken from the first stage that has it.
     pub(crate) fn named(&self, mut states: Vec<StageState>) -> Vec<NamedTensor> {
         states.sort_by_key(|state| state.stage);
         let mut named = Vec::new();
@@ -137,8 +134,8 @@ impl Layout {
         named
     }
 
-    /// Builds a checkpoint from the training's progress and the states of all stages; a tied parameter is taken from
-    /// the stage that owns it (the first stage that has it).
+    /// Builds a checkpoint from the training's progress and the states of all stages. A tied parameter is taken from
+    /// the first stage that has it.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
         let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
         for StageState { stage, tensors, optimizer: optimizer_fields } in states {
@@ -223,9 +220,8 @@ impl Layout {
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Converts the rejected fields of optimizer states (`fields`) to differences between the checkpoint and the model,
-    /// for the error message. Each difference names its field in the form that checkpoints use: the parameter's name,
-    /// `/` and the field.
+    /// Converts rejected fields of optimizer states to differences for the error message. Each difference names its
+    /// field as checkpoints do: the parameter's name, `/` and the field.
     pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         let difference = |Unfit { id, field, reason }| {
             let name = format!("{}{SEPARATOR}{field}", self.names[&id]);

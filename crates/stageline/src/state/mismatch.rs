@@ -25,24 +25,23 @@ pub enum Difference {
     },
     /// The checkpoint has a tensor that the model lacks, or an optimizer state of a parameter that is not trained.
     NotInModel {
-        /// The name, in the checkpoint, of a tensor or of a field of optimizer state that the model lacks.
+        /// The name, in the checkpoint, of the tensor or optimizer state that the model lacks.
         name: String,
     },
     /// The type or shape of a tensor in the checkpoint differs from the tensor's type or shape in the model.
     Kind {
-        /// The name of the tensor whose type or shape in the checkpoint differs from the model's.
+        /// The name of the tensor whose type or shape differs between model and checkpoint.
         name: String,
-        /// The type and shape that the tensor has in the model. At least one of the two differs from the checkpoint.
+        /// The tensor's type and shape in the model. At least one of the two differs from the checkpoint.
         model: Kind,
-        /// The type and shape that the tensor has in the checkpoint. At least one of the two differs from the model.
+        /// The tensor's type and shape in the checkpoint. At least one of the two differs from the model.
         checkpoint: Kind,
     },
-    /// A field of an optimizer's state is missing in the checkpoint, or the stage's optimizer does not keep this field
-    /// or keeps it with another type or shape.
+    /// A field of optimizer state differs between the checkpoint and the stage's optimizer. Only one of them has the
+    /// field, or its type or shape differs.
     OtherOptimizer {
-        /// The name of the field of optimizer state that does not fit: the checkpoint lacks the field, or the stage's
-        /// optimizer does not keep it or keeps it with another type or shape. As in checkpoints, the name consists of
-        /// the parameter's name, `/` and the field's name.
+        /// The name of the field of optimizer state that differs. As in checkpoints, it consists of the parameter's
+        /// name, `/` and the field's name.
         name: String,
     },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
@@ -50,11 +49,10 @@ pub enum Difference {
         /// The name of the field of optimizer state whose value is wrong. As in checkpoints, it consists of the
         /// parameter's name, `/` and the field's name.
         name: String,
-        /// The wrong value, as text, that the checkpoint has for a field of an optimizer's state; for a tensor, its
-        /// first wrong element.
+        /// The wrong value of a field of optimizer state in the checkpoint, as text. For a tensor, it is the first
+        /// wrong element.
         found: String,
-        /// A text for the error message: a description of the values that the optimizer can produce, in contrast to the
-        /// wrong value in the checkpoint.
+        /// A description of the values that the optimizer can produce for the field, for the error message.
         expected: String,
     },
 }
@@ -62,15 +60,14 @@ pub enum Difference {
 /// The type and shape of a tensor that differs between model and checkpoint, as an error message shows them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Kind {
-    /// The element type, as a checkpoint stores it, of a tensor that differs between model and checkpoint.
+    /// The element type of a tensor that differs between model and checkpoint.
     pub dtype: Dtype,
     /// The shape of a tensor that differs between model and checkpoint: the size of each dimension.
     pub shape: Vec<usize>,
 }
 
 impl Mismatch {
-    /// Returns an error with the list `differences` between a checkpoint and the model, or `Ok` if the list is empty
-    /// because the checkpoint fits the model.
+    /// Returns an error with the given `differences` between a checkpoint and the model, or `Ok` if there are none.
     pub(crate) fn unless_empty(differences: Vec<Difference>) -> Result<(), Self> {
         if differences.is_empty() { Ok(()) } else { Err(Self(differences)) }
     }
@@ -101,9 +98,9 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether this difference is about a tensor that only the model or only the checkpoint has, and whose name begins
-    /// with its stage, as in `stage0.linear.weight`. A pipeline uses such names unless the user sets
-    /// [`Names`](crate::Names). Names set by the user stay the same when the model is split into stages in another way.
+    /// Whether this difference is about a missing tensor whose name begins with its stage, as in
+    /// `stage0.linear.weight`. Pipelines use such names unless the user sets [`Names`](crate::Names). They change with
+    /// the partition into stages.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));
@@ -113,8 +110,8 @@ impl Difference {
 
 impl std::error::Error for Mismatch {}
 
-/// Makes the debug form of this error equal to its message. The error is that of a checkpoint that does not fit the
-/// model, and its debug form must not show more of an untrusted file than the message does.
+/// Makes the debug form of this error equal to its message. So the debug form shows no more of an untrusted checkpoint
+/// than the message.
 impl fmt::Debug for Mismatch {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

@@ -53,6 +53,6 @@ impl Names {
 pub(crate) enum NameError {
     /// The user gave no name to the tensor at `path` in the module of stage `stage`.
     Unnamed { stage: usize, path: String },
-    /// The user gave the same name, `name`, to two tensors; `stages` has the stages of the two tensors.
+    /// The user gave the name `name` to two tensors, which are in the two `stages`.
     Repeated { name: String, stages: (usize, usize) },
 }

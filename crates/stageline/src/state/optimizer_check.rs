@@ -10,8 +10,8 @@ use burn_pack::Scalar;
 
 use crate::state::optimizer_state::{Field, STATELESS, Value, read};
 
-/// The kind of value in a field of an optimizer's state: a tensor of a certain type and shape, a number of a certain
-/// type, or the parameter's rank. A field has the same kind of value after every step.
+/// The kind of value in a field of an optimizer's state: a tensor, a number, or the parameter's rank. It is the same
+/// after every step.
 #[derive(PartialEq)]
 enum Kind {
     Tensor(DType, Vec<usize>),
@@ -29,8 +29,8 @@ fn kind(name: &str, value: &Value) -> Kind {
     }
 }
 
-/// A field of a checkpoint's optimizer state that the stage's optimizer rejects, or a field that the optimizer requires
-/// and the checkpoint lacks.
+/// A field of a checkpoint's optimizer state that the stage's optimizer rejects, or a required field that the
+/// checkpoint lacks.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Unfit {
     pub(crate) id: ParamId,
@@ -39,8 +39,7 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the record of a rejected field: a field of a checkpoint's optimizer state that the stage's kind of
-    /// optimizer does not keep. The arguments are the parameter's id and the field's name.
+    /// Creates the record of a field of a checkpoint's optimizer state that the stage's optimizer does not keep.
     pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
@@ -50,11 +49,11 @@ impl Unfit {
 /// field, or cannot have its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
-    /// The checkpoint has a field of optimizer state that the stage's optimizer does not keep, or keeps with another
-    /// type or shape; or the checkpoint lacks a field that the optimizer keeps.
+    /// The checkpoint lacks a field of optimizer state that the stage's optimizer keeps. Or it has a field that the
+    /// optimizer does not keep, or keeps with another type or shape.
     OtherOptimizer,
-    /// The checkpoint has the value `found` in a field of an optimizer's state, but the optimizer cannot produce it;
-    /// `expected` describes the values that the optimizer can produce.
+    /// The optimizer cannot produce the value `found`, which the checkpoint has in a field of optimizer state.
+    /// `expected` describes the possible values.
     Value { found: String, expected: String },
 }
 
@@ -67,10 +66,10 @@ pub(crate) struct Given<'a> {
     pub(crate) steps: u64,
 }
 
-/// Returns the rejected fields of a checkpoint's optimizer state: those that the stage's optimizer cannot have after
-/// the checkpoint's number of steps (`given.steps`), and those that the checkpoint lacks.
+/// Returns the fields of a checkpoint's optimizer state that the stage's optimizer rejects, and the fields that the
+/// checkpoint lacks. A value is rejected if it cannot occur after the checkpoint's number of steps (`given.steps`).
 ///
-/// `after_a_step` is the stage's optimizer after one step of all its parameters: its fields are the fields that the
+/// `after_a_step` is the stage's optimizer after one step of all its parameters. Its fields are the fields that the
 /// checkpoint should have.
 pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit> {
     let after_a_step = read(after_a_step);
@@ -112,21 +111,18 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
 
 /// A lower bound on one tensor of a parameter's optimizer state, given by another tensor of the same state. Each
 /// element of the tensor `field` must be at least the element of the tensor `of` at the same position, raised to
-/// `power`. A checkpoint that violates the bound is damaged.
+/// `power`.
 struct Bound {
     field: &'static str,
     of: &'static str,
-    /// The exponent in the lower bound on a tensor of an optimizer's state: each element of the tensor must be at least
-    /// the element of another tensor at the same position, raised to this power.
     power: i32,
-    /// The tolerance for rounding errors, as a share of the lower bound: an element of a tensor in an optimizer's state
-    /// is accepted if it is at least (1 - `rounding`) times its lower bound.
+    /// The tolerance for rounding errors, as a share of the lower bound on an element of optimizer state.
     rounding: f64,
     expected: &'static str,
 }
 
 /// The lower bounds that hold between two tensors in the states of burn's optimizers. AMSGrad's largest second moment
-/// is at least the second moment, and centered RMSProp's mean of squared gradients is at least the square of the mean
+/// is at least the second moment. Centered RMSProp's mean of squared gradients is at least the square of the mean
 /// gradient.
 const BOUNDS: [Bound; 2] = [
     Bound {
@@ -146,9 +142,8 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns an error reason if an element of the tensor `value` is less than this lower bound allows: the element of
-    /// the tensor `smaller` at the same position, raised to the bound's power. Returns `None` if the bound holds for
-    /// all elements, or if either value is not a float tensor.
+    /// Returns the reason why a tensor of optimizer state breaks this lower bound, or `None` if the bound holds.
+    /// `smaller` is the tensor that gives the bound. The bound holds for values that are not float tensors.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {
@@ -166,8 +161,8 @@ impl Bound {
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
 /// The names of the fields of optimizer state in which burn's optimizers keep sums or means of squared gradients. In
-/// the order of the list, the fields belong to Adam and AdamW (the same field), AMSGrad, Lamb, Adan, RMSProp, AdaGrad,
-/// and Adafactor (the last two fields).
+/// order, they belong to Adam and AdamW (the same field), AMSGrad, Lamb, Adan, RMSProp, AdaGrad, and Adafactor (the
+/// last two fields).
 const SQUARES: [&str; 8] = [
     "momentum.moment_2",
     "momentum.max_moment_2",
@@ -179,8 +174,8 @@ const SQUARES: [&str; 8] = [
     "column_second_moment",
 ];
 
-/// Returns the reason why an optimizer cannot have the value `value` in the field `name` of its state after `steps`
-/// steps, or `None` if it can have this value.
+/// Returns the reason why an optimizer cannot have a value in the field `name` of its state after `steps` steps.
+/// Returns `None` if it can.
 ///
 /// `first` is the value that the field has after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {
@@ -209,7 +204,6 @@ fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<R
     }
 }
 
-/// Returns the value of a scalar as an integer, or `None` if the scalar is not of an integer type.
 fn integer(scalar: Scalar) -> Option<i128> {
     match scalar {
         Scalar::Int(value) => Some(value.into()),

@@ -18,7 +18,7 @@ pub(crate) const STATELESS: &str = "stateless";
 #[derive(Clone, Debug)]
 pub(crate) struct Field {
     pub(crate) id: ParamId,
-    /// The name of the field of an optimizer's state without the parameter's id, such as `momentum.moment_1`.
+    /// The name of a field of optimizer state, without the parameter's id, such as `momentum.moment_1`.
     pub(crate) name: String,
     pub(crate) value: Value,
 }
@@ -30,7 +30,7 @@ pub(crate) enum Value {
     Scalar(Scalar),
 }
 
-/// Returns all fields of an optimizer's state, for all parameters of the optimizer.
+/// Returns all fields of an optimizer's state, for all its parameters.
 pub(crate) fn read(optimizer: &ModuleOptimizer) -> Vec<Field> {
     let bytes = optimizer.into_bytes().expect("a state can be written to memory");
     let reader = Reader::from_bytes(bytes).expect("a state that was just written can be read");

@@ -5,12 +5,11 @@ use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The name of the entry with the pipeline's settings in a checkpoint's map `run`, in which a program records its own
-/// state.
+/// The name of the entry for the pipeline's settings in a checkpoint's map `run`, which has a program's own state.
 const ENTRY: &str = "pipeline";
 
-/// The relative difference up to which two learning rates count as equal. The functions of a learning rate schedule,
-/// such as a cosine, may differ in their last bits between machines.
+/// The relative difference up to which two learning rates count as equal. Functions such as a cosine may differ in
+/// their last bits between machines.
 const SAME_RATE: f64 = 1e-9;
 
 /// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
@@ -29,8 +28,7 @@ pub(crate) struct RunSettings {
 }
 
 impl RunSettings {
-    /// Writes the pipeline's settings, such as its number of micro-batches, as one entry into `run`, the map in which a
-    /// checkpoint records a program's own state.
+    /// Writes the pipeline's settings as one entry into `run`, the map for a program's own state in a checkpoint.
     pub(crate) fn write(self, run: &mut BTreeMap<String, Value>) {
         let Self { micro_batches, gradient_groups, learning_rate } = self;
         let entry = json!({
@@ -41,8 +39,8 @@ impl RunSettings {
         run.insert(ENTRY.to_owned(), entry);
     }
 
-    /// Returns the pipeline's settings from `run`, the map in which a checkpoint records a program's own state; `None`
-    /// if the checkpoint is an older one without such settings.
+    /// Returns the pipeline's settings from `run`, the map for a program's own state in a checkpoint. Returns `None` if
+    /// the checkpoint is an older one without such settings.
     pub(crate) fn read(run: &BTreeMap<String, Value>) -> Option<Self> {
         let entry = run.get(ENTRY)?;
         let number = |name: &str| usize::try_from(entry.get(name)?.as_u64()?).ok();
@@ -53,8 +51,8 @@ impl RunSettings {
         })
     }
 
-    /// Returns a message for each setting of this pipeline that differs from `before`, the settings in the checkpoint
-    /// from which it resumes. Learning rates are compared only if both are known.
+    /// Returns a message for each setting that differs between this pipeline and the checkpoint from which it resumes
+    /// (`before`). Learning rates are compared only if both are known.
     pub(crate) fn changes(self, before: Self) -> Vec<String> {
         let mut changes = Vec::new();
         for (name, was, is) in [

@@ -1,19 +1,19 @@
 //! The number of CPU cores on which each worker thread computes ([`Cores`]), and the memory that the threads on these
 //! cores keep as buffers for matrix products ([`KernelThreads`]).
 
-/// The setting that says on how many CPU cores each worker (a thread that runs one or more stages) computes: a fixed
-/// number for each worker, or an equal share of the machine's cores.
+/// The number of CPU cores of each worker (a thread that runs one or more stages): a fixed number, or an equal share of
+/// the machine's cores.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Cores {
-    /// Every worker computes on a fixed number of CPU cores, which is the value of this variant.
+    /// Every worker computes on a fixed number of CPU cores; the value is this number.
     Each(usize),
-    /// All workers together share the machine's CPU cores; the value of this variant is the number of these cores.
+    /// All workers share the machine's CPU cores; the value is the number of these cores.
     Shared(usize),
 }
 
 impl Cores {
-    /// Returns the number of CPU cores on which one worker computes. `workers` is the number of workers of all
-    /// replicas: if they share the machine's cores, the cores are divided evenly among them, with at least 1 for each.
+    /// Returns the number of CPU cores of one worker. Shared cores are divided evenly among the `workers` of all
+    /// replicas, with at least 1 for each.
     pub(crate) fn of_one(self, workers: usize) -> usize {
         match self {
             Self::Each(cores) => cores,
@@ -22,19 +22,18 @@ impl Cores {
     }
 }
 
-/// The number and the buffers of the threads that compute matrix products and other tensor operations on the CPU for
-/// the workers. `cores` says how many CPU cores each worker has, and each core has one such thread, which keeps one
-/// buffer.
+/// The threads that compute matrix products and other tensor operations on the CPU. A worker has one such thread for
+/// each of its cores, and each thread keeps one buffer.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,
-    /// The size in bytes of the buffer that each thread for CPU computations keeps for its matrix products.
+    /// The size in bytes of the buffer that each of these CPU threads keeps for matrix products.
     pub(crate) buffer: u64,
 }
 
 impl KernelThreads {
-    /// Returns the total size in bytes of the buffers for matrix products that the CPU threads of one worker keep.
-    /// `workers` is the number of workers of all replicas, among which the machine's cores may be shared.
+    /// Returns the total bytes of the matrix-product buffers of one worker. `workers` is the number of workers of all
+    /// replicas.
     pub(crate) fn buffers_of_one(self, workers: usize) -> u64 {
         self.cores.of_one(workers) as u64 * self.buffer
     }
@@ -44,8 +43,6 @@ impl KernelThreads {
 mod tests {
     use super::*;
 
-    /// Tests the size of one worker's buffers for several numbers of workers. The more workers share the machine's cores,
-    /// the smaller are the buffers of each; if every worker has a fixed number of cores, the size is constant.
     #[test]
     fn a_worker_has_one_buffer_per_core() {
         let shared = KernelThreads { cores: Cores::Shared(8), buffer: 100 };

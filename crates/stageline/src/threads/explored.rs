@@ -17,18 +17,16 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// The time for which a thread that waits for a message polls the channel before it goes to sleep. It is zero, because
-/// no time passes in tests under the thread scheduler shuttle.
+/// The time for which a waiting thread polls a channel before it sleeps. It is zero, because no time passes in tests
+/// under the thread scheduler shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {
-    /// The one lock that guards the state of all channels of a test, and the one condition variable that wakes every
-    /// waiting thread after each change of a channel. So a thread can wait for a message and for the pipeline's stop
-    /// signal at once.
+    /// The one lock and the one condition variable for all channels of a test. With them, a thread can wait for a
+    /// message and for the pipeline's stop signal at once.
     static ref WORLD: World = World { lock: Lock::new(()), changed: Condvar::new() };
 }
 
-/// The lock and the condition variable that all channels of a test share, so that one wait can watch several channels.
 struct World {
     lock: Lock<()>,
     changed: Condvar,
@@ -44,8 +42,7 @@ impl World {
     }
 }
 
-/// The state that the senders and receivers of a channel share: the queued messages, the capacity, and the numbers of
-/// senders, receivers and waiting receivers.
+/// The state that the senders and receivers of a channel share.
 struct Shared<T> {
     queue: VecDeque<T>,
     capacity: usize,
@@ -94,8 +91,8 @@ impl<T> Sender<T> {
         self.wait_with(message, || false)
     }
 
-    /// Waits for room in the channel and sends the message. Fails if the function `ended` returns true while the
-    /// channel is full, or if all receivers of the channel are gone.
+    /// Waits for room in the channel and sends the message. Fails if all receivers of the channel are dropped. Also
+    /// fails if the channel is full and the function `ended` returns true.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -154,8 +151,8 @@ impl<T> Receiver<T> {
         self.0.lock().senders == 0
     }
 
-    /// Waits for a message on the channel and returns it. Fails if the function `ended` returns true while the channel
-    /// is empty, or if all senders of the channel are gone.
+    /// Waits for a message on the channel and returns it. Fails if all senders of the channel are dropped. Also fails
+    /// if the channel is empty and the function `ended` returns true.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -174,9 +171,9 @@ impl<T> Receiver<T> {
     }
 }
 
-/// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped first, or if the
-/// pipeline stops. `signal` is a channel without messages, whose sender is dropped when the pipeline stops. The time
-/// limit is ignored, because no time passes in tests under the thread scheduler shuttle.
+/// Waits for a message on `channel` and returns it. Fails if all senders of the channel are dropped, or if the pipeline
+/// stops, which drops the sender of `signal`. The time limit is ignored, because no time passes in tests under the
+/// thread scheduler shuttle.
 pub(crate) fn receive_or<T>(
     channel: &Receiver<T>,
     signal: &Receiver<Infallible>,
@@ -185,8 +182,8 @@ pub(crate) fn receive_or<T>(
     channel.wait_for(|| signal.is_cut())
 }
 
-/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped first, or if
-/// the pipeline stops. `signal` is a channel without messages, whose sender is dropped when the pipeline stops.
+/// Waits for room in `channel` and sends the message. Fails if all receivers of the channel are dropped, or if the
+/// pipeline stops, which drops the sender of `signal`.
 pub(crate) fn send_or<T>(channel: &Sender<T>, message: T, signal: &Receiver<Infallible>) -> Result<(), Over> {
     channel.wait_with(message, || signal.is_cut())
 }
@@ -210,11 +207,8 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// Counts a dropped sender or receiver of a channel: runs `change`, which lowers the channel's number of senders or
-/// receivers, under the lock that all channels share, and wakes every waiting thread.
-///
-/// While a failed test unwinds, the thread scheduler shuttle no longer runs the test's threads, so `change` runs
-/// without the lock.
+/// Runs `change`, which counts a dropped sender or receiver of a channel, and wakes every waiting thread. It holds the
+/// lock of all channels, except while a failed test unwinds: the thread scheduler shuttle then runs no threads.
 fn leave(change: impl FnOnce()) {
     if std::thread::panicking() {
         return change();
@@ -224,8 +218,8 @@ fn leave(change: impl FnOnce()) {
     WORLD.changed.notify_all();
 }
 
-/// The handle of a test thread that the thread scheduler shuttle runs. With it, a caller waits until the thread ends,
-/// and gets the thread's result.
+/// The handle of a test thread that the thread scheduler shuttle runs. It waits for the thread's end and returns its
+/// result.
 pub(crate) struct JoinHandle<T>(shuttle::thread::JoinHandle<T>);
 
 impl<T> JoinHandle<T> {
@@ -242,14 +236,14 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Does nothing. A normal build starts a pool of threads for CPU computations here; in tests under the thread scheduler
-/// shuttle, each thread computes by itself.
+/// Does nothing, because in tests under the thread scheduler shuttle each thread computes by itself. A normal build
+/// starts a pool of threads for CPU computations here.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true at once, as if the thread had ended within the time limit, because no time passes in tests under the
-/// thread scheduler shuttle. The caller then joins the thread.
+/// Returns true at once, because no time passes in tests under the thread scheduler shuttle. The caller then joins the
+/// thread.
 pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
     true
 }

@@ -21,17 +21,16 @@ use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
-    /// Runs one pass over a batch (a training step, an evaluation, ...) on all workers: each worker executes its list
-    /// of the plan's instructions once. Returns the outcomes of all stages: losses, gradient norms and counts of summed
-    /// micro-batches.
+    /// Runs one pass over a batch (a training step, an evaluation, ...) on all workers. Returns the outcomes of all
+    /// stages: losses, gradient norms and counts of summed micro-batches.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
         self.finished(replicas)
     }
 
-    /// Sends each data-parallel replica its micro-batches of the batch, and each worker the command to run a pass (a
-    /// training step, an evaluation, ...).
+    /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass (a training step,
+    /// an evaluation, ...).
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
         self.feed(&batch.inputs, Some(&batch.targets), asked)
     }
@@ -48,8 +47,8 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
         Ok(outputs?.into_iter().flatten().collect())
     }
 
-    /// Sends each data-parallel replica its micro-batches of the inputs (and of the targets, unless the pass is an
-    /// inference), and each worker the command to run the pass.
+    /// Sends each replica its micro-batches of the inputs and the targets, and each worker the command to run the pass.
+    /// An inference has no targets.
     fn feed(&self, inputs: &[In], targets: Option<&[Target]>, asked: Vec<Asked>) -> Result<(), Ended> {
         let mut next = 0;
         let replicas = self.batches.iter().zip(self.handles.chunks(self.handles.len() / self.batches.len()));
@@ -71,18 +70,17 @@ impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Sends the verdict on a step (step the optimizers, skip the step, ...) to all workers, waits until every stage
-    /// has acted on it, and returns the reports of all stages in the order of replicas and stages.
+    /// Sends the verdict on a step (step the optimizers, skip the step, ...) to all workers, and waits until every
+    /// stage has acted on it. Returns the stages' reports in the order of replicas and stages.
     pub(crate) fn conclude(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.tell(verdict)?;
         self.concluded_stages(verdict)
     }
 
-    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker after another: a worker gets
-    /// the verdict only after all stages of the previous worker have acted on it. So the memory that a stage's
-    /// optimizer step takes is measured alone, even if stages share a GPU. Returns the stages' reports as
-    /// [`conclude`](Self::conclude) does. `stages` has, for each worker of a replica, the number of the worker's
-    /// stages.
+    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker after another. The next worker
+    /// gets it only when all stages of the previous worker have acted on it. So the memory of each optimizer step is
+    /// measured alone, even if stages share a GPU. `stages` has the number of stages of each worker of a replica.
+    /// Returns the stages' reports in the order of replicas and stages.
     pub(crate) fn conclude_in_turn(&self, verdict: Verdict, stages: &[usize]) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::new();
         for (worker, stages) in self.handles.iter().zip(stages.iter().cycle()) {
@@ -100,9 +98,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). Stages may have
-    /// ended the step on an assumed verdict, before the actual verdict was known. The command is needed only if no step
-    /// follows, because workers otherwise receive the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). It is needed only
+    /// if no step follows. Otherwise the workers receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -110,8 +107,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Returns a copy of the state of every stage of the first replica for a checkpoint: parameters and optimizer
-    /// states.
+    /// Returns a copy of the parameters and the optimizer state of every stage of the first replica, for a checkpoint.
     pub(crate) fn copy_states(&mut self, during: During) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -120,7 +116,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.gather(&self.replies.saved, 1)
     }
 
-    /// Returns, for every stage of the first replica, the index of the stage and a copy of its module.
+    /// Returns the index and a copy of the module of every stage of the first replica.
     pub(crate) fn copy_modules(&mut self, during: During) -> Result<Vec<(usize, ErasedModule)>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -130,15 +126,15 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 
     /// Waits for the outcome of a pass (losses, gradient norms and counts of summed micro-batches) from all stages of
-    /// the first `replicas` replicas, and returns the outcomes in the order of replicas and stages.
+    /// the first `replicas` replicas. Returns the outcomes in the order of replicas and stages.
     pub(crate) fn finished(&self, replicas: usize) -> Result<Finished, Ended> {
         let mut outcomes = self.gather(&self.replies.finished, replicas)?;
         outcomes.sort_by_key(|outcome: &Outcome| (outcome.replica.index, outcome.stage));
         Ok(Finished(outcomes))
     }
 
-    /// Waits until every worker has sent its events (timed activities) of a training pass, and returns them in the
-    /// order of replicas and workers.
+    /// Waits until every worker has sent its events (timed activities) of a training pass. Returns them in the order of
+    /// replicas and workers.
     pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded = (0..self.handles.len())
             .map(|_| self.receive(&self.replies.recorded))
@@ -147,22 +143,21 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(recorded.into_iter().map(|recorded| recorded.events).collect())
     }
 
-    /// Waits for replies on the channel `messages`, one from every stage of the first `replicas` replicas, and returns
-    /// the replies in the order of arrival.
+    /// Waits for one reply from every stage of the first `replicas` replicas. Returns the replies in the order of
+    /// arrival.
     fn gather<R>(&self, messages: &Receiver<R>, replicas: usize) -> Result<Vec<R>, Ended> {
         (0..replicas * self.stages).map(|_| self.receive(messages)).collect()
     }
 
-    /// Waits until every stage has ended the training step as `verdict` says (stepped its optimizer, skipped the step,
-    /// ...), and returns the stages' reports in the order of replicas and stages. A report from a stage that acted on a
-    /// different, assumed verdict is discarded.
+    /// Waits until every stage has acted on `verdict` (stepped its optimizer, skipped the step, ...). Returns the
+    /// stages' reports in the order of replicas and stages. Discards reports of stages that acted on a wrongly assumed
+    /// verdict.
     pub(crate) fn concluded_stages(&self, verdict: Verdict) -> Result<Vec<Stepped>, Ended> {
         self.stepped(verdict, self.replicas() * self.stages).map(in_order)
     }
 
-    /// Waits until `stages` stages have acted on `verdict` (to step their optimizers, to skip the step, ...), and
-    /// returns their reports in the order of arrival. Discards the reports of stages that acted on another, assumed
-    /// verdict.
+    /// Waits until `stages` stages have acted on `verdict` (stepped their optimizers, skipped the step, ...). Returns
+    /// their reports in the order of arrival. Discards reports of stages that acted on a wrongly assumed verdict.
     fn stepped(&self, verdict: Verdict, stages: usize) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::with_capacity(stages);
         while stepped.len() < stages {
@@ -173,19 +168,19 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 }
 
-/// Sorts the reports that the stages sent at the end of a step, by replica and then by stage, and returns them.
+/// Sorts the stages' reports by replica and then by stage.
 fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
     stepped.sort_by_key(|stage| (stage.replica.index, stage.stage));
     stepped
 }
 
-/// The outcomes of all stages at the end of a pass (a training step, an evaluation, ...): losses, metrics, gradient
-/// norms, counts of summed micro-batches, and non-finite results.
+/// The outcomes of all stages at the end of a pass (a training step, an evaluation, ...), such as losses and gradient
+/// norms.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {
-    /// Returns the losses, metrics and gradient norm of a step, summed over all stages. Returns an error if a stage's
-    /// gradient sum does not contain every micro-batch of the step.
+    /// Returns the losses, metrics and gradient norm of a step, over all stages. Returns an error if a stage's gradient
+    /// sum lacks a micro-batch of the step.
     pub(crate) fn sums(self, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         let ledger =
             |Context { weights, .. }: &Context| Ledger { backwards: weights.each.len(), weight: weights.total.clone() };
@@ -194,18 +189,18 @@ impl Finished {
         Sums::of(&self.0, &expected, &weights).map_err(|error| Ended::ByCaller(error.into()))
     }
 
-    /// Returns, for every term of the loss, its sum over the targets of all micro-batches of a step or an evaluation.
+    /// Returns the sum of each loss term over the targets of all micro-batches.
     pub(crate) fn losses(&self) -> Vec<f64> {
         flush::losses(&self.0)
     }
 
-    /// Returns the sum of each metric over the targets of all micro-batches of a step or an evaluation.
+    /// Returns the sum of each metric over the targets of all micro-batches.
     pub(crate) fn metrics(&self) -> Vec<f64> {
         flush::metrics(&self.0)
     }
 
-    /// Returns the computations with a non-finite result that an inspection (a second run of a non-finite step) found,
-    /// in no particular order.
+    /// Returns the computations with a non-finite result that an inspection (a second run of a non-finite step) has
+    /// found, in no particular order.
     pub(crate) fn culprits(self) -> impl Iterator<Item = Culprit> {
         self.0.into_iter().flat_map(|outcome| outcome.culprits)
     }

@@ -9,17 +9,14 @@ use crate::failure::step_error::StepError;
 use crate::model::replica::Replica;
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Returns the device of every pipeline stage of every data-parallel replica, with the replica and the number of
-    /// the stage.
     fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
         Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {
             stages.iter().enumerate().map(move |(stage, device)| (replica, stage, device))
         })
     }
 
-    /// Returns an error that names the lost hosts (hosts that no longer answer) if there are any, and `error` itself
-    /// otherwise. A lost host first appears as the failure of any stage that reads a tensor from that host, so `error`
-    /// may name a stage on a host that works.
+    /// Returns an error that names the lost hosts (hosts that no longer answer), or `error` itself if there are none. A
+    /// stage fails if it reads a tensor from a lost host, so `error` may name a stage on a host that works.
     pub(super) fn name_lost_hosts(&self, error: StepError) -> StepError {
         match error {
             StepError::Stage(_) | StepError::Stalled(_) => match lost_hosts(self.all_devices()) {
@@ -30,9 +27,9 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Returns an error that names the broken network links between hosts if there are any, and `error` otherwise. If
-    /// no link is broken and `error` is the failure of a stage, the names of all other hosts of the pipeline are added
-    /// to it, because the logs on those hosts may say more.
+    /// Returns an error that names the broken network links between hosts, or `error` itself if there are none. If
+    /// `error` is the failure of a stage, the names of the pipeline's other hosts are added, because their logs may say
+    /// more.
     pub(super) fn name_lost_networks(&self, error: StepError) -> StepError {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;
@@ -50,8 +47,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Records the stages of the first replica that are on the lost `hosts`. The parameters and optimizer states of
-    /// these stages can no longer be read.
+    /// Records the stages of the first replica that are on lost `hosts`. Their parameters and optimizer states can no
+    /// longer be read.
     pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
         let stages = hosts.iter().flat_map(|host| &host.stages);
         self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();

@@ -45,25 +45,23 @@ use crate::worker::messages::{Command, Recorded, Stepped};
 
 /// The worker threads of all replicas, with the caller's ends of their channels.
 pub(crate) struct Workers<In, Out, Target> {
-    /// For each data-parallel replica, the caller's ends of the channels by which the replica receives its
-    /// micro-batches and returns the outputs of an inference.
+    /// The caller's ends of each replica's channels for batches and for the outputs of an inference.
     batches: Vec<BatchChannels<In, Out, Target>>,
-    /// The running workers of the pipeline, replica by replica; empty once the workers have ended.
+    /// The running workers, replica by replica; empty once they have ended.
     handles: Vec<WorkerHandle>,
     replies: Replies,
-    /// The stop signal that the caller and all workers share. The first error raised on it ends every wait of the
-    /// pipeline, and is the error that the step returns.
+    /// The stop signal that the caller and all workers share. Its first error ends every wait of the pipeline, and the
+    /// step returns this error.
     stop: Arc<Stop>,
     watch: Watch,
-    /// The device of each pipeline stage of each data-parallel replica, by replica and stage.
+    /// The device of each pipeline stage, by replica and stage.
     devices: Vec<Vec<Device>>,
-    /// The number of pipeline stages that each data-parallel replica has.
+    /// The number of pipeline stages of each replica.
     stages: usize,
-    /// The runners (stages with their trained modules and optimizers) of the first replica, once their workers have
-    /// ended; empty before.
+    /// The stages of the first replica with their modules and optimizers, once their workers have ended; empty before.
     ended: Vec<Box<dyn Runner>>,
-    /// The indices, from 0, of those stages of the first replica whose hosts are unreachable. The parameters and
-    /// optimizer states of these stages cannot be read.
+    /// The indices of the first replica's stages whose hosts are unreachable. The parameters and optimizer states of
+    /// these stages cannot be read.
     out_of_reach: Vec<usize>,
 }
 
@@ -76,18 +74,16 @@ struct Replies {
     copied: Receiver<(usize, ErasedModule)>,
 }
 
-/// A running worker: its thread, its progress, and the caller's ends of its channels.
 struct WorkerHandle {
     replica: Replica,
     commands: Sender<Command>,
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events (timed activities) for which the worker's event list has room. It is the number of events
-    /// in a step or in a rehearsal (a step that only measures memory), whichever is larger.
+    /// The number of events (timed activities) for which the worker's event list has room. It is enough for a step and
+    /// for a rehearsal (a step that only measures memory).
     events: usize,
-    /// The size, in bytes of host memory, of one thread's buffer for operands of matrix products on the CPU; 0 if not
-    /// measured. Each of the worker's threads that compute on the CPU has such a buffer.
+    /// The bytes of the buffer for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
     packing_buffer: u64,
 }
 
@@ -95,7 +91,7 @@ struct WorkerHandle {
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,
-    /// The caller's thread found an error, with which it stops the workers; the value is the error.
+    /// The caller's thread found an error and stops the workers; the value is the error.
     ByCaller(StepError),
 }
 
@@ -106,7 +102,6 @@ impl From<Stopped> for Ended {
 }
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Returns the number of data-parallel replicas of the pipeline.
     pub(crate) fn replicas(&self) -> usize {
         self.batches.len()
     }
@@ -116,14 +111,14 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.len()
     }
 
-    /// Returns the size, in bytes of host memory, of one thread's buffer for operands of matrix products on the CPU:
-    /// the largest such size of all workers; 0 if not measured.
+    /// Returns the bytes of the buffer for matrix products that each CPU thread of a worker keeps, as the maximum over
+    /// the workers; 0 if not measured.
     pub(crate) fn packing_buffer(&self) -> u64 {
         self.handles.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0)
     }
 
-    /// Records that all stages have made or skipped the first `steps` training steps, so that none of these steps can
-    /// be rolled back from now on.
+    /// Records that all stages have made or skipped the first `steps` training steps. These steps can no longer be
+    /// rolled back.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Ended> {
         Ok(self.stop.commit(steps)?)
     }

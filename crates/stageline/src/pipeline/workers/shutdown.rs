@@ -12,15 +12,14 @@ use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
-/// The shortest time limit for the worker threads to end after an error: 5 seconds. The limit is exactly this time if a
-/// host or a network link between hosts is lost. After other errors the limit grows with the longest action of the
-/// training, and without a watchdog there is no limit. A thread that exceeds the limit is abandoned, because an action
-/// that never returns cannot be ended from outside.
+/// The shortest time limit for the worker threads to end after an error. The limit is exactly this time if a host or a
+/// network link between hosts is lost. After other errors it grows with the longest action of the training, and without
+/// a watchdog there is no limit. A thread that exceeds the limit is abandoned.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Stops and joins every worker, and returns the one error that caused the stop. If a stage cannot roll back a step
-    /// that other stages have not made, the error also says how many training steps the last checkpoint contains.
+    /// Stops and joins every worker, and returns the error that caused the stop. If a stage cannot roll back a step
+    /// that other stages have not made, the error also names the step of the last checkpoint.
     pub(crate) fn end(&mut self, ended: Ended, last_checkpoint: Option<usize>) -> StepError {
         if let Ended::ByCaller(error) = ended {
             self.stop.raise(error);
@@ -52,8 +51,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Joins every running worker thread, and keeps the stages of the first replica with their trained modules. Waits
-    /// at most for `patience`, if given; a thread that does not end in that time is abandoned, and its stages are lost.
+    /// Joins every running worker thread, and keeps the stages of the first replica with their trained modules. A
+    /// thread that does not end within `patience` is abandoned, and its stages are lost.
     pub(crate) fn join(&mut self, patience: Option<Duration>) {
         // Dropping the caller's ends of the channels ends idle workers.
         let workers: Vec<_> =
@@ -74,13 +73,13 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Removes and returns the stages of the first replica with their trained modules (as runners, which drive one
-    /// stage each), after the workers have ended.
+    /// Removes and returns the stages of the first replica with their trained modules, after the workers have ended.
     pub(crate) fn take_stages(&mut self) -> Vec<Box<dyn Runner>> {
         std::mem::take(&mut self.ended)
     }
 
-    /// Returns the state of every stage of the first replica for a checkpoint, after the workers have ended.
+    /// Returns the parameters and the optimizer state of every stage of the first replica, after the workers have
+    /// ended.
     ///
     /// # Errors
     /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if the state cannot be read from a

@@ -16,28 +16,26 @@ use crate::threads::{Receiver, Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
 use crate::worker::{Started, Worker, events_of, place_of};
 
-/// The caller's ends of a replica's channels for batches: the inputs go to its first stage and the targets to its last
-/// stage, and the outputs of an inference come from its last stage.
+/// The caller's ends of a replica's channels for batches. Inputs go to the first stage and targets to the last stage.
+/// The outputs of an inference come from the last stage.
 pub(crate) struct BatchChannels<In, Out, Target> {
     pub(crate) inputs: Sender<Vec<In>>,
     pub(crate) targets: Sender<Vec<Target>>,
     pub(crate) outputs: Receiver<Vec<Out>>,
 }
 
-/// An assembled data-parallel replica whose workers have not started, with the devices and parameter sizes of its
-/// stages.
+/// A data-parallel replica that is assembled and whose workers have not started yet.
 pub(crate) struct Prepared<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
-    /// For each stage, the index of the communication stream (a GPU's queue of transfers) of the stage's device; `None`
-    /// for a device whose transfers need no order.
+    /// For each stage, the index of the queue of GPU transfers (communication stream) on its device; `None` for a
+    /// device whose transfers need no order.
     pub(crate) streams: Vec<Option<usize>>,
-    /// The device of each stage of this data-parallel replica, with the sizes in bytes of its parameters and gradients.
+    /// The device and the parameter sizes of each stage of this replica.
     pub(crate) stages: Vec<(Device, Parameters)>,
 }
 
-/// The stages of one data-parallel replica, the stages' devices, and the channels through which the replica exchanges
-/// batches with the caller.
+/// The stages and devices of one data-parallel replica, with its channels to the caller.
 pub(crate) struct Replicated<In, Out, Target> {
     pub(crate) channels: BatchChannels<In, Out, Target>,
     pub(crate) runners: Stages,
@@ -91,8 +89,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(workers)
     }
 
-    /// Starts the workers of one data-parallel replica, and distributes the replica's stages among the workers as the
-    /// plan says.
+    /// Starts the workers of one replica, and distributes the replica's stages among them as the plan says.
     fn start_replica(
         &mut self,
         replica: Replicated<In, Out, Target>,

@@ -10,31 +10,28 @@ use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Records the kind and the start time of the pass (a step, an evaluation, ...) that begins now, for the watchdog
-    /// and for error messages.
+    /// Records the kind and the start time of a pass (a step, an evaluation, ...) that begins now, for the watchdog and
+    /// for error messages.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);
     }
 
-    /// Returns the kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
     pub(crate) fn during(&self) -> During {
         self.watch.during
     }
 
-    /// Returns the time at which the workers' current pass (a step, an evaluation, ...) began.
     pub(crate) fn began(&self) -> Instant {
         self.watch.began
     }
 
-    /// Records the duration of an action, such as a forward, if the action is the longest so far. The watchdog reports
-    /// a stall only if there is no progress for several times the longest duration.
+    /// Records the duration of an action, such as a forward, if it is the longest so far. The watchdog reports a stall
+    /// only if nothing progresses for several times the longest duration.
     pub(crate) fn note_action(&mut self, took: Duration) {
         self.watch.longest = self.watch.longest.max(took);
     }
 
-    /// Waits for a message from the workers and returns it. Meanwhile checks in intervals whether the workers have
-    /// stalled, and returns an error if they have.
+    /// Waits for a message from the workers and returns it. Returns an error if the workers stall meanwhile.
     pub(super) fn receive<R>(&self, messages: &Receiver<R>) -> Result<R, Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.receive(messages)?) };
         loop {
@@ -45,8 +42,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Sends a message to a worker, and waits if the worker's channel is full. Meanwhile checks in intervals whether
-    /// the workers have stalled, and returns an error if they have.
+    /// Sends a message to a worker, after a wait if the worker's channel is full. Returns an error if the workers stall
+    /// meanwhile.
     pub(super) fn send<R>(&self, channel: &Sender<R>, mut message: R) -> Result<(), Ended> {
         let Some(watchdog) = self.watch.watchdog else { return Ok(self.stop.send(channel, message)?) };
         while let Some(back) = self.stop.send_within(channel, message, watchdog.interval())? {
@@ -56,8 +53,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Logs a warning if no worker makes progress (a stall). Returns an error if the stall lasts longer than the
-    /// watchdog allows, or if a host is lost.
+    /// Logs a warning of a stall if no worker makes progress for too long. Returns an error if the stall lasts longer
+    /// than the watchdog allows, or if a host is lost.
     fn check_progress(&self, watchdog: Watchdog) -> Result<(), Ended> {
         let Watch { longest, warned, asked, during, began, .. } = &self.watch;
         let limit = watchdog.limit(*longest);

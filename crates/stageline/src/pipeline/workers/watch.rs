@@ -6,22 +6,20 @@ use std::time::{Duration, Instant};
 use crate::failure::activity::During;
 use crate::failure::watchdog::Watchdog;
 
-/// The state by which the watchdog detects a stall of the workers: its time limits, the running pass, and the longest
+/// The state of the watchdog, which detects a stall of the workers: its time limits, the running pass and the longest
 /// action so far.
 pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
     /// The longest duration of one action (such as a forward or a backward) in any training step so far.
     pub(super) longest: Duration,
-    /// Whether the watchdog has logged a warning of stalled workers since the current pass (a step, an evaluation, ...)
-    /// began.
+    /// Whether the watchdog has already warned of a stall in the current pass (a step, an evaluation, ...).
     pub(super) warned: Cell<bool>,
-    /// The length of the stall (no worker makes progress) at the watchdog's last check, in whole multiples of the
-    /// shortest time before a stall warning. When the multiple rises to a power of two (1, 2, 4, ...), the watchdog
-    /// checks whether the hosts still answer.
+    /// The length of the stall at the watchdog's last check, in multiples of the shortest time before a stall warning.
+    /// When the multiple reaches a power of two (1, 2, 4, ...), the watchdog checks whether the hosts still answer.
     pub(super) asked: Cell<u32>,
-    /// The kind and number of the pass (step, evaluation, ...) that the workers run now, for errors and logs.
+    /// The kind and number of the pass (step, evaluation, ...) that the workers run now.
     pub(super) during: During,
-    /// The time at which the workers' current pass (a step, an evaluation, ...) began.
+    /// The time at which the current pass (a step, an evaluation, ...) began.
     pub(super) began: Instant,
 }
 
