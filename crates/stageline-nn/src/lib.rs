@@ -73,9 +73,8 @@ mod tests {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()
     }
 
-    /// Runs the forward and backward of a linear layer in a test, and returns the bits of its output and of the
-    /// gradients of its input, weight and bias. `halves` says whether the backward is split into input and weight
-    /// gradients.
+    /// Runs a linear layer forward and backward in a test. Returns the bits of its output and of the gradients of its
+    /// input, weight and bias. `halves` says whether the backward is split into input and weight gradients.
     fn linear<const D: usize>(
         run: impl Fn(Tensor<D>) -> Tensor<D>,
         (weight, bias): (&Param<Tensor<2>>, Option<&Param<Tensor<1>>>),
@@ -151,8 +150,6 @@ mod tests {
         assert_eq!(deferred.into_iter().map(|deferred| deferred.ids).collect::<Vec<_>>(), [vec![gamma]]);
     }
 
-    /// Tests a linear layer's output and gradients in f32 against plain loops in f64 that follow the layer's
-    /// definition.
     #[test]
     fn linear_is_close_to_its_definition_in_f64() {
         const ROWS: usize = 37;
@@ -199,7 +196,6 @@ mod tests {
         near(bias_gradient.into_data().iter::<f64>().collect(), &to_bias, "gradient of the bias");
     }
 
-    /// Tests that a linear layer with 0 inputs returns its bias for every row.
     #[test]
     fn linear_without_inputs_returns_its_bias() {
         let device = Device::flex();

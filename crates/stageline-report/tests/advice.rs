@@ -12,7 +12,7 @@ use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule};
 
 use synthetic::log;
 
-/// Returns the log of a run with micro-batches of 100 tokens whose gradient has the noise scale `scale`, in tokens.
+/// Returns the log of a run with measured gradient noise at every step. The noise scale is `scale`, in tokens.
 fn noisy(mut log: RunLog, scale: f64) -> RunLog {
     let total = SignalAndNoise { squared_norm: 1.0, variance: scale };
     let micro_batches = log.plan.micro_batches() as f64;
@@ -27,9 +27,9 @@ fn noise(log: &RunLog) -> NoiseScales {
     log.noise_scales().unwrap()
 }
 
-/// Returns the input of a recommendation after a run, which asks for the settings that let a training reach the loss of
-/// the run soonest. The plan whose settings vary is 1F1B with the run's numbers of workers and micro-batches. The
-/// recommended training may have at most `most_workers` workers.
+/// Returns a question about a logged run: which settings let a training reach its loss soonest. The compared plan is
+/// 1F1B with the run's numbers of workers and micro-batches. The recommended training may have at most `most_workers`
+/// workers.
 fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
     let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
     let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
@@ -45,8 +45,7 @@ fn change(advice: &Advice) -> Change {
 }
 
 /// Tests the predicted times and the recommended number of micro-batches (M) against the closed form of 1F1B with two
-/// equal stages. On each stage the forward and backward of a micro-batch take 12 s, and the flush takes 2 s. So a step
-/// takes 12 (M + 1) + 2 s.
+/// equal stages. On each stage a micro-batch takes 12 s and the flush takes 2 s, so a step takes 12 (M + 1) + 2 s.
 ///
 /// A micro-batch has 100 tokens, and the gradient has a noise scale of 100,000 tokens. So a training needs 1 + 1000 / M
 /// times as many steps as one with infinitely large batches (arXiv:1812.06162).
@@ -78,8 +77,6 @@ fn the_m_with_the_least_time_is_recommended_with_its_figures() {
     assert_eq!(advice.recommendation.unwrap().to_string(), expected);
 }
 
-/// Tests a run whose trainings with M = 8 to 128 micro-batches take at most 10% longer than the fastest, with M = 32.
-/// If the M of the run is one of these, it is recommended again; if it is larger, 128 is recommended.
 #[test]
 fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_them() {
     let seconds = |m: f64| ((m + 1.0) * 12.0 + 2.0) * (1.0 + 1e3 / m);
@@ -110,8 +107,6 @@ fn the_m_of_the_run_stays_among_equals_and_a_larger_one_falls_to_the_largest_of_
     assert!(text(256).starts_with(&expected), "{}", text(256));
 }
 
-/// Tests that a training under Adam counts as equally long if it takes at most 20% longer than the shortest one, not
-/// 10% as under other optimizers: under Adam, the noise scale is a lower bound.
 #[test]
 fn larger_batches_count_as_equal_under_adam() {
     let mut log = noisy(log(&[1.0; 8], 2, 256, 0.0), 1e5);
@@ -157,8 +152,6 @@ fn another_schedule_is_recommended_if_its_training_is_a_tenth_shorter() {
     assert!(text.contains(" than 1f1b with M = 1, "), "{text}");
 }
 
-/// Tests that more workers are recommended only for trainings that use them efficiently, which are those with many
-/// micro-batches.
 #[test]
 fn more_workers_are_recommended_while_they_are_used_well() {
     let run = log(&[1.0; 8], 2, 4, 0.0);
@@ -185,9 +178,6 @@ fn more_workers_are_recommended_while_they_are_used_well() {
     assert!(!matches!(change(&advice), Change::Workers(_)));
 }
 
-/// Tests the numbers of workers that are compared for a run of two workers on 8 CPU cores. Each compared worker must
-/// get as many cores as a worker of the run: with 4 cores each, only fewer workers are compared; with 2, up to 4
-/// workers. On GPUs, which workers do not share, all numbers are compared.
 #[test]
 fn more_workers_than_the_host_has_cores_for_are_not_compared() {
     let compared = |device: &str, cores_per_stage: Option<usize>| -> (Vec<usize>, Vec<usize>) {
@@ -226,8 +216,6 @@ fn fewer_workers_are_recommended_if_links_make_the_pipeline_slower() {
     assert!(advice.alternatives.left_out.iter().any(unlinked), "{:?}", advice.alternatives.left_out);
 }
 
-/// Tests the recommendation of larger micro-batches, whose costs are computed from the logs of two runs: a + b x size,
-/// so a token of a larger micro-batch takes less time.
 #[test]
 fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     let of_size = |tokens: f64| {
@@ -256,10 +244,8 @@ fn larger_micro_batches_are_recommended_if_two_sizes_are_measured() {
     );
 }
 
-/// Tests that a recommended training fits into the memory. With room for 4 live micro-batches on each worker, GPipe
-/// fits only up to M = 4, because it keeps all M micro-batches of a step live. A larger M is then recommended under
-/// 1F1B, which keeps at most as many micro-batches live as there are stages. Without room for even one micro-batch,
-/// nothing is recommended.
+/// Tests recommendations under a memory limit with room for 4 live micro-batches on each worker. GPipe then fits only
+/// up to M = 4, because it keeps all M micro-batches of a step live. 1F1B keeps at most as many as there are stages.
 #[test]
 fn a_training_that_needs_too_much_memory_is_not_recommended() {
     let log = noisy(log(&[1.0; 8], 2, 4, 0.0), 1e5);
@@ -298,8 +284,6 @@ fn without_noise_trainings_have_a_throughput_and_no_steps() {
     }
 }
 
-/// Tests the recommendation for a run with a plan that no schedule generates. No plans for other numbers of workers or
-/// micro-batches can be made from it, so it is compared only with the plans of schedules.
 #[test]
 fn a_plan_without_a_generator_is_compared_with_schedules() {
     let log = noisy(log(&[1.0; 8], 2, 3, 0.0), 1e5);
@@ -316,8 +300,6 @@ fn a_plan_without_a_generator_is_compared_with_schedules() {
     assert!(!advice.alternatives.left_out.iter().any(|(change, _)| workers(change)));
 }
 
-/// Tests a model that is cut by hand into four stages, on four workers or in two chunks on each of two workers: no
-/// other numbers of workers and chunks are compared, because a training of the model would refuse them.
 #[test]
 fn a_model_that_is_cut_by_hand_keeps_its_stages() {
     let compared = |cut_by_hand: bool, workers: usize, chunked: bool| {

@@ -7,7 +7,7 @@ use crate::forward::fallback::Fallback;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::interface::obstacle;
 
-/// The names of the operations of layers as messages show them, such as `causal attention`.
+/// The names of layers' operations, such as `causal attention`, as messages show them.
 pub mod name {
     pub const CAUSAL_ATTENTION: &str = "causal attention";
     pub const CROSS_ENTROPY: &str = "cross-entropy";
@@ -18,9 +18,11 @@ pub mod name {
     pub const SWIGLU: &str = "SwiGLU";
 }
 
-/// A description of an operation of a layer, such as causal attention, for which this crate has kernels. Layers list
-/// their operations. [`fallback`](Self::fallback) then says, without a forward, whether the operation falls back on a
-/// device from these kernels to burn's own operations, or from FlashAttention to an attention that stores its scores.
+/// An operation of a layer, such as causal attention, that this crate's kernels can compute. A layer lists its
+/// operations.
+///
+/// [`fallback`](Self::fallback) then tells, without a forward, whether a device falls back from these kernels: to
+/// burn's own operations, or to an attention that stores its scores.
 ///
 /// ```
 /// use burn::tensor::{DType, Device};
@@ -35,7 +37,7 @@ pub struct Operation {
     name: &'static str,
     /// The number of elements of an attention head; `None` for operations other than attention.
     head_size: Option<usize>,
-    /// The path of the layer in its stage, such as `1.3`; empty for a layer that is not in a sequence.
+    /// The path of the operation's layer in its stage, such as `1.3`; empty for a layer that is not in a sequence.
     layer: String,
 }
 
@@ -44,57 +46,58 @@ impl Operation {
         Self { name, head_size: None, layer: String::new() }
     }
 
-    /// Returns the operation GELU, which a layer declares if it calls [`gelu`](crate::gelu()) or
+    /// Returns the description of GELU, for the list of operations of a layer that calls [`gelu`](crate::gelu()) or
     /// [`gelu_tanh`](crate::gelu_tanh).
     pub fn gelu() -> Self {
         Self::named(name::GELU)
     }
 
-    /// Returns the operation SwiGLU, which a layer declares if it calls [`swiglu`](crate::swiglu()).
+    /// Returns the description of SwiGLU, for the list of operations of a layer that calls [`swiglu`](crate::swiglu()).
     pub fn swiglu() -> Self {
         Self::named(name::SWIGLU)
     }
 
-    /// Returns the operation of layer normalisation, which a layer declares if it contains a
+    /// Returns the description of layer normalisation, for the list of operations of a layer that contains a
     /// [`LayerNorm`](crate::LayerNorm).
     pub fn layer_norm() -> Self {
         Self::named(name::LAYER_NORM)
     }
 
-    /// Returns the operation of RMS normalisation, which a layer declares if it contains an
+    /// Returns the description of RMS normalisation, for the list of operations of a layer that contains an
     /// [`RmsNorm`](crate::RmsNorm).
     pub fn rms_norm() -> Self {
         Self::named(name::RMS_NORM)
     }
 
-    /// Returns the operation of a rotary position embedding, which a layer declares if it calls
+    /// Returns the description of a rotary position embedding, for the list of operations of a layer that calls
     /// [`rotated`](crate::rotated).
     pub fn rotary_embedding() -> Self {
         Self::named(name::ROTARY)
     }
 
-    /// Returns the operation of causal attention with heads of `head_size` elements, which a layer declares if it calls
-    /// [`causal_attention`](crate::causal_attention()).
+    /// Returns the description of causal attention with heads of `head_size` elements, for the list of operations of a
+    /// layer that calls [`causal_attention`](crate::causal_attention()).
     pub fn causal_attention(head_size: usize) -> Self {
         Self { head_size: Some(head_size), ..Self::named(name::CAUSAL_ATTENTION) }
     }
 
-    /// Returns the operation of the cross-entropy loss, which a layer declares if it calls
+    /// Returns the description of the cross-entropy loss, for the list of operations of a layer that calls
     /// [`cross_entropy`](crate::cross_entropy()).
     pub fn cross_entropy() -> Self {
         Self::named(name::CROSS_ENTROPY)
     }
 
-    /// Puts `index`, the index (from 0) of the operation's layer in a sequence of layers, in front of the layer's path,
-    /// and returns the operation. A sequence calls this function for the operations of each of its layers.
+    /// Puts `index` in front of the path of the operation's layer, and returns the operation. `index` is the layer's
+    /// index, from 0, in a sequence of layers. A sequence calls this function for the operations of each of its layers.
     #[must_use]
     pub fn in_layer(self, index: usize) -> Self {
         let layer = if self.layer.is_empty() { index.to_string() } else { format!("{index}.{}", self.layer) };
         Self { layer, ..self }
     }
 
-    /// Returns the operation with the reason why the kernels of a device do not compute it for elements of the type
-    /// `dtype`; `None` if they do, or if this crate was built without the device's backend.
+    /// Returns the reason why the kernels of a device do not compute this operation for elements of the type `dtype`,
+    /// together with the operation. Returns `None` if they compute it, or if this crate was built without the device's
+    /// backend.
     ///
     /// The tensors of a forward can give further reasons, such as tensors of several types.
     pub fn fallback(&self, device: &Device, dtype: DType) -> Option<Fallback> {
@@ -137,8 +140,6 @@ mod tests {
         ]
     }
 
-    /// Tests that a layer's declared operations give the same fallbacks (operations that burn computes instead of this
-    /// crate's kernels, with the reasons) as a forward records. The tensors are in f64, which no kernel takes.
     #[test]
     fn declared_operations_fall_back_as_in_a_forward() {
         let device = Device::flex();

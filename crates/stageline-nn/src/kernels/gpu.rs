@@ -21,77 +21,71 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 type Float = FloatTensor<Cube>;
 
-/// Returns a primitive tensor of the GPU backend as a burn tensor of the shape `shape`.
 fn shaped<const D: usize>(tensor: &Float, shape: [usize; D]) -> Tensor<D> {
     Cube::of_plain(Cube::float_reshape(tensor.clone(), Shape::new(shape)))
 }
 
-/// Returns a primitive tensor of the GPU backend as a burn tensor of rank 1 with all its elements.
 fn flat(tensor: &Float) -> Tensor<1> {
     shaped(tensor, [tensor.shape().num_elements()])
 }
 
-/// Returns a primitive tensor `[..., width]` of the GPU backend as a burn tensor `[rows, width]`.
+/// Converts a primitive tensor `[..., width]` of the GPU backend to a burn tensor `[rows, width]`.
 fn rows(tensor: &Float) -> Tensor<2> {
     let shape = tensor.shape();
     let width = shape[shape.num_dims() - 1];
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
-/// Returns the GPU backend's primitive tensor inside a burn tensor, which must have been computed from tensors of this
-/// backend.
+/// Converts a burn tensor of the GPU backend to a primitive tensor. Panics if the tensor is of another backend.
 pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
-/// Returns the GPU backend's primitive tensor inside a burn tensor, reshaped to the shape of the tensor `other`.
+/// Converts a burn tensor of the GPU backend to a primitive tensor with the shape of the tensor `other`.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cube::float_reshape(primitive(tensor), other.shape())
 }
 
-/// Returns a primitive tensor of the GPU backend as a burn tensor of rank `D`, without reshaping it.
+/// Converts a primitive tensor of the GPU backend to a burn tensor of rank `D` without a reshape.
 pub(super) fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cube::of_plain(tensor.clone())
 }
 
-/// Returns the moments (mean and 1 / standard deviation) of a normalisation's input rows, converted from primitives of
-/// the GPU backend to burn tensors.
 fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<2>> {
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
-/// The values that the forward of causal attention on a GPU keeps for its backward; they depend on the kernels that the
+/// The values that the forward of causal attention on a GPU keeps for its backward. They depend on the kernels that the
 /// GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The values that the FlashAttention kernels keep for the backward of attention: attention's input and output, the
-    /// positions at which documents begin, and the logarithm of each query's sum of exponentiated scores. These kernels
-    /// store no attention scores; the backward recomputes the scores from the kept values.
+    /// The values that FlashAttention keeps for the backward of attention. It stores no attention scores: the backward
+    /// recomputes them from these values.
     Logarithms {
         /// The input of causal attention: the queries, keys and values of all heads, side by side.
         input: Float,
-        /// The position of the first key in each query's document, which the backward of causal attention needs.
+        /// For each query of causal attention, the position at which its document begins.
         starts: IntTensor<Cube>,
         /// The output of the forward of causal attention.
         output: Float,
-        /// The logarithm of the sum of the exponentiated scores of each query of causal attention.
+        /// The logarithm of each query's sum of exponentiated attention scores.
         logarithms: Float,
     },
-    /// The values that are kept for the backward of attention if its heads are too large for the FlashAttention
-    /// kernels: the attention weights, and the queries, keys and values from which the weights were computed.
+    /// The values that attention keeps for its backward if its heads are too large for FlashAttention, such as the
+    /// attention weights.
     Weights(Attended<Float>),
 }
 
-/// Returns the position of the first key in each query's document, for samples that consist of one document each: all
-/// zeros, `[batch, length]`.
+/// Returns, for each query, the position at which its document begins if every sample is one document: zeros, `[batch,
+/// length]`.
 pub(super) fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
     Cube::int_zeros(Shape::new([batch, length]), device, IntDType::I32)
 }
 
 impl Products for Cube {
     /// Returns the output of a linear layer, computed by burn's matrix product. The bias is reshaped before the
-    /// product, because burn fuses the addition of the bias into the product's kernel only if no other operation is
-    /// between them.
+    /// product. burn fuses the addition of the bias into the product's kernel only if no other operation is between
+    /// them.
     fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
         let bias = bias.map(|bias| {
             let columns = bias.shape().num_elements();
@@ -111,8 +105,8 @@ impl Products for Cube {
         }
     }
 
-    /// Returns the gradient of an embedding's table. If the gradient is in half precision and the table has at most
-    /// 4096 rows, one matrix product with one-hot rows computes it; otherwise burn's own backward of an embedding does.
+    /// Returns the gradient of an embedding's table. In half precision, and for at most 4096 table rows, it is one
+    /// matrix product with one-hot rows. Otherwise burn's own backward of an embedding computes it.
     ///
     /// The zeros and ones of the one-hot rows are exact in half precision. In f32 no product is used, because a GPU may
     /// compute f32 products in a type of fewer bits.
@@ -166,8 +160,8 @@ impl Kernels for Cube {
         (like(output, input), moments)
     }
 
-    /// Returns the gradient of a normalisation's input. The argument with the kind of normalisation is ignored, because
-    /// the moments of the rows show the kind: they have a mean for layer normalisation only.
+    /// Returns the gradient of a normalisation's input. The argument with the kind of normalisation is ignored: the
+    /// moments have a mean only for layer normalisation.
     fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
         let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)
@@ -208,8 +202,8 @@ impl Kernels for Cube {
         }
     }
 
-    /// Returns the cross-entropy of logits summed over the rows, and the log-likelihood of every class for each row,
-    /// `[rows, classes]`.
+    /// Returns the cross-entropy of logits, summed over the rows, and the log-likelihoods of all classes, `[rows,
+    /// classes]`.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cube>) -> [Float; 2] {
         let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cube>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]

@@ -14,11 +14,10 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
-/// A backend with kernels, each of which computes an operation of a layer, such as attention, in one call where burn
-/// would run several operations. All tensors are primitives outside autodiff.
+/// A backend with kernels for the operations of layers, such as attention. A kernel computes an operation in one call,
+/// for which burn would run several operations. All tensors are primitives outside autodiff.
 pub trait Kernels: Products {
-    /// The moments (mean and 1 / standard deviation) of each input row of a normalisation, which the backward of the
-    /// normalisation needs.
+    /// The mean and 1 / standard deviation of each input row of a normalisation, which the backward needs.
     type Moments: Clone + Debug + Send + 'static;
     /// The values that the forward of causal attention keeps for its backward.
     type Attended: Clone + Debug + Send + 'static;
@@ -27,11 +26,11 @@ pub trait Kernels: Products {
     fn obstacle(device: &Device<Self>, dtype: DType) -> Option<Reason>;
 
     /// Returns the largest head size, in elements, for which a device computes causal attention without storing the
-    /// attention scores; `None` if the device's kernels treat heads of all sizes alike.
+    /// scores. Returns `None` if the device's kernels treat all head sizes alike.
     fn largest_head(device: &Device<Self>) -> Option<usize>;
 
-    /// Returns the activation function GELU of every element of the tensor `input`: exact, or approximated by a
-    /// hyperbolic tangent, as `form` says.
+    /// Returns the activation function GELU of every element of `input`. `form` selects the exact function or its
+    /// approximation by a hyperbolic tangent.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.
@@ -47,13 +46,13 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Returns an input `[batch, length, heads x size]`, such as queries, with every head rotated by angles that depend
-    /// on the position. The cosines and sines of the angles, in f32, are `[length, size / 2]`.
+    /// Rotates every head of an input `[batch, length, heads x size]`, such as queries, by angles that depend on the
+    /// position. The cosines and sines of the angles, in f32, are `[length, size / 2]`.
     fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Computes the normalisation of an input `[..., width]` with a scale `gamma` and, unless `None`, a shift `beta`,
-    /// each `[width]`, and returns the output and the moments (mean and 1 / standard deviation) of the input's rows.
-    /// `norm` is the normalisation and its epsilon.
+    /// Normalises an input `[..., width]` with a scale `gamma` and an optional shift `beta`, each `[width]`. Returns
+    /// the output, and the mean and 1 / standard deviation of each input row. `norm` is the kind of normalisation and
+    /// its epsilon.
     fn normalised(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -61,8 +60,8 @@ pub trait Kernels: Products {
         norm: Normalisation,
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of a normalisation's input, given the moments (mean and 1 / standard deviation) of the
-    /// input's rows and the gradient of the output.
+    /// Returns the gradient of a normalisation's input, given the gradient of the output. The moments are the mean and
+    /// 1 / standard deviation of each input row.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -71,8 +70,8 @@ pub trait Kernels: Products {
         norm: Norm,
     ) -> FloatTensor<Self>;
 
-    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and 1 /
-    /// standard deviation) of the input's rows and the gradient of the output.
+    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the gradient of the output.
+    /// The moments are the mean and 1 / standard deviation of each input row.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,
@@ -80,25 +79,25 @@ pub trait Kernels: Products {
     ) -> [FloatTensor<Self>; 2];
 
     /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
-    /// output, `[batch, length, query heads x size]`, and the values that its backward needs. `starts`, `[batch,
-    /// length]`, are the positions of the first key in each query's document; `None` for samples of one document.
+    /// output, `[batch, length, query heads x size]`, and the values that the backward needs. `starts`, `[batch,
+    /// length]`, has for each query the position at which its document begins; `None` for samples of one document.
     fn causal_attention(
         input: &FloatTensor<Self>,
         heads: AttentionHeads,
         starts: Option<&IntTensor<Self>>,
     ) -> (FloatTensor<Self>, Self::Attended);
 
-    /// Returns the gradient of causal attention's input, given the values that the forward kept for the backward
-    /// (`attended`) and the gradient of the output.
+    /// Returns the gradient of causal attention's input, given the gradient of the output and the values `attended`
+    /// that the forward kept.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: AttentionHeads,
         gradient: &FloatTensor<Self>,
     ) -> FloatTensor<Self>;
 
-    /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`, and returns its sum over
-    /// the rows, `[1]`, and a tensor that the backward needs. Masked targets
-    /// ([`MASKED`](crate::kernels::masked_targets::MASKED)) add nothing.
+    /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`. Returns its sum over the
+    /// rows, `[1]`, and a tensor that the backward needs. Targets that are
+    /// [`MASKED`](crate::kernels::masked_targets::MASKED) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
     /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward kept for the backward and
@@ -115,9 +114,9 @@ pub trait Kernels: Products {
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Returns the reason why the kernels of a device cannot compute an operation on elements of the type `dtype`, or
-/// cannot compute attention with heads of `head_size` elements without storing its scores. Returns `None` if there is
-/// no such reason, or if this crate was built without the device's backend.
+/// Returns the reason why the kernels of a device cannot compute an operation on elements of the type `dtype`. If
+/// `head_size` is given, a head too large for attention without stored scores is a reason too. Returns `None` if there
+/// is no reason, or if this crate was built without the device's backend.
 pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
     fn on_backend<B: Kernels>(device: &Device<B>, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
         let large_head = || {
@@ -137,8 +136,8 @@ pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: O
     }
 }
 
-/// Whether the kernels of a device compute an operation on tensors with elements of the types `types`. If they do not,
-/// the running forward records the reason.
+/// Whether the kernels of a device compute an operation on tensors of the element types `types`. If they do not, the
+/// running forward records the reason.
 pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, types: &[DType]) -> bool {
     let differ = types.iter().any(|dtype| *dtype != types[0]);
     let obstacle = if differ { Some(Reason::Types(types.to_vec())) } else { B::obstacle(device, types[0]) };
@@ -147,9 +146,11 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
     false
 }
 
-/// Returns the primitive tensor of the backend `B` inside an autodiff tensor; `None` if the tensor is of another
-/// backend or without autodiff, or if burn's own gradient checkpointing is on. In the last case the running forward
-/// records the reason why no kernel of this crate computes `operation`.
+/// Returns the primitive tensor of the backend `B` inside an autodiff tensor. Returns `None` if the tensor is of
+/// another backend or without autodiff.
+///
+/// Also returns `None` if burn's own gradient checkpointing is on. The running forward then records this as the reason
+/// why no kernel of this crate computes `operation`.
 pub(crate) fn tracked<B: Engine, const D: usize>(
     operation: &'static str,
     tensor: &Tensor<D>,
@@ -161,10 +162,10 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Returns `tensor` unchanged, and checks that the inputs of `operation` are of one backend. `tensor` is a further
-/// input, which the caller has converted to a primitive tensor of the backend `B`; it is `None` if the further input is
-/// of another backend. If it is `None` although the main input `input` is of the backend `B`, no kernel of this crate
-/// can compute the operation, and the running forward records the mix of devices as the reason.
+/// Returns `tensor`, a further input of `operation`, which is `None` if it is of another backend than `B`.
+///
+/// If only the main input `input` is of the backend `B`, no kernel of this crate can compute the operation. The running
+/// forward then records that the inputs are on different devices.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -180,9 +181,11 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
     tensor
 }
 
-/// Returns the primitive tensor of the backend `B` inside `indices`, an integer input of `operation` such as the
-/// targets of the cross-entropy; `None` if `indices` is of another backend. In that case, if the main input `input` is
-/// of the backend `B`, the running forward records the mix of devices as the reason why no kernel computes `operation`.
+/// Returns the primitive tensor of the backend `B` inside `indices`, an integer input of `operation`; `None` if
+/// `indices` is of another backend.
+///
+/// If only the main input `input` is of the backend `B`, no kernel can compute the operation. The running forward then
+/// records that the inputs are on different devices.
 pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -196,13 +199,13 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// Runs an operation that has one input by a kernel of the backend `B` and returns its output. If the input is on an
-/// autodiff device, the operation is recorded in the autodiff graph with the backward `backward`. The closure `forward`
-/// calls the kernel, and returns the output and the state that the backward needs. `name` is the operation's name for
-/// messages.
+/// Runs an operation with one input by a kernel of the backend `B`, and returns the output. On an autodiff device the
+/// operation is recorded in the autodiff graph, with the backward `backward`. The closure `forward` calls the kernel,
+/// and returns the output and the state that the backward needs. `name` is the operation's name in messages.
 ///
-/// Returns `None` if the input is empty or of another backend, if the backend has no kernel for the input's type or
-/// device, or if burn's own gradient checkpointing is on. In the last two cases the running forward records the reason.
+/// Returns `None` if the input is empty or of another backend. Also returns `None`, and records the reason in the
+/// running forward, if the backend has no kernel for the input's type or device, or if burn's own gradient
+/// checkpointing is on.
 pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
     name: &'static str,
     backward: O,

@@ -3,8 +3,8 @@
 
 use burn::tensor::{Bool, Int, Tensor};
 
-/// The target of a row that [`cross_entropy`](fn@crate::cross_entropy) leaves out, as PyTorch does by default
-/// (`ignore_index`): the row adds nothing to the loss, and its logits have the gradient 0.
+/// The target that masks a row of logits in [`cross_entropy`](fn@crate::cross_entropy): the row adds nothing to the
+/// loss, and its logits have the gradient 0. It equals the default of PyTorch's `ignore_index`.
 pub const MASKED: i64 = -100;
 
 /// Returns the log-likelihood of each row's target, `[rows, 1]`, and 0 for masked targets. `likelihoods` has the

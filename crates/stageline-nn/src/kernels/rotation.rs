@@ -2,10 +2,11 @@
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Returns an input `[batch, length, heads x size]`, such as queries, in which each head is rotated by the angles of
-/// its position. The `cosines` and `sines` of these angles are each `[length, size / 2]`. Element `i` and element
-/// `i + size / 2` of a head are the coordinates of a point that is rotated. The rotation is computed in the type of
-/// `cosines`, and the output has the type of the input.
+/// Rotates each head of an input `[batch, length, heads x size]`, such as queries, by the angles of its position. The
+/// cosines and sines of these angles are each `[length, size / 2]`. Elements `i` and `i + size / 2` of a head are the
+/// coordinates of one rotated point.
+///
+/// The rotation is computed in the type of `cosines`, and the output has the type of the input.
 pub fn rotated(input: Tensor<3>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<3> {
     let ([batch, length, width], [_, half]) = (input.dims(), cosines.dims());
     let types = [input.dtype(), cosines.dtype()].map(FloatDType::from);

@@ -4,8 +4,9 @@ use burn::tensor::Tensor;
 
 use crate::params::widest_float;
 
-/// Returns the sum of squares of all elements of a tensor, with shape `[1]`, on the tensor's device: in f64, or in f32
-/// on a device without f64. Outside autodiff, the order of the additions does not depend on the number of cores.
+/// Returns the sum of squares of all elements of a tensor, with shape `[1]`, on the tensor's device. The sum is in f64,
+/// or in f32 on a device without f64. Outside autodiff, the order of the additions does not depend on the number of
+/// cores.
 pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(sum) = by_kernel(&tensor) {
@@ -15,7 +16,7 @@ pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     tensor.cast(wide).square().sum()
 }
 
-/// Returns the sum of squares of a tensor's elements as a kernel of the tensor's backend computes it. Returns `None` if
+/// Returns the sum of squares of a tensor's elements, computed by a kernel of the tensor's backend. Returns `None` if
 /// the tensor is empty or recorded by autodiff.
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 fn by_kernel<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {

@@ -14,7 +14,6 @@ pub enum Norm {
 /// A normalisation of rows: its kind, and the small number epsilon that keeps it from dividing by zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalisation {
-    /// The kind of the normalisation of rows: layer normalisation or RMS normalisation.
     pub kind: Norm,
     /// The number (epsilon) that a normalisation adds to the mean square of a row before it takes the square root.
     pub epsilon: f32,
@@ -25,16 +24,15 @@ pub struct Normalisation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GeluForm {
-    /// GELU with the exact cumulative distribution function of the standard normal distribution.
+    /// The exact form of GELU.
     Exact,
-    /// GELU with the cumulative distribution function of the standard normal distribution approximated by the
-    /// hyperbolic tangent of a cubic polynomial.
+    /// The form of GELU in which a hyperbolic tangent approximates the cumulative distribution function.
     Tanh,
 }
 
 impl GeluForm {
-    /// The factor 2 sqrt(2 / pi) in GELU's approximation by a hyperbolic tangent. The approximation is computed as
-    /// `x * sigmoid(2 u)` with `u = sqrt(2 / pi) * (x + CUBIC * x^3)`, because `1 + tanh(u) = 2 sigmoid(2 u)`.
+    /// The factor 2 sqrt(2 / pi) in GELU's approximation by a hyperbolic tangent. The approximation is `x * sigmoid(2
+    /// u)` with `u = sqrt(2 / pi) * (x + CUBIC * x^3)`, because `1 + tanh(u) = 2 sigmoid(2 u)`.
     pub(crate) const TWICE: f64 = 1.595_769_121_605_731;
     /// The coefficient of the cubic term `x^3` in GELU's approximation by a hyperbolic tangent.
     pub(crate) const CUBIC: f64 = 0.044_715;

@@ -23,31 +23,29 @@ const BATCH_NORM: &str = "Struct:BatchNorm";
 ///
 /// One difference from a pass over the whole batch remains: each micro-batch is *normalised* by its own mean and
 /// variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
-/// micro-batches have not arrived yet. A second batch norm after the first therefore sees other inputs than in one
-/// pass, and its statistics agree only approximately.
+/// micro-batches have not arrived yet. So the inputs of a second batch norm differ from those in one pass, and its
+/// statistics agree only approximately.
 ///
-/// Like burn's layer, this layer keeps the biased variance. In an evaluation and outside training steps the layer
-/// behaves as burn's layer.
+/// Like burn's layer, this layer keeps the biased variance. In evaluations and outside training steps it behaves as
+/// burn's layer.
 #[derive(Module, Debug)]
 pub struct AccumulatedBatchNorm {
     norm: BatchNorm,
 }
 
 thread_local! {
-    /// The moments (mean and variance) of the micro-batches that this thread has normalised so far in a step, for every
-    /// batch norm. The key is the id of the layer's scale, which all copies of the layer share, and the step, because
-    /// the next step may have begun.
+    /// The mean and variance of each micro-batch that this thread has normalised so far in a step, for every batch
+    /// norm. A key is the id of the layer's scale, which all copies of the layer share, and the number of the step.
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// A map with the mean and variance of every micro-batch of a step in one batch norm. A key consists of two numbers:
-/// the index of the micro-batch's first sample in the batch, and the number of earlier calls of the layer with that
-/// micro-batch. The entries are always merged in the order of their keys.
+/// The mean and variance of every micro-batch of a step in one batch norm. A key has two numbers: the index of the
+/// micro-batch's first sample in the batch, and the number of earlier calls with this micro-batch. The entries are
+/// merged in the order of their keys.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
 /// The pending update of a batch norm's running statistics, which runs after the optimizer step. If the step is
-/// skipped, the update is dropped without running, and the means and variances that were recorded for the step are
-/// discarded.
+/// skipped, the update is dropped, together with the means and variances that were recorded for the step.
 struct Update {
     norm: BatchNorm,
     step: usize,
@@ -69,7 +67,7 @@ impl Drop for Update {
 /// The mean and variance of every channel of a batch norm's input in one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
-    /// The number of values that every channel of a batch norm's input has in one micro-batch.
+    /// The number of values that each channel of a batch norm's input has in one micro-batch.
     count: usize,
     mean: Tensor<1>,
     /// The biased variance of every channel of a batch norm's input in one micro-batch: the sum of squared deviations
@@ -114,8 +112,8 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if they are the first that are
-    /// recorded for this batch norm in the step.
+    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if they are the first in this
+    /// step.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -148,8 +146,8 @@ impl Update {
 }
 
 /// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, given those of
-/// each micro-batch; `None` if there are no values (Chan et al., 1979, *Updating formulae and a pairwise algorithm for
-/// computing sample variances*).
+/// each micro-batch. Returns `None` if there are no values. The method is from Chan et al., 1979, *Updating formulae
+/// and a pairwise algorithm for computing sample variances*.
 fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
     for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
@@ -174,14 +172,15 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 pub struct FoundBatchNorm {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
-    /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch; false inside an
+    /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch. False inside an
     /// [`AccumulatedBatchNorm`], which updates them once a step.
     pub plain: bool,
     /// The ids of a batch norm's float tensors: its scale, its shift and its running statistics.
     pub tensors: Vec<ParamId>,
 }
 
-/// Returns all batch norms of a module, burn's own and wrapped ones, in the order of the module's fields.
+/// Returns all batch norms of a module in the order of the module's fields: burn's own ones, and those inside an
+/// [`AccumulatedBatchNorm`].
 pub fn batch_norms<M: Module>(module: &M) -> Vec<FoundBatchNorm> {
     let mut search = Search::default();
     module.visit(&mut search);
@@ -191,11 +190,9 @@ pub fn batch_norms<M: Module>(module: &M) -> Vec<FoundBatchNorm> {
 /// A visitor that finds the batch norms of a module by the names of the structs that it enters.
 #[derive(Default)]
 struct Search {
-    /// The field names on the path from the module's root to the current position of a visitor that looks for batch
-    /// norms.
+    /// The names of the fields that lead from the root of a module to the visitor's current position.
     path: Vec<String>,
-    /// The names of the structs that contain the current position of a visitor that looks for batch norms, from the
-    /// module's root inwards.
+    /// The names of the structs around the visitor's current position in a module, from the outermost one inwards.
     containers: Vec<String>,
     found: Vec<FoundBatchNorm>,
 }

@@ -10,17 +10,17 @@ use crate::forward::flops::report_flops;
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 use crate::kernels::attention_mask::{before_document, hidden};
 
-/// Computes causal self-attention: each position attends to itself and the positions before it (Vaswani et al., 2017,
-/// [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
+/// Computes causal self-attention: each position attends to itself and to the positions before it (Vaswani et al.,
+/// 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 ///
 /// `heads` is a number of heads, or [`AttentionHeads`] that share keys and values or see a window of positions. The
 /// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then
 /// their values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
-/// - In f32 on the host, attention is one operation that skips the scores of positions that no query sees, and keeps
-///   its input and the attention weights for the backward.
-/// - On GPUs it stores no scores, and the backward computes them again, for heads of at most 256 elements. For larger
-///   heads burn's operations compute all scores, and the attention weights are kept.
+/// - In f32 on the host, attention is one operation. It skips the scores of positions that no query sees, and keeps its
+///   input and the attention weights for the backward.
+/// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward recomputes them. For
+///   larger heads burn's operations compute all scores, and the attention weights are kept.
 /// - In other types on the host, burn's operations compute all scores and keep what they need.
 ///
 /// # Panics
@@ -30,14 +30,14 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHe
     attention(query_key_value, heads.into(), None)
 }
 
-/// Computes causal self-attention for samples that consist of several documents: a position attends to itself and the
-/// earlier positions of its own document only. The heads, the input and the output are those of [`causal_attention`].
+/// Computes causal self-attention for samples that consist of several documents: a position attends only to itself and
+/// to earlier positions of its own document. The heads, the input and the output are those of [`causal_attention`].
 ///
 /// `starts`, `[batch, length]`, has for every position the position at which its document begins, counted from the
 /// start of the sample.
 ///
 /// # Panics
-/// Panics as [`causal_attention`] does, and on the host also if an element of `starts` is greater than its own
+/// Panics as [`causal_attention`] does. On the host it also panics if an element of `starts` is greater than its own
 /// position.
 pub fn causal_attention_within(
     query_key_value: Tensor<3>,
@@ -148,8 +148,8 @@ mod one {
     }
 }
 
-/// Returns the test cases for causal attention: every kind of attention heads (plain, with shared keys and values, with
-/// windows), each with every sequence length in `lengths`.
+/// Returns the test cases for causal attention: every kind of attention heads with every sequence length in `lengths`.
+/// Heads are plain, share keys and values, or have windows.
 #[cfg(test)]
 pub fn cases(lengths: &[usize]) -> Vec<(AttentionHeads, usize)> {
     let shared = |query, key_value, window| AttentionHeads { query, key_value, window };
@@ -169,7 +169,7 @@ mod tests {
         tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
     }
 
-    /// Runs the forward and backward of an attention function in a test, and returns the output for `input` and the
+    /// Runs the forward and backward of an attention function in a test. Returns the output for `input` and the
     /// gradient of `input`, both as f64 numbers. `upstream` is the gradient of the output.
     fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
         let leaf = input.clone().autodiff().require_grad();
@@ -178,8 +178,8 @@ mod tests {
         [numbers(output.inner()), numbers(leaf.grad(&gradients).unwrap())]
     }
 
-    /// Returns the output of causal attention by its definition in the Transformers library, number by number, so that
-    /// a mistake in the masks of this crate shows. `starts` has for each position the start of its document.
+    /// Computes the output of causal attention by its definition in the Transformers library, in plain loops. `starts`
+    /// has for each position the position at which its document begins.
     fn defined(input: &Tensor<3>, heads: AttentionHeads, starts: &[usize]) -> Vec<f64> {
         let [batch, length, columns] = input.dims();
         let (size, numbers) = (columns / heads.columns(), numbers(input.clone()));

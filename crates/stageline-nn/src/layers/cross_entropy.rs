@@ -53,8 +53,8 @@ mod one {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
         /// The second output of [`Kernels::cross_entropy`], from which the backward computes the softmax of each row of
-        /// logits: the log-likelihoods of all classes, or the largest logit and the reciprocal of the sum over the
-        /// classes of exp(logit - largest logit).
+        /// logits. It has the log-likelihoods of all classes, or two numbers for each row: the largest logit, and 1 /
+        /// sum of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }
 

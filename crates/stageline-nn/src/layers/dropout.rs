@@ -8,8 +8,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::forward::samples::Samples;
 
-/// The part of the random number generator's key that separates dropout from other uses of the same seed, such as the
-/// order of samples.
+/// The part of the random number generator's key that stands for dropout. It separates dropout from other uses of the
+/// same seed, such as the order of samples.
 const TAG: &[u8; 16] = b"stageline drop\0\0";
 
 /// A dropout layer: sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in
@@ -17,9 +17,8 @@ const TAG: &[u8; 16] = b"stageline drop\0\0";
 /// [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
 ///
 /// The dropped elements depend only on the seed, the layer, the step and the sample. They do not depend on the number
-/// of stages or micro-batches, the schedule or the timing of threads, whereas burn's own dropout draws from one
-/// generator that all threads share. Outside the forward of a training step the layer returns its input; see
-/// [`Samples`].
+/// of stages or micro-batches, the schedule or the timing of threads. burn's own dropout draws from one generator that
+/// all threads share. Outside the forward of a training step the layer returns its input; see [`Samples`].
 ///
 /// The mask is drawn on the host and moved to the input's device.
 #[derive(Module, Debug)]
@@ -47,8 +46,8 @@ impl Dropout {
     }
 
     /// Sets random elements of an input `[rows, ...]` to zero, scales the others, and returns a tensor of the same
-    /// shape and type. The rows are the samples of the micro-batch; if a sample has several rows, they are consecutive,
-    /// and every sample has equally many.
+    /// shape and type. The rows are the samples of the micro-batch. A sample may have several consecutive rows, if all
+    /// samples have equally many.
     ///
     /// # Panics
     /// Panics if the number of rows is not a multiple of the number of samples.
@@ -64,8 +63,8 @@ impl Dropout {
         input.clone() * mask.cast(FloatDType::from(input.dtype()))
     }
 
-    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`: the factor by which every element is
-    /// multiplied, which is 0 or 1 / (1 - probability).
+    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It has a factor for every element,
+    /// which is 0 or 1 / (1 - probability).
     fn mask<const D: usize>(&self, samples: Samples, dims: [usize; D]) -> TensorData {
         let each = dims.iter().product::<usize>() / samples.count.max(1);
         let kept = (1.0 / (1.0 - self.probability)) as f32;
@@ -78,9 +77,8 @@ impl Dropout {
         TensorData::new(mask, dims)
     }
 
-    /// Returns the random number generator from which this dropout layer draws the mask of a sample in a step. Its key
-    /// has the seed, the layer number and a constant for dropout; the step selects the ChaCha stream, and every sample
-    /// has 2^32 blocks of that stream.
+    /// Returns the random number generator for the mask of one sample in one step. Its key has the seed, the layer
+    /// number and a constant for dropout. The step selects the ChaCha stream, of which every sample has 2^32 blocks.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());
@@ -103,8 +101,6 @@ mod tests {
         Samples { step, first, count }.during(|| dropout.forward(ones)).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that dropout has different random numbers for every layer, step and sample, and that all of them differ
-    /// from the random numbers of a data sampler with the same seed.
     #[test]
     fn random_streams_differ_by_purpose_layer_step_and_sample() {
         let first = |mut random: ChaCha8Rng| [random.next_u64(), random.next_u64()];

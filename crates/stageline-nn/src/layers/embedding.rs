@@ -16,7 +16,7 @@ use crate::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
 /// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The layer's
-/// backward computes a weight gradient only, which can be deferred until after the backward.
+/// backward computes only the gradient of the table, which can be deferred until after the backward.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
@@ -81,9 +81,9 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     }
 }
 
-/// Looks up indices in an embedding's table and returns their vectors, by an operation whose table gradient can be
-/// deferred until after the backward. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the
-/// indices are of another backend, or if burn's own gradient checkpointing is on.
+/// Looks up indices in an embedding's table and returns their vectors. The gradient of the table can be deferred until
+/// after the backward. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the indices are of
+/// another backend, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let values = weight.val();
     let id = may_put_off(weight, &values);

@@ -2,13 +2,12 @@
 
 use burn::tensor::Tensor;
 
-/// Returns the numbers of a tensor in row-major order.
 pub fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f32>().map(f64::from).collect()
 }
 
-/// Returns the largest difference between two lists of numbers: relative to the exact number if that is above 1 in size,
-/// and absolute otherwise.
+/// Returns the largest difference between two numbers at the same index in two lists. A difference is relative if the
+/// exact number is above 1 in size, and absolute otherwise.
 ///
 /// # Panics
 /// Panics if the lists differ in length, or if a difference is not finite, which `f64::max` would drop.

@@ -9,14 +9,14 @@ use crate::engine::of_their_backend;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::variants::GeluForm;
 
-/// Returns the activation function GELU, `x Phi(x)`, of every element of `input`, where `Phi` is the cumulative
-/// distribution function of the standard normal distribution (Hendrycks and Gimpel, 2016,
+/// Returns the activation function GELU, `x Phi(x)`, of every element of `input`. `Phi` is the cumulative distribution
+/// function of the standard normal distribution (Hendrycks and Gimpel, 2016,
 /// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
 ///
 /// The result is that of [burn's function](burn::tensor::activation::gelu). In f32 on the host this function is many
-/// times as fast as burn's, because burn 0.22 computes `erf` there without vector instructions. In that case the error
-/// of a value is below 8e-7 and that of a derivative below 4e-7: absolute, or relative to the exact value if that is
-/// greater than 1.
+/// times as fast as burn's, because burn 0.22 computes `erf` there without vector instructions. The error of a value is
+/// then below 8e-7, and that of a derivative below 4e-7. These errors are relative if the exact value is greater than
+/// 1, and absolute otherwise.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Exact) {
@@ -25,9 +25,9 @@ pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     activation::gelu(input)
 }
 
-/// Returns GELU with the cumulative distribution function approximated by a hyperbolic tangent,
-/// `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`, for every element. GPT-2 uses this form (Hendrycks and Gimpel,
-/// 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415), section 2).
+/// Returns the activation function GELU of every element of `input`, approximated by a hyperbolic tangent: `0.5 x (1 +
+/// tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`. GPT-2 uses this form (Hendrycks and Gimpel, 2016,
+/// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415), section 2).
 pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Tanh) {

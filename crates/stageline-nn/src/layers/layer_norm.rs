@@ -16,8 +16,8 @@ use crate::layers::normalised::normalised;
 /// A layer normalisation with the parameters of burn's layer: a scale and an optional shift (Ba et al., 2016,
 /// [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
-/// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split into input and
-/// weight gradients; burn 0.22 records a dozen operations.
+/// In f32 on the host, the layer is one operation in the autodiff graph, where burn 0.22 records a dozen. The backward
+/// of this operation can be split into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {

@@ -71,8 +71,8 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
     }
 }
 
-/// Returns the normalised input, computed by the backend's kernel for the kind of normalisation `norm` with the given
-/// epsilon. Returns `None` if there is no kernel for the type of the tensors or their device.
+/// Normalises `input` by the backend's kernel. `norm` is the kind of normalisation and its epsilon. Returns `None` if
+/// there is no kernel for the type of the tensors or their device.
 pub fn normalised<B: Kernels, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

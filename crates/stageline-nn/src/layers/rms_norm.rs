@@ -15,8 +15,8 @@ use crate::layers::normalised::normalised;
 /// An RMS normalisation with the parameter of burn's layer: the input divided by the root of its mean square plus
 /// epsilon, times a trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
 ///
-/// In f32 on the host, the layer is one operation in the autodiff graph, whose backward can be split into input and
-/// weight gradients.
+/// In f32 on the host, the layer is one operation in the autodiff graph. The backward of this operation can be split
+/// into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm {
@@ -78,8 +78,8 @@ mod tests {
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
 
-    /// Tests the output of RMS normalisation, and the gradients of its input and scale, against the definition in f64:
-    /// for a whole backward, and for one that is split into input and weight gradients.
+    /// Tests RMS normalisation and its gradients against the definition in f64, with a whole backward and with one that
+    /// is split into input and weight gradients.
     #[test]
     fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();

@@ -14,15 +14,14 @@ use crate::kernels::rotation;
 /// position `p` turns pair `i` of a head's elements by `p` times frequency `i`.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
-    /// The frequency of each pair of an attention head's elements in a rotary position embedding, in radians per
-    /// position.
+    /// The frequency of each pair of an attention head's elements, in radians per position.
     frequencies: Arc<[f32]>,
 }
 
 thread_local! {
-    /// The table of cosines and sines for rotary embeddings that this thread used last, with the frequencies for which
-    /// it was made. Threads share no table, because the queue of one thread on a GPU does not wait until another
-    /// thread's queue has written the table.
+    /// The table of cosines and sines that this thread used last for rotary embeddings, with the table's frequencies.
+    /// Threads share no table: on a GPU, one thread's queue does not wait until another thread's queue has written a
+    /// table.
     static LAST: RefCell<Option<(Arc<[f32]>, Table)>> = const { RefCell::new(None) };
 }
 
@@ -86,9 +85,9 @@ impl RotaryAngles {
     }
 }
 
-/// Turns the heads of queries or keys `[batch, length, heads x size]` by angles that depend on their positions (a
-/// rotary position embedding), and returns a tensor of the same shape and type. `first` is the position of the first
-/// query or key.
+/// Rotates the heads of queries or keys `[batch, length, heads x size]` by angles that depend on their positions (a
+/// rotary position embedding). Returns a tensor of the same shape and type. `first` is the position of the first query
+/// or key.
 ///
 /// Element `i` and element `i + size / 2` of a head are a pair, as in Hugging Face's models.
 ///

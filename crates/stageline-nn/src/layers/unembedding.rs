@@ -39,8 +39,8 @@ impl Embedding {
 #[derive(Debug)]
 struct Projection;
 
-/// The values that the backward of the product of activations with an embedding's table needs: both factors of the
-/// product, and the parameter id of the table.
+/// The values that the backward of the product of activations with an embedding's table needs. They are both factors of
+/// the product, and the parameter id of the table.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     rows: FloatTensor<B>,

@@ -23,15 +23,15 @@ impl AnyTensor {
     /// Returns the wrapped tensor as a `Tensor<1>`, whatever its real rank is. The result is for operations that treat
     /// all elements alike, such as a cast, a read, or a sum with a tensor of the same shape.
     ///
-    /// burn passes the tensor and its real shape to the backend. burn uses the rank of the Rust type only where an
-    /// operation names a dimension, returns sizes as an array, or creates a tensor from data; such an operation panics
-    /// on the returned tensor, or uses only the first dimension of its shape.
+    /// burn passes the tensor with its real shape to the backend. Some operations use the rank of the Rust type
+    /// instead: those that name a dimension, return sizes as an array, or create a tensor from data. They panic on the
+    /// returned tensor, or use only the first dimension of its shape.
     pub fn unranked(self) -> Tensor<1> {
         Tensor::from_bridge(self.0)
     }
 
-    /// Applies `operation`, which must treat all elements alike (see [`unranked`](Self::unranked)), to the wrapped
-    /// tensor, and returns the result, which has the same shape.
+    /// Returns the result of `operation` on the wrapped tensor, which has the same shape. The operation must treat all
+    /// elements alike (see [`unranked`](Self::unranked)).
     pub fn map(self, operation: impl FnOnce(Tensor<1>) -> Tensor<1>) -> Self {
         Self::new(operation(self.unranked()))
     }
@@ -50,8 +50,6 @@ mod tests {
 
     use super::*;
 
-    /// Tests that the operations that this workspace runs on tensors of unknown rank have the same results as on
-    /// tensors of rank 3.
     #[test]
     fn operations_on_all_elements_do_not_need_the_rank() {
         let random = || Tensor::<3>::random([2, 3, 4], Distribution::Default, &Device::flex());

@@ -6,11 +6,11 @@ use burn::tensor::{Bool, Int, Tensor};
 /// Returns the module with a tensor of one element in place of every tensor: NaN for floats, 0 for integers and `false`
 /// for booleans.
 ///
-/// Constants, such as sizes and padding ids, keep their values, so that the module's functions that use only constants
-/// can be called without keeping the parameters in memory. A function that reads a float parameter gets NaN.
+/// Constants, such as sizes and padding ids, keep their values. So functions of the module that use only constants can
+/// be called without keeping the parameters in memory. A function that reads a float parameter gets NaN.
 ///
-/// The module must not share running statistics with another module, because burn replaces running statistics in place,
-/// so that the other module would lose them too.
+/// The module must not share running statistics with another module. burn replaces them in place, so the other module
+/// would lose them too.
 pub fn hollow<M: Module>(module: M) -> M {
     module.map(&mut Hollow)
 }

@@ -21,7 +21,7 @@ pub struct Named {
     pub gradient: Option<Vec<f32>>,
 }
 
-/// Returns the trained parameters of a module with their gradients, in the order of the module's fields; a parameter
+/// Returns the trained parameters of a module with their gradients, in the order of the module's fields. A parameter
 /// that the module uses twice is in the list once.
 pub fn named_gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
     let mut on_host = HashMap::new();
@@ -44,7 +44,7 @@ pub fn values_by_id<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
-/// Returns gradients for a module: zeros for each of its trained parameters that has its id in `ids`.
+/// Returns zeros as the gradients of those trained parameters of a module that have their ids in `ids`.
 pub fn zero_gradients<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
     let mut made = GradientsParams::new();
     visit_floats(module, |param| {

@@ -19,9 +19,12 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 /// parameter before other code can draw random numbers.
 ///
 /// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it. Two
-/// things disturb the result: another thread that draws random numbers outside this function at the same time, and a
-/// nested call within `init`, which seeds the device again for everything that `init` draws after it. A builder of a
-/// pipeline, which initialises the layers that are not seeded, waits until this function has returned.
+/// things disturb the result:
+///
+/// - another thread that draws random numbers outside this function at the same time
+/// - a nested call within `init`, which seeds the device again for everything that `init` draws after it
+///
+/// A builder of a pipeline waits until this function has returned, and then initialises layers without a seed.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -38,8 +41,9 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
-/// Creates a module on the device `home`, whose parameters depend on `seed` only (see [`seeded`]), and moves it to
-/// `device`. Each parameter is moved before the next one is drawn, so that `home` never stores the whole module.
+/// Creates a module on the device `home`, and moves it to `device`. The parameters of the module depend on `seed` only
+/// (see [`seeded`]). Each parameter is moved before the next one is drawn, so that `home` never stores the whole
+/// module.
 pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
     let _drawing = DRAWING.lock();
     home.seed(seed);
@@ -51,8 +55,8 @@ pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: imp
     module
 }
 
-/// Calls `run`, which may draw random numbers without a seed. The function first waits until no other thread runs a
-/// seeded initialisation, because the draws would change the numbers of that initialisation.
+/// Calls `run`, which may draw random numbers without a seed. First waits until no other thread runs a seeded
+/// initialisation, because draws at the same time would change the numbers of that initialisation.
 pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
     let _drawing = DRAWING.lock();
     run()
@@ -64,8 +68,8 @@ pub fn materialize<M: Module>(module: &M) {
     describe(module);
 }
 
-/// A mapper that initialises the float parameters of a module and moves each of them to a device before the next one is
-/// initialised, so that the initialising device never stores the whole module.
+/// A mapper that initialises the float parameters of a module and moves each of them to a device. A parameter is moved
+/// before the next one is initialised, so that the initialising device never stores the whole module.
 struct Moving(Sending);
 
 impl ModuleMapper for Moving {

@@ -2,8 +2,8 @@
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// The number of bytes in flight to a device (sent, but perhaps not received) above which the sender waits for their
-/// arrival.
+/// The largest number of bytes in flight to a device (sent, but perhaps not received). If there are more, the sender
+/// waits for their arrival.
 const IN_FLIGHT: usize = 8 << 20;
 
 /// The number of bytes in one slice of a tensor. A tensor with more bytes is sent to another host in slices, each in
@@ -66,8 +66,8 @@ impl Sending {
     }
 }
 
-/// Whether a device belongs to another host, whose server (`stageline serve`) makes the device available; false in a
-/// build without the feature `remote`.
+/// Whether a device belongs to another host, whose server (`stageline serve`) makes it available. False in a build
+/// without the feature `remote`.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub fn is_remote(device: &Device) -> bool {
     #[cfg(feature = "remote")]

@@ -7,9 +7,9 @@ use burn::module::{Module, ParamId};
 use crate::params::any_tensor::AnyTensor;
 use crate::params::visit::{map_floats, visit_floats};
 
-/// Returns the module with one common tensor for all uses of each trained parameter that the module uses several times.
+/// Returns the module with a single tensor for each trained parameter that the module uses several times.
 ///
-/// burn's mapping of a module gives every use of such a parameter a tensor of its own, and each tensor would then be
+/// burn's mapping of a module gives every use of such a parameter a tensor of its own. These tensors would then be
 /// trained separately.
 pub fn unify<M: Module>(module: M) -> M {
     let (mut seen, mut repeated) = (HashSet::new(), false);

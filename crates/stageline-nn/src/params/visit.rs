@@ -34,28 +34,28 @@ pub struct Description {
     pub trained: bool,
 }
 
-/// Returns the descriptions (id, path, type and shape) of all tensors of a module in the order of the module's fields;
-/// a tensor that the module uses twice is in the list once. Lazy parameters are initialised.
+/// Returns the descriptions (id, path, type and shape) of all tensors of a module, in the order of the module's fields.
+/// A tensor that the module uses twice is in the list once. Lazy parameters are initialised.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
 
-/// Returns the ids and values of all tensors of a module, read to the host, in the order of the module's fields; a
+/// Returns the ids and values of all tensors of a module, read to the host, in the order of the module's fields. A
 /// tensor that the module uses twice is returned once.
 pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     visit(module, |found, read| (found.id, read()))
 }
 
-/// Calls `each` once for every tensor of a module, with the tensor's description and a closure that reads its values,
-/// and returns the results in the order of the module's fields.
+/// Calls `each` once for every tensor of a module, and returns the results in the order of the module's fields. `each`
+/// takes the tensor's description and a closure that reads its values.
 fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found
 }
 
-/// Returns a module in which the value of each tensor is replaced by the entry of `values` for the tensor's id, which
-/// must have the tensor's shape. A tensor whose id is not in `values` keeps its own value.
+/// Returns the module with new values for its tensors, taken from `values` by tensor id. A new value must have the
+/// shape of its tensor. A tensor whose id is not in `values` keeps its value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
@@ -129,21 +129,20 @@ pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     param.val().is_require_grad()
 }
 
-/// Returns the parameter `param` with `value` in place of its value. The id of the parameter stays the same, and so do
-/// the functions that burn applies to the value when the parameter is loaded or saved.
+/// Returns the parameter `param` with `value` in place of its value. The parameter keeps its id, and the functions that
+/// burn applies to the value when the parameter is loaded or saved.
 pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)
 }
 
-/// The type of a closure that reads the values of one tensor to the host. A caller that needs only the tensor's
-/// description need not call it.
+/// The type of a closure that reads the values of one tensor to the host.
 type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// The ids of the tensors that a visitor of a module has already visited, so that a tensor that the module uses
-    /// twice is described once.
+    /// The ids of the tensors that the visitor has already visited. A tensor that the module uses twice is described
+    /// once.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -215,7 +214,6 @@ impl ModuleMapper for Write<'_> {
     }
 }
 
-/// A visitor that calls a closure with every float parameter of a module.
 struct VisitFloats<F>(F);
 
 impl<F: FnMut(&dyn FloatParameter)> ModuleVisitor for VisitFloats<F> {

@@ -25,8 +25,8 @@ impl<W: Write> TensorBoard<W> {
         Ok(board)
     }
 
-    /// Writes the measurements `figures` of the training step with the number `step` to the event file, each as a
-    /// TensorBoard tag and a value, and flushes the file. `wall_time` is in seconds since 1970.
+    /// Writes measurements of the training step with the number `step` to the event file, and flushes the file. Each of
+    /// `figures` is a TensorBoard tag and a value. `wall_time` is in seconds since 1970.
     ///
     /// # Errors
     /// Returns [`io::Error`] if the event file cannot be written.
@@ -55,13 +55,13 @@ impl<W: Write> TensorBoard<W> {
     }
 }
 
-/// Returns the masked checksum that a TFRecord file stores for the length and the data of each record: the CRC-32C of
-/// `data`, rotated by 15 bits, plus a constant.
+/// Returns the checksum that a TFRecord file stores for the length and for the data of each record. It is the CRC-32C
+/// of `data`, rotated by 15 bits, plus a constant.
 fn masked(data: &[u8]) -> u32 {
     crc32c::crc32c(data).rotate_right(15).wrapping_add(0xa282_ead8)
 }
 
-/// A protocol buffer message of an event file, as bytes to which the fields of the message are appended one by one.
+/// A protocol buffer message of an event file: bytes to which the fields of the message are appended.
 #[derive(Default)]
 struct Message(Vec<u8>);
 
@@ -104,7 +104,6 @@ impl Message {
 mod tests {
     use super::*;
 
-    /// Tests that an event file begins with the version record that TensorFlow 2 writes at wall time 0.
     #[test]
     fn the_first_record_is_that_of_tensorflow() {
         let mut file = Vec::new();
@@ -115,8 +114,7 @@ mod tests {
         assert_eq!(file.len(), 12 + data.len() + 4);
     }
 
-    /// Tests the masked checksum of 32 zeros: it is the CRC-32C that RFC 3720, B.4, gives for them, masked as TFRecord
-    /// does.
+    /// Tests the masked checksum of 32 zeros against their CRC-32C in RFC 3720, B.4.
     #[test]
     fn checksums_are_masked_crc32c() {
         let crc = 0x8a91_36aa_u32;

@@ -29,7 +29,6 @@ pub struct Trace {
 /// The largest number of JSON events in a trace, because viewers are slow to open larger traces.
 const MOST_EVENTS: usize = 200_000;
 
-/// Converts nanoseconds to microseconds, the unit of the trace event format.
 fn micros(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1e3
 }
@@ -40,9 +39,9 @@ impl Trace {
         Self::default()
     }
 
-    /// Appends a training step that took `seconds` seconds to the trace, and returns true. `timeline` has a list of
-    /// events for each worker. If the trace would exceed 200,000 JSON events, which viewers open slowly, leaves the
-    /// step out and returns false.
+    /// Appends a training step that took `seconds` seconds to the trace. `timeline` has a list of events for each
+    /// worker. Leaves the step out and returns false if the trace would exceed 200,000 JSON events, which viewers open
+    /// slowly.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -139,8 +138,8 @@ impl Trace {
     }
 }
 
-/// Returns the name, the category and the colour with which a trace viewer shows an activity of a worker, such as a
-/// forward, a send or the optimizer step.
+/// Returns the name, the category and the colour of an activity in a trace viewer. An activity is something that a
+/// worker does, such as a forward, a send or the optimizer step.
 fn style(activity: Activity) -> (String, &'static str, &'static str) {
     let computed = |compute| match compute {
         Compute::Forward => ("forward", "good"),
@@ -178,8 +177,8 @@ mod tests {
         }
     }
 
-    /// Returns the parsed JSON of a trace, which the tests examine. The trace has two steps with two stages and one
-    /// micro-batch; transfers take 0.25 s in the first step and almost no time in the second.
+    /// Returns the parsed JSON of a trace for the tests: two steps of two stages, with one micro-batch. Transfers take
+    /// 0.25 s in the first step, and almost no time in the second.
     fn trace() -> Value {
         let mut trace = Trace::new();
         for length in [0.25, 1e-8] {

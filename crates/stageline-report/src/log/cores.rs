@@ -6,9 +6,11 @@ use serde_json::Value;
 use super::run_log::RunLog;
 
 impl RunLog {
-    /// Returns the host's number of CPU cores if it is too small for `workers` workers in each replica: each worker
-    /// would have fewer cores than a worker of the logged run had. Returns `None` if the cores suffice or the log does
-    /// not state them, and if the logged run had at least `workers` workers or used devices other than the CPU.
+    /// Returns the host's number of CPU cores if it is too small for `workers` workers in each replica. It is too small
+    /// if each worker would have fewer cores than a worker of the logged run had.
+    ///
+    /// Returns `None` if the cores suffice or the log does not state them. Also returns `None` if the logged run had at
+    /// least `workers` workers, or used devices other than the CPU.
     pub(crate) fn too_few_cores(&self, workers: usize) -> Option<usize> {
         let cores = number(self.run.machine.get("cores")?).filter(|cores| *cores > 0)?;
         let devices = self.run.configuration.get("device")?.as_str()?;

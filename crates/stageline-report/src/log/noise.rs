@@ -20,8 +20,7 @@
 use super::record::{SignalAndNoise, Step};
 use super::run_log::RunLog;
 
-/// The number of training steps with a measured gradient noise over which the estimates of the noise are averaged for
-/// one noise scale.
+/// The number of measured training steps in a window, over which estimates of the gradient noise are averaged.
 const WINDOW: usize = 9;
 
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
@@ -39,13 +38,13 @@ struct OfStep {
     /// The sum of the weights of a training step's targets; in most models, the number of tokens.
     batch: f64,
     /// The noise scale of the gradient at a training step, in the unit of the loss weight of a batch (in most models,
-    /// tokens); infinite if the estimated squared norm of the gradient is not above 0.
+    /// tokens). It is infinite if the estimated squared norm of the gradient is not above 0.
     scale: f64,
 }
 
-/// The significance level (10%) of the sign test that tells the gradient from its noise. The gradient counts as hidden
-/// by its noise if random signs would give at least as many positive estimates of its squared norm with a probability
-/// above this level.
+/// The significance level (10%) of the test that tells a gradient from its noise. The test counts the positive
+/// estimates of the gradient's squared norm. It passes if random signs give at least as many with a probability of at
+/// most 10%.
 const BY_CHANCE: f64 = 0.1;
 
 /// The reason why the noise scale of a run's gradient is not known.
@@ -70,12 +69,12 @@ pub enum NoNoise {
     TooFew {
         /// The number of steps that measured the gradient noise and updated parameters.
         measured: usize,
-        /// The fewest steps with a measurement of the gradient noise from which the noise scale is computed.
+        /// The smallest number of steps with a measured gradient noise from which a noise scale is computed.
         needed: usize,
     },
     /// The noise scale is unknown because the gradient cannot be told from its noise. In every window of measured
-    /// steps, the mean estimate of the gradient's squared norm is not above 0, or about as many of the estimates are
-    /// below 0 as above.
+    /// steps, the mean estimate of the gradient's squared norm is not above 0, or chance explains how many of the
+    /// estimates are positive.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
@@ -125,30 +124,30 @@ impl RunLog {
 }
 
 impl NoiseScales {
-    /// Returns the number of optimizer steps that a training needs to reach the loss of the logged run, if its batches
-    /// have the loss weight `batch` (in most models, tokens) and the best learning rate for this weight.
+    /// Returns the number of optimizer steps that a training needs to reach the loss of the logged run. The batches of
+    /// the training have the loss weight `batch` (in most models, tokens) and the best learning rate for this weight.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, in the unit of the loss weight of a
-    /// batch (in most models, tokens); infinite if the noise scale is infinite at half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run. Its unit is that of the loss weight
+    /// of a batch (in most models, tokens). It is infinite if the noise scale is infinite at half of the steps.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run, in the unit of the loss weight of a batch (in
-    /// most models, tokens); infinite if the averaged squared norm of the gradient is not above 0 there.
+    /// Returns the gradient's noise scale at the last step of the run. Its unit is that of the loss weight of a batch
+    /// (in most models, tokens). It is infinite if the averaged squared norm of the gradient is not above 0 there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
 }
 
 impl OfStep {
-    /// Returns the number of steps, not rounded, that together lower the loss as much as one step of the logged run
-    /// did. Each of these steps has a batch with the loss weight `batch` (in most models, tokens).
+    /// Returns the number of steps, not rounded, that lower the loss as much as one step of the logged run did. Each of
+    /// them has a batch with the loss weight `batch` (in most models, tokens).
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -158,8 +157,8 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the gradient's noise scale from the estimates of several steps, in the unit of the loss weight of a
-    /// batch (in most models, tokens); `None` if the mean squared norm is not above 0, or there is no estimate.
+    /// Returns the gradient's noise scale from the estimates of several steps. Its unit is that of the loss weight of a
+    /// batch (in most models, tokens). Returns `None` if the mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));
@@ -174,14 +173,14 @@ fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
     (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(estimates, at))).collect()
 }
 
-/// Returns the gradient noise estimates of the window around a measured step: those of the step with the index `at`,
-/// and of up to 4 measured steps on each side.
+/// Returns the gradient noise estimates of the window around the measured step with the index `at`. The window has this
+/// step, and up to 4 measured steps on each side.
 fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
     &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
 }
 
-/// Whether more of the estimates of the gradient's squared norm are positive than chance explains. This is so if random
-/// signs would give at least as many positive estimates with a probability of at most 10%.
+/// Whether more estimates of the gradient's squared norm are positive than chance explains. This is so if random signs
+/// give at least as many positive estimates with a probability of at most 10%.
 fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
     let count = estimates.len();
     let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
@@ -199,9 +198,6 @@ fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
 mod tests {
     use super::*;
 
-    /// Tests how many of n estimates of the gradient's squared norm must be positive so that chance does not explain
-    /// their number. The expected probabilities are those of n throws of a fair coin: "n choose k" of the 2^n sequences
-    /// of n signs have k positive signs.
     #[test]
     fn signs_are_compared_with_a_fair_coin() {
         let exceeds = |positive: usize, count: usize| {

@@ -5,13 +5,12 @@ use super::run_log::RunLog;
 /// The smallest number of steps with a finite loss that a run must have before its loss can count as rising.
 const FEWEST: usize = 8;
 
-/// The threshold above which the loss of a run counts as rising: the increase of the mean loss from the first half of
-/// the run to the second, divided by the standard error of this increase. Chance alone exceeds it in about one run of
-/// 700.
+/// The threshold for a rising loss, in standard errors. A loss rises if its mean over the second half of the run is
+/// above the mean over the first half by more than this. Chance alone exceeds the threshold in about one run of 700.
 const ERRORS: f64 = 3.0;
 
 /// The mean losses of the first and the second half of a run whose loss rises. The log of such a run does not show
-/// which settings are best: settings are compared by the time until a training reaches the loss of the run, and a loss
+/// which settings are best. Settings are compared by the time until a training reaches the loss of the run, and a loss
 /// that has risen is no goal.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
@@ -26,9 +25,9 @@ pub struct RisingLoss {
 }
 
 impl RunLog {
-    /// Returns the mean losses of the two halves of the run if its loss rises: the second mean is above the first by
-    /// more than 3 standard errors of their difference. Returns `None` if the loss does not rise, or if fewer than 8 of
-    /// the steps that updated parameters have a finite loss.
+    /// Returns the mean losses of the two halves of the run if its loss rises. It rises if the second mean is above the
+    /// first by more than 3 standard errors of their difference. Returns `None` if the loss does not rise, or if fewer
+    /// than 8 of the steps that updated parameters have a finite loss.
     pub fn rising_loss(&self) -> Option<RisingLoss> {
         let updated = self.steps.iter().filter(|step| step.gradient_norm.is_some());
         let losses: Vec<f64> = updated.filter_map(|step| step.loss).filter(|loss| loss.is_finite()).collect();
@@ -41,7 +40,6 @@ impl RunLog {
     }
 }
 
-/// Returns the mean of two or more numbers, and the square of the mean's standard error.
 fn mean_and_squared_error(numbers: &[f64]) -> [f64; 2] {
     let count = numbers.len() as f64;
     let mean = numbers.iter().sum::<f64>() / count;

@@ -63,38 +63,41 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations })
     }
 
-    /// Returns the steps from which the run's medians are computed: the steps that updated parameters, without the
-    /// first two, in which memory and threads are still cold. If there are at most two such steps, none is left out. If
-    /// some of the steps are synchronised (workers waited for their devices after every action), returns only the
-    /// synchronised ones.
+    /// Returns the steps from which the run's medians are computed. These are the steps that updated parameters,
+    /// without the first two, in which memory and threads are still cold. If there are at most two such steps, none is
+    /// left out.
+    ///
+    /// If some of these steps are synchronised (workers waited for their devices after every action), returns only
+    /// those.
     pub fn warm_steps(&self) -> impl Iterator<Item = &Step> {
         let synchronised = self.synchronised();
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether the run has synchronised steps, in which workers waited for their devices after every action. Only the
-    /// times of such steps are those of the devices and not of the host, so the run's medians are then computed from
-    /// such steps alone. The first two steps are ignored if there are more than two, as are all steps that updated no
-    /// parameters.
+    /// Whether the run has synchronised steps, in which workers waited for their devices after every action. The run's
+    /// medians are then computed from these steps only, because their times are those of the devices and not of the
+    /// host.
+    ///
+    /// Ignores steps that updated no parameters, and the first two steps if there are more.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
 
-    /// Returns the name of the clock by which the run's times and bubbles were measured: `device clock` if workers
-    /// waited for their devices after every action in some steps, else `host clock`.
+    /// Returns the name of the clock by which the run's times and bubbles were measured. It is `device clock` if
+    /// workers waited for their devices after every action in some steps, else `host clock`.
     pub fn clock(&self) -> &'static str {
         clock(self.synchronised())
     }
 
     /// Whether the logged times only measure how long the host took to send requests to other hosts, and not the work
-    /// of the devices there. This is so if the run had stages on several hosts and no synchronised step, which is a
-    /// step in which workers wait for their devices after every action.
+    /// of the devices there. This is so if the run had stages on several hosts and no synchronised step. In a
+    /// synchronised step, workers wait for their devices after every action.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// Returns the index, from 0, of the worker that runs the stage with the index `stage` in the logged run; `None` if
-    /// the run's plan has no such stage.
+    /// Returns the index, from 0, of the worker that runs the stage with the index `stage` in the logged run. Returns
+    /// `None` if the run's plan has no such stage.
     pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
         self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }
@@ -105,28 +108,29 @@ impl RunLog {
         computed().skip(cold)
     }
 
-    /// Returns the median throughput of the run in targets (in most models, tokens) a second, over the steps in which
-    /// workers did not wait for their devices after every action; `None` if there are no such steps.
+    /// Returns the median throughput of the run in targets (in most models, tokens) a second. Steps in which workers
+    /// waited for their devices after every action do not count. Returns `None` if there are no other steps.
     pub fn throughput(&self) -> Option<f64> {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
 
-    /// Whether the optimizer of the run is Adam or a variant of it; false if the log does not have its name.
+    /// Whether the optimizer of the run is Adam or a variant of it; false if the log does not name the optimizer.
     pub fn is_adam(&self) -> bool {
         matches!(self.run.configuration.get("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
     }
 
-    /// Returns the median weight of a step's batch: the sum of the weights of its targets (in most models, the number
-    /// of tokens). The median is over the [warm steps](Self::warm_steps), which leave out the first two steps; `None`
-    /// if no step updated parameters.
+    /// Returns the median loss weight of a step's batch, which is the sum of the weights of its targets (in most
+    /// models, the number of tokens). The median is over the [warm steps](Self::warm_steps), which leave out the first
+    /// two steps. Returns `None` if no step updated parameters.
     pub fn weight(&self) -> Option<f64> {
         median(self.warm_steps().map(|step| step.weight))
     }
 
-    /// Returns the median step time in seconds and the median bubble as a share of the total stage time (workers x step
-    /// time); `None` if no step updated parameters. Both are medians over the [warm steps](Self::warm_steps), which
-    /// leave out the first two steps. The time that the measurement itself costs, in which workers wait for their
-    /// devices, is subtracted.
+    /// Returns the median step time in seconds, and the median bubble as a share of the total stage time (workers x
+    /// step time). Both are medians over the [warm steps](Self::warm_steps), which leave out the first two steps. They
+    /// do not include the time in which workers wait for their devices only for the measurement.
+    ///
+    /// Returns `None` if no step updated parameters.
     pub fn typical(&self) -> Option<(f64, f64)> {
         let typical = |figure: fn(&Step) -> f64| median(self.warm_steps().map(figure));
         let bubble = |step: &Step| 1.0 - (1.0 - step.bubble) * step.step_seconds / step.seconds_without_asking();
@@ -134,8 +138,10 @@ impl RunLog {
     }
 
     /// Returns the largest cause of the workers' idle time, and its share of the total stage time (workers x step
-    /// time); `None` if no step updated parameters. Filling and draining the pipeline count as one cause. The stage
-    /// time does not include the time that the measurement itself costs, in which workers wait for their devices.
+    /// time). Filling and draining the pipeline count as one cause. The stage time does not include the time in which
+    /// workers wait for their devices only for the measurement.
+    ///
+    /// Returns `None` if no step updated parameters.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
         let accounts = || self.warm_steps().flat_map(|step| &step.workers);
         let total: f64 = self.warm_steps().map(|step| step.seconds_without_asking() * step.workers.len() as f64).sum();
@@ -160,8 +166,8 @@ pub enum Cause {
     Imbalance,
     /// A cause of idle time: workers wait because transfers between stages take time.
     Transfer,
-    /// A cause of idle time: workers wait because their parts of the flush (gradient norms and optimizer step at the
-    /// end of a step) take unequal time.
+    /// A cause of idle time: workers wait because their parts of the flush take unequal time. The flush is the gradient
+    /// norms and the optimizer step at the end of a step.
     Flush,
     /// A cause of idle time: workers wait because the runtime takes time for threads, channels and the split of the
     /// batch.

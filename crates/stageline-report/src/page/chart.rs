@@ -82,7 +82,7 @@ impl LineChart<'_> {
     }
 
     /// Returns a line chart as the text of a complete SVG file, with its legend, its style, and colours for light and
-    /// dark pages; `None` if no point is finite.
+    /// dark pages. Returns `None` if no point is finite.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -138,7 +138,7 @@ impl StackedBars<'_> {
     }
 
     /// Returns a chart of stacked bars as the text of a complete SVG file, with its legend, its style, and colours for
-    /// light and dark pages; `None` if there is no category.
+    /// light and dark pages. Returns `None` if there is no category.
     pub fn file(&self) -> Option<String> {
         self.drawing().map(Drawing::file)
     }
@@ -211,8 +211,8 @@ fn ticks_y(svg: &mut String, ys: Span) {
     }
 }
 
-/// Returns the ticks of a chart's logarithmic axis, which are the powers of two within the range of the points: the
-/// base-2 logarithm and the label of each tick.
+/// Returns the ticks of a chart's logarithmic axis, which are the powers of two within the range of the points. A tick
+/// is a base-2 logarithm and a label.
 fn doublings(points: &[&(f64, f64)]) -> Vec<(f64, String)> {
     let exponents = Span::of(points.iter().map(|point| point.0.max(f64::MIN_POSITIVE).log2()));
     let (first, last) = (exponents.from.floor() as i32, exponents.to.ceil() as i32);
@@ -228,8 +228,7 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the range of a chart's axis from the smallest to the largest of `values`, of which there must be at
-    /// least one.
+    /// Returns the range of a chart's axis, from the smallest to the largest of `values`. `values` must not be empty.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));

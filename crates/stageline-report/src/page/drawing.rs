@@ -15,14 +15,14 @@ const LEGEND_LEFT: f64 = 76.0;
 /// The height of a row of a chart's legend in an SVG file, in the units of SVG coordinates.
 const LEGEND_ROW: f64 = 18.0;
 
-/// The style of a line in a chart, which tells whether its points are measured, simulated, or computed by a formula.
+/// The style of a line in a chart: solid, dashed or dotted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Line {
-    /// A solid line of a chart, for measured points.
+    /// A solid line in a chart, as for measured values.
     Solid,
-    /// A dashed line of a chart, for simulated points.
+    /// A dashed line in a chart, as for simulated values.
     Dashed,
-    /// A dotted line of a chart, for points of a formula.
+    /// A dotted line in a chart, as for values that a formula gives.
     Dotted,
 }
 
@@ -78,8 +78,7 @@ impl Drawing {
         html + "</ul>"
     }
 
-    /// Returns a drawn chart as the text of an SVG file that needs no HTML page: with its style, and with its legend
-    /// below it.
+    /// Returns a drawn chart as the text of a complete SVG file, with its style, and with its legend below it.
     pub(super) fn file(self) -> String {
         let Self { title, body, legend } = self;
         let longest = legend.iter().map(|entry| entry.name.chars().count()).max().unwrap_or(0);

@@ -11,9 +11,9 @@ use crate::log::record::{Health, Noise, Step};
 /// The largest number of the model's layers that one chart shows: one for each of the 8 colours of a page.
 const MOST_LAYERS: usize = 8;
 
-/// Adds a section to a run's HTML page with charts of the gradient noise over the training steps: the noise scale of
-/// the whole gradient, the noise scale of each stage, and the variance of each stage's gradient. Adds nothing if no
-/// step measured the noise.
+/// Adds a section about the gradient noise to a run's HTML page. Its charts show the noise scale of the whole gradient,
+/// the noise scale of each stage, and the variance of each stage's gradient, over the training steps. Adds nothing if
+/// no step measured the noise.
 pub(super) fn noise(page: &mut Page, log: &RunLog) {
     let measured: Vec<_> = log.steps.iter().filter_map(|step| Some((step.step as f64, step.noise.as_ref()?))).collect();
     if measured.is_empty() {
@@ -54,9 +54,11 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     page.pictures(pictures.into_iter().flatten());
 }
 
-/// Returns two lines of a chart of the gradient's noise scale over the measured steps, as the log has them: smoothed
-/// over the steps (solid), and of each step alone (dashed). The function `logged` returns the scale of the step alone
-/// and the smoothed one; a step without one of them has no point on its line.
+/// Returns two lines for a chart of the gradient's noise scale over the measured steps. The solid line is smoothed over
+/// the steps, and the dashed one is of each step alone.
+///
+/// The function `logged` returns the scale of the step alone and the smoothed scale. A step without one of them has no
+/// point on that line.
 fn scales(
     measured: &[(f64, &Noise)],
     name: &str,
@@ -119,8 +121,8 @@ pub(super) fn health(page: &mut Page, log: &RunLog) {
     page.table(&columns, last.health.iter().map(row));
 }
 
-/// Returns at most [`MOST_LAYERS`] of the model's layers, evenly spaced and including the first and the last, so that
-/// each has a colour of its own in a chart.
+/// Returns at most [`MOST_LAYERS`] of the model's layers, so that each has a colour of its own in a chart. They are
+/// evenly spaced, and include the first and the last layer.
 fn shown<'a>(layers: &[&'a str]) -> Vec<&'a str> {
     let shown = layers.len().min(MOST_LAYERS);
     (0..shown).map(|at| layers[at * (layers.len() - 1) / (shown - 1).max(1)]).collect()

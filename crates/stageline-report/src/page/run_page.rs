@@ -169,8 +169,8 @@ fn bubble(page: &mut Page, log: &RunLog) {
     page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
-/// Returns a stacked bar chart (SVG) of the idle time of each worker by cause, as mean shares of the step time over the
-/// [warm steps](RunLog::warm_steps) of the run, which leave out the first two.
+/// Returns a stacked bar chart (SVG) of the idle time of each worker by cause. It shows mean shares of the step time
+/// over the [warm steps](RunLog::warm_steps) of the run, which leave out the first two.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();
     let mean = |worker: usize, cause: usize| {
@@ -250,8 +250,8 @@ fn peaks(log: &RunLog) -> String {
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Returns a line chart (SVG) of the memory in use on each worker over time, during the first step with logged events;
-/// `None` if no step has events.
+/// Returns a line chart (SVG) of the memory in use on each worker over time, during the first step with logged events.
+/// Returns `None` if no step has events.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end.as_secs_f64(), megabytes(event.held?.end)));
@@ -261,8 +261,8 @@ fn memory_over_step(log: &RunLog) -> Option<String> {
     Some(LineChart { title: &title, x: "ms", y: "MB of a worker", scale: Scale::Linear, series }.svg())
 }
 
-/// Returns a line chart (SVG) of the memory of each GPU after the training steps: the memory in use, and the reserved
-/// memory; `None` if no step has them.
+/// Returns a line chart (SVG) of the memory of each GPU after the training steps, both in use and reserved. Returns
+/// `None` if no step has it.
 fn device_memory(log: &RunLog) -> Option<String> {
     let steps: Vec<_> = log.steps.iter().filter(|step| !step.device_memory.is_empty()).collect();
     let mut devices: Vec<&str> = Vec::new();

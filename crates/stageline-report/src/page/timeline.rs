@@ -8,8 +8,8 @@ use stageline_schedule::{Activity, Compute, Instruction};
 use super::chart::number;
 use crate::log::record::Event;
 
-/// Returns an SVG picture of the timeline of a step that took `seconds` seconds. The picture has a row for every stage.
-/// `rows` has one list of events for each worker; an event is drawn in the row of its stage.
+/// Returns an SVG picture of the timeline of a step that took `seconds` seconds, with a row for every stage. `rows` has
+/// a list of events for each worker. An event is drawn in the row of its stage.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
     const ROW: f64 = 34.0;
@@ -61,8 +61,8 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
 /// A point in the picture of a step's timeline: a time in seconds, and the number of a stage.
 type Point = (f64, usize);
 
-/// Returns both ends of the line that the timeline of a step shows for each transfer between stages: the start of the
-/// send, and the end of the receive. `rows` has the events of each worker.
+/// Returns the lines that the timeline of a step shows for transfers between stages. A line goes from the start of the
+/// send to the end of the receive. `rows` has the events of each worker.
 fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     let events = || rows.iter().flatten();
     let sent = events().filter_map(|event| match event.activity {

@@ -8,8 +8,8 @@ use super::question::Question;
 use super::recommendation::{Recommendation, recommended_change, recommended_m};
 use super::trainings::PredictedTraining;
 
-/// The answer to the question which settings let a training reach the loss of a logged run in the least time
-/// ([`Question`]): the predicted trainings, and the recommended one.
+/// The answer to a [`Question`]: the predicted trainings, and the recommended one. The question is which settings let a
+/// training reach the loss of a logged run in the least time.
 #[derive(Debug)]
 pub struct Advice {
     /// The predicted trainings with the settings of the plan that the user gives to `stageline advise`, for several
@@ -21,16 +21,18 @@ pub struct Advice {
     /// The settings that are recommended for a training after the logged run, with the reason; `None` if no predicted
     /// training fits into the memory.
     pub recommendation: Option<Recommendation>,
-    /// The settings that are recommended if at most the number of micro-batches may differ from the plan that the user
-    /// gives to `stageline advise`; `None` if no such training fits into the memory.
+    /// The recommended settings if only the number of micro-batches may differ from the plan that the user gives to
+    /// `stageline advise`; `None` if no such training fits into the memory.
     pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
     /// Predicts how long trainings with different settings need to reach the loss of a logged run, and recommends the
-    /// settings of the fastest one. The settings are those of the plan that the user gives to `stageline advise`, or
-    /// differ from it in one setting. A model that is cut by hand keeps its stages, so no other numbers of workers and
-    /// chunks are compared.
+    /// settings of the fastest one. The compared settings are those of the plan that the user gives to `stageline
+    /// advise`, with at most one changed.
+    ///
+    /// A model that the user has cut into stages by hand keeps these stages. So no other numbers of workers and chunks
+    /// are compared for it.
     ///
     /// # Errors
     /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited

@@ -13,53 +13,50 @@ use super::trainings::PredictedTraining;
 /// The largest number of chunks (stages) on a worker that is tried for schedules in which the number can be chosen.
 const MOST_CHUNKS: usize = 4;
 
-/// The factors (2 and 4) by which the number of rows (samples) in a micro-batch is multiplied, to predict trainings
-/// with larger micro-batches than those of the logged run.
+/// The factors (2 and 4) by which micro-batches are enlarged in predicted trainings. They multiply the number of rows
+/// (samples) in a micro-batch of the logged run.
 const ROWS: [usize; 2] = [2, 4];
 
-/// The predicted trainings in which one setting differs from the plan that the user gives to `stageline advise`, each
-/// with the number of micro-batches with which it reaches the loss of the logged run in the least time. The settings
+/// The predicted trainings in which one setting differs from the plan that the user gives to `stageline advise`. Each
+/// has the number of micro-batches with which it reaches the loss of the logged run in the least time. The settings
 /// without a prediction are listed too.
 #[derive(Debug, Default)]
 pub struct Alternatives {
-    /// A list of the changed settings, each with the fastest predicted training in which only this setting differs and
-    /// that fits into the memory.
+    /// The changed settings, each with its fastest predicted training that fits into the memory.
     pub found: Vec<(Change, PredictedTraining)>,
     /// The changed settings for which no training is predicted, each with the reason.
     pub left_out: Vec<(Change, LeftOut)>,
 }
 
-/// The reason why no training with a changed setting, such as another schedule, is predicted, or why such a training
-/// cannot be recommended.
+/// The reason why no training with a changed setting, such as another schedule, is predicted or can be recommended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeftOut {
-    /// There is no prediction for a training with the changed setting; the field is the error.
+    /// A training with the changed setting cannot be predicted; the field is the error.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// With the changed setting, no number of micro-batches lets a training fit into the memory; the field is the
-    /// memory limit of a worker in MB.
+    /// A training with the changed setting does not fit into the memory, whatever its number of micro-batches is. The
+    /// field is the memory limit of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// The memory of a training with larger micro-batches is not predicted, so it is not known whether the training
-    /// fits into the given memory.
+    /// A training with larger micro-batches is left out, because its memory is not predicted. So it is unknown whether
+    /// the training fits into the memory limit that the user gives.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// A training with larger micro-batches is not predicted, because the same batch cannot be divided into them: the
-    /// number of micro-batches in the batch is not a multiple of `rows`, the factor by which a micro-batch would be
-    /// larger.
+    /// A training with larger micro-batches is left out, because the same batch cannot be divided into them. The number
+    /// of micro-batches in the batch is not a multiple of `rows`.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
         /// The number of micro-batches in a step of the fastest training with the settings of the plan that the user
         /// gives to `stageline advise`.
         micro_batches: usize,
-        /// The factor by which the number of rows (samples) of a micro-batch would be larger than in the logged run.
+        /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
         rows: usize,
     },
-    /// A training with more workers is not predicted, because the workers share the CPU cores of their host, and the
-    /// host has too few to give each of them as many cores as a worker of the logged run had.
+    /// A training with more workers is left out, because the workers share the CPU cores of their host. There are too
+    /// few cores for each worker to have as many as in the logged run.
     #[error(
         "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
          --stages"
@@ -68,8 +65,7 @@ pub enum LeftOut {
         /// The number of CPU cores of the host that all workers share.
         cores: usize,
     },
-    /// The costs of micro-batches of only one size are measured, so trainings with larger micro-batches are not
-    /// predicted.
+    /// A training with larger micro-batches is left out, because the costs of only one micro-batch size are measured.
     #[error(
         "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
          its log with --other-size"
@@ -101,15 +97,17 @@ impl Measured {
         all
     }
 
-    /// Whether the stages are fixed, so that all compared trainings have the same number of workers and the same number
-    /// of stages on each: the caller gives the partition of the layers, or the user has cut the model by hand.
+    /// Whether the stages are fixed, because the caller gives the partition of the layers, or because the user has cut
+    /// the model by hand. All compared trainings then have the same number of workers, and of stages on each worker.
     fn has_fixed_stages(&self, question: &Question) -> bool {
         self.cut_by_hand || matches!(question.target.cut, Cut::Given(_))
     }
 
-    /// Returns the schedules, besides the one that the user gives to `stageline advise`, for which trainings are
-    /// predicted: those whose plans have at most as many stages as the model has layers. If the stages are fixed, only
-    /// schedules with the same number of stages on each worker are returned.
+    /// Returns the schedules for which trainings are predicted, without the one that the user gives to `stageline
+    /// advise`. Their plans have at most as many stages as the model has layers.
+    ///
+    /// If the stages are fixed, the schedules also have the same number of stages on each worker as the user's
+    /// schedule.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         let fixed = self.has_fixed_stages(question);
@@ -128,9 +126,11 @@ impl Measured {
         found
     }
 
-    /// Returns the numbers of workers, besides the number that the user gives to `stageline advise`, for which
-    /// trainings are predicted: powers of two, one worker more and one less, as far as the model has a layer for each
-    /// stage and the user's limit allows. The list is empty if the stages are fixed.
+    /// Returns the numbers of workers for which trainings are predicted, without the number that the user gives to
+    /// `stageline advise`. They are powers of two, one worker more, and one less.
+    ///
+    /// Each stage must have a layer, and the user can limit the number of workers. The list is empty if the stages are
+    /// fixed.
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, .. } = &question.target;
         if self.has_fixed_stages(question) {
@@ -145,8 +145,8 @@ impl Measured {
         all
     }
 
-    /// Predicts a training with the same batch as `own` (the fastest training with the settings of the plan that the
-    /// user gives to `stageline advise`), but in micro-batches with `rows` times as many rows (samples).
+    /// Predicts a training with the same batch as `own`, but in micro-batches with `rows` times as many rows (samples).
+    /// `own` is the fastest training with the settings of the plan that the user gives to `stageline advise`.
     fn with_rows(
         &self,
         question: &Question,
@@ -166,9 +166,10 @@ impl Measured {
         Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
     }
 
-    /// Predicts trainings with the plan `target` and several numbers of micro-batches. Of those that fit into the
-    /// memory, returns the one that reaches the loss of the logged run in the least time; an error if none fits.
-    /// Returns `None` if the schedule has no plan for any number of micro-batches.
+    /// Predicts trainings with the plan `target` and several numbers of micro-batches. Returns the one that fits into
+    /// the memory and reaches the loss of the logged run in the least time.
+    ///
+    /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training fits.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(question.log, Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.

@@ -13,15 +13,15 @@ pub enum Change {
     /// A change of a predicted training's schedule; the fields are the name of the new schedule and its number of
     /// chunks (stages) on a worker.
     Schedule {
-        /// The name of the schedule to which a predicted training changes, such as `zb-h1`.
+        /// The name of the new schedule of a predicted training, such as `zb-h1`.
         name: &'static str,
         /// The number of chunks (stages) that the new schedule of a predicted training has on each worker.
         chunks: usize,
     },
     /// A change of a predicted training's number of workers (P); the value of this variant is the new number.
     Workers(usize),
-    /// A change of a predicted training's micro-batch size; the value of this variant is the factor by which a
-    /// micro-batch has more rows (samples) than one of the logged run.
+    /// A change of a predicted training's micro-batch size. The value of this variant is a factor: a micro-batch has
+    /// this many times the rows (samples) of one in the logged run.
     Rows(usize),
 }
 

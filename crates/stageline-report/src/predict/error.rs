@@ -10,45 +10,45 @@ use crate::log::record::Link;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// The log of the run has no step that updated parameters.
+    /// An error of a prediction: the log of the run has no step that updated parameters.
     #[error("the log has no step that updated parameters; log a run of at least 3 steps")]
     NoSteps,
-    /// The log of the run does not name the layers of every stage.
+    /// An error of a prediction: the log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
-        /// The number of stages of the logged run. The log does not list the layers of all these stages.
+        /// The number of stages of the logged run. The log does not name the layers of all these stages.
         stages: usize,
     },
-    /// The costs of a micro-batch size cannot be computed from two runs: their micro-batches have the same size, their
-    /// models have different numbers of layers, or the size is not above 0.
+    /// An error of a prediction for another micro-batch size, whose costs are computed from two runs. The micro-batches
+    /// of both runs have the same size, their models have different numbers of layers, or the requested size is not
+    /// above 0.
     #[error(
         "no costs for micro-batches of {tokens} targets follow from runs of {} and {} layers with micro-batches of {} and {}: give \
          runs of one model with two different sizes, and a size above 0",
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The number of targets (in most models, tokens) in a micro-batch of the requested size, for which the costs
-        /// cannot be computed.
+        /// The requested micro-batch size, in targets (in most models, tokens). Its costs cannot be computed.
         tokens: f64,
-        /// The number of targets (in most models, tokens) in a micro-batch of each of the two logged runs from which
-        /// the costs were to be computed.
+        /// The micro-batch size of each of the two logged runs, in targets (in most models, tokens).
         of_runs: [f64; 2],
-        /// The number of layers of the model in each of the two logged runs from which the costs were to be computed.
+        /// The number of layers of the model in each of the two logged runs.
         layers: [usize; 2],
     },
-    /// The user gave a memory limit for a predicted training, but the log does not say how much memory the run used, so
-    /// whether the training fits is not known.
+    /// An error of a prediction with a memory limit: the log does not say how much memory the run used. So it is
+    /// unknown whether a training fits.
     #[error(
         "the log does not say how much memory its workers used, so whether a training fits is not known; log a run of a program with \
          the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
-    /// The log of the run does not state how many bytes the stages send to each other.
+    /// An error of a prediction: the log of the run does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
     Bytes,
-    /// The number of network links in the log differs from the number of boundaries between the run's stages.
+    /// An error of a prediction: the number of network links in the log differs from the number of boundaries between
+    /// the run's stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
         /// The number of network links between stages in the log.
@@ -56,14 +56,15 @@ pub enum PredictError {
         /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
     },
-    /// A network link between workers has an invalid latency or bandwidth; the field is the link.
+    /// An error of a prediction: a network link between workers has an invalid latency or bandwidth. The field is the
+    /// link.
     #[error(
         "a link of {} bytes a second and {} s is invalid; give at least 1 byte a second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),
-    /// The predicted plan sends tensors between two workers that were not neighbours in the run, so the log has no
-    /// measured network link between them.
+    /// An error of a prediction: the plan sends tensors between two workers that were not neighbours in the run. So the
+    /// log has no measured network link between them.
     #[error(
         "the log has no link between workers {from} and {to}, which were not neighbours in the run; give the link between workers \
          with `--bandwidth` and `--latency`"
@@ -74,12 +75,12 @@ pub enum PredictError {
         /// The index, from 0, of the worker that receives over the unmeasured network link in the predicted plan.
         to: usize,
     },
-    /// Fewer than two hosts are given for a prediction, or one of them has no workers; the field is the number of
-    /// workers of each host.
+    /// An error of a prediction for several hosts: fewer than two hosts are given, or one of them has no workers. The
+    /// field is the number of workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// The layers of the run cannot be divided among the given hosts. They can be split between two hosts only at a
-    /// stage boundary of the run, and with every choice of such boundaries some host has fewer layers than stages.
+    /// An error of a prediction for several hosts: the layers of the run cannot be divided among the hosts. Hosts can
+    /// be separated only at a stage boundary of the run, and a host needs at least one layer for each of its stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
@@ -87,14 +88,13 @@ pub enum PredictError {
     NoHostCut {
         /// The number of workers that the caller gave for each host.
         hosts: Vec<usize>,
-        /// The number of stages of the logged run. The layers can be split between hosts only at the boundaries of
-        /// these stages.
+        /// The number of stages of the logged run. Hosts can be separated only at the boundaries of these stages.
         stages: usize,
         /// The number of layers of the model, which is to be partitioned over the hosts.
         layers: usize,
     },
-    /// The search for the best split of the layers over hosts is too large, because there are too many ways to choose
-    /// the boundaries between hosts from the stage boundaries of the run.
+    /// An error of a prediction for several hosts: there are too many ways to choose the boundaries between hosts from
+    /// the stage boundaries of the run.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
@@ -109,7 +109,7 @@ pub enum PredictError {
         /// must be simulated.
         most: usize,
     },
-    /// A partition given by the caller does not split all layers into contiguous stages.
+    /// An error of a prediction: the partition that the caller gives does not split all layers into contiguous stages.
     #[error(
         "{cut:?} is no partition of {layers} layers into {stages} stages; give each stage at least one layer, following those of the \
          stage before"
@@ -122,7 +122,8 @@ pub enum PredictError {
         /// The number of stages of the predicted plan, into which the partition must split the layers.
         stages: usize,
     },
-    /// The user has cut the model of the logged run by hand into fewer stages than the predicted plan has.
+    /// An error of a prediction: the plan has more stages than the model of the logged run, which the user has cut into
+    /// stages by hand.
     #[error(
         "the model of the log is cut by hand into {own} stages, and the plan has {stages}: a prediction can join whole stages and divides \
          none; give numbers of workers and chunks with {own} stages or fewer, or log a run of more stages"
@@ -133,14 +134,14 @@ pub enum PredictError {
         /// The number of stages of the predicted plan.
         stages: usize,
     },
-    /// The model has fewer layers than the predicted plan has stages.
+    /// An error of a prediction: the model has fewer layers than the plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// The schedule has no plan for the requested numbers of stages and micro-batches.
+    /// An error of a prediction: the schedule has no plan for the requested numbers of stages and micro-batches.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// The predicted plan is not valid; for example, it deadlocks with the channel capacity of the run (the number of
-    /// micro-batches that a channel between two stages can hold). The field names the faulty stage and action.
+    /// An error of a prediction: the plan is not valid. For example, it deadlocks because a channel between two stages
+    /// holds too few micro-batches. The field names the faulty stage and action.
     #[error(transparent)]
     Check(#[from] CheckError),
 }

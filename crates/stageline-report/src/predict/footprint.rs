@@ -18,8 +18,8 @@ use stageline_schedule::{Plan, StageMemory};
 use crate::log::record::{Layer, WorkerMemory};
 use crate::log::{RunLog, median};
 
-/// The measured memory of a run in bytes, divided among the layers of its model, from which the memory under another
-/// plan is predicted.
+/// The measured memory of a run in bytes, divided among the layers of its model. The memory under another plan is
+/// predicted from it.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Footprint {
     layers: Vec<LayerBytes>,
@@ -90,7 +90,7 @@ impl Footprint {
     }
 }
 
-/// Returns a list with an entry for each stage of a plan: the number of the worker that runs the stage.
+/// Returns, for each stage of a plan, the number of the worker that runs the stage.
 fn workers(plan: &Plan) -> Vec<usize> {
     let mut worker_of = vec![0; plan.stages()];
     for (worker, row) in plan.rows().iter().enumerate() {
@@ -99,9 +99,8 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns the share, from 0 to 1, that `layer` has in the total of a figure, such as parameters, over all layers of
-/// `group`: `figure(layer)` divided by the sum of `figure` over the group, which contains the layer. If the sum is 0,
-/// every layer of the group has an equal share.
+/// Returns the share, from 0 to 1, of `layer` in the total of a figure, such as parameters, over the layers of `group`.
+/// The group contains the layer. If the total is 0, all layers of the group have equal shares.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

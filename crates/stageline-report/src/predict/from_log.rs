@@ -61,8 +61,8 @@ impl Measured {
     }
 }
 
-/// Returns the run's partition of the model's layers: for each stage, the range of the indices of its layers. The
-/// result is `None` if one of the `stages` stages has no layer, or the layers are not in the order of their stages.
+/// Returns the run's partition of the model's layers: for each stage, the range of the indices of its layers. Returns
+/// `None` if a stage has no layer, or the layers are not in the order of their stages.
 fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     let mut cut = Vec::with_capacity(stages);
     for chunk in layers.chunk_by(|a, b| a.stage == b.stage) {
@@ -77,9 +77,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 
 /// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event.
 ///
-/// The step is the first one with logged events that is of the same kind, synchronised or not, as the steps from which
-/// the run's medians are computed. In a synchronised step, workers wait for their devices after every action. Returns 0
-/// if there is no such step.
+/// The step is the first one with logged events. It is synchronised only if the run's medians are computed from
+/// synchronised steps, in which workers wait for their devices after every action. Returns 0 if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -89,9 +88,8 @@ fn outside_actions(log: &RunLog) -> f64 {
     first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
-/// Returns the share, from 0 to 1, that the input gradient takes of the time of a stage's whole backward, from the
-/// logged events. Returns a half if the events do not show it, because the run's schedule does not split backwards or
-/// the log has no events.
+/// Returns the share, from 0 to 1, of the input gradient in the time of a stage's whole backward, from the logged
+/// events. Returns a half if the log has no events, or if the run's schedule does not split backwards.
 fn input_share(log: &RunLog, stage: usize) -> f64 {
     let events =
         || log.steps.iter().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage);
@@ -103,9 +101,9 @@ fn input_share(log: &RunLog, stage: usize) -> f64 {
     if input > 0.0 && weight > 0.0 { input / (input + weight) } else { 0.5 }
 }
 
-/// Returns the measured costs of a stage of the run: the times of its actions in seconds and the bytes of its output,
-/// as medians over the [warm steps](RunLog::warm_steps), which leave out the first two. The bytes of activations are
-/// left unset. Returns `None` if no such step has the stage.
+/// Returns the measured costs of a stage of the run: the times of its actions in seconds, and the bytes of its output.
+/// They are medians over the [warm steps](RunLog::warm_steps), which leave out the first two. The bytes of activations
+/// are left unset. Returns `None` if no such step has the stage.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));
@@ -136,7 +134,7 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 }
 
 /// Returns the seconds that a layer takes for its forward, its backward and its flush (gradient norms and the optimizer
-/// step): its shares of the measured times of its stage.
+/// step). They are the layer's shares of the measured times of its stage.
 ///
 /// Each layer in the log has a weight, its relative cost of a forward and backward. The stage's forward and backward
 /// are divided among its layers in proportion to these weights. The stage's flush is divided in proportion to the

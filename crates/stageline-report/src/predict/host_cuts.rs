@@ -17,7 +17,7 @@ use super::target::{Cut, Target};
 use crate::log::record::Link;
 
 /// The largest allowed number of ways to choose the boundaries between hosts. More ways are an error, because each way
-/// is simulated to find the best partition of a model.
+/// is simulated.
 const MOST: usize = 10_000;
 
 /// A partition of the model's layers over several hosts, with its predicted performance.
@@ -30,15 +30,15 @@ pub struct HostCut {
     pub bytes: Vec<f64>,
     /// The seconds that the slowest worker needs for the forward and backward of one micro-batch on its layers.
     pub slowest: f64,
-    /// The predicted step time, bubble, throughput and memory for one partition of the layers over the hosts, with a
-    /// given network link (latency and bandwidth) between the hosts.
+    /// The predicted step time, bubble, throughput and memory for this partition of the layers over the hosts. The
+    /// hosts are connected by a network link with a given latency and bandwidth.
     pub prediction: Prediction,
 }
 
 impl Measured {
-    /// Returns a partition of the model's layers over `hosts`, with its predicted performance, for every way to choose
-    /// the boundaries between hosts from the stage boundaries of the logged run. The partition with the shortest
-    /// predicted step comes first; of equal steps, the one with fewer bytes between hosts.
+    /// Returns partitions of the model's layers over `hosts`, each with its predicted performance. There is one for
+    /// every way to choose the boundaries between hosts from the stage boundaries of the logged run. The partition with
+    /// the shortest predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
     /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways.

@@ -17,24 +17,25 @@ pub struct Measured {
     pub(super) footprint: Option<Footprint>,
     /// The partition of the model's layers in the logged run: the indices of the layers of each stage.
     pub(super) cut: Vec<Range<usize>>,
-    /// Whether the user has cut the model of the run by hand, so that each of its layers is a whole stage.
+    /// Whether the user has cut the model of the run into stages by hand. Each layer in the log is then a whole stage.
     pub(super) cut_by_hand: bool,
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
-    /// The seconds of overhead in each step of the run, before the first action and after the last one. A prediction
-    /// adds them to each step.
+    /// The overhead of each step of the run in seconds, before the first action and after the last one. A prediction
+    /// adds it to each step.
     pub(super) step_overhead: f64,
-    /// The overhead of the runtime in seconds for each forward, each backward and each half of a split backward, in
-    /// addition to the time of the compute itself.
+    /// The overhead of the runtime in seconds for each action of a worker: a forward, a backward, or a half of a split
+    /// backward. It comes in addition to the time of the compute itself.
     pub(super) action_overhead: f64,
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
-    /// The factor by which predicted steps are made longer than simulated ones: the run's measured step time divided by
-    /// the simulated step time of the run's own plan. In a run, the times of micro-batches vary and stages wait for the
-    /// slower ones; the simulation does not show this. The factor is 1 for a run over network links, because transfers
-    /// may be the cause of its longer steps.
+    /// The factor by which predicted steps are made longer than simulated ones. It is the run's measured step time
+    /// divided by the simulated step time of the run's own plan.
+    ///
+    /// In a run, the times of micro-batches vary and stages wait for the slower ones; the simulation does not show
+    /// this. The factor is 1 for a run over network links, because transfers may be the cause of its longer steps.
     pub(super) variation: f64,
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.
@@ -54,21 +55,21 @@ pub(super) struct LayerCost {
     pub(super) forward: f64,
     /// The seconds that a layer's whole backward of one micro-batch takes.
     pub(super) backward: f64,
-    /// The part of a layer's backward that computes the gradient of the layer's input, in seconds.
+    /// The seconds that a layer takes for the part of its backward that computes the gradient of its input.
     pub(super) input_gradient: f64,
     pub(super) flush: f64,
 }
 
 impl Measured {
-    /// Returns the factor by which predicted steps are made longer than simulated ones: the measured step time of the
-    /// run divided by the simulated step time of the run's own plan. The result is 1 for a run over network links,
-    /// because transfers may be the cause of its longer steps.
+    /// Returns the factor by which predicted steps are made longer than simulated ones. It is the measured step time of
+    /// the run divided by the simulated step time of the run's own plan. It is 1 for a run over network links, because
+    /// transfers may be the cause of its longer steps.
     pub fn variation(&self) -> f64 {
         self.variation
     }
 
-    /// Returns the measured costs of a run for predictions in which the network link `link` (a latency and a bandwidth)
-    /// connects any two workers, in place of the run's own links.
+    /// Returns the measured costs of a run for predictions with other network links than the run's own. The link `link`
+    /// (a latency and a bandwidth) connects any two workers.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
@@ -76,9 +77,8 @@ impl Measured {
         Ok(Self { network: Network::Uniform(checked(link)?), ..self })
     }
 
-    /// Returns the measured costs of a run for predictions in which the network link `link` (a latency and a bandwidth)
-    /// connects any two workers on different hosts, in place of the run's own links. Workers on one host share its
-    /// memory.
+    /// Returns the measured costs of a run for predictions with other network links than the run's own. The link `link`
+    /// (a latency and a bandwidth) connects any two workers on different hosts. Workers on one host share its memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Link`] if the latency or bandwidth of `link` is invalid.
@@ -92,8 +92,8 @@ impl Measured {
         Self { network: Network::Memory, ..self }
     }
 
-    /// Returns the slowest network link between workers: the one on which the largest transfer between stages of the
-    /// run takes the longest; `None` if no workers are connected by network links.
+    /// Returns the slowest network link between workers, on which the largest transfer between stages of the run takes
+    /// the longest. Returns `None` if no workers are connected by network links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }

@@ -6,8 +6,7 @@ use super::error::PredictError;
 use crate::log::RunLog;
 use crate::log::record::Link;
 
-/// The hosts of a training whose performance is predicted, as the number of workers on each host. Workers are numbered
-/// host by host.
+/// The hosts of a predicted training, as the number of workers on each host. Workers are numbered host by host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
@@ -52,8 +51,8 @@ pub(super) enum Network {
     /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
     /// the caller gives. Workers on one host share the host's memory.
     Hosts(Hosts, Link),
-    /// The network links (latency and bandwidth) that the run measured, by pairs of worker indices with the smaller one
-    /// first; `None` if the two workers share a host's memory.
+    /// The network links (latency and bandwidth) that the run measured. The keys are pairs of worker indices, with the
+    /// smaller one first. A value is `None` if the two workers share a host's memory.
     Measured(BTreeMap<(usize, usize), Option<Link>>),
 }
 
@@ -85,8 +84,8 @@ impl Network {
         }
     }
 
-    /// Returns the link between workers that takes the longest to transfer `bytes` bytes; `None` if no workers are
-    /// connected by a network link.
+    /// Returns the link between workers that takes the longest to transfer `bytes` bytes. Returns `None` if no workers
+    /// are connected by a network link.
     pub(super) fn slowest(&self, bytes: f64) -> Option<Link> {
         match self {
             Self::Memory => None,
@@ -103,8 +102,8 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
     (a.min(b), a.max(b))
 }
 
-/// Returns the network link unchanged if its latency is at least 0 s and its bandwidth at least 1 byte a second, both
-/// finite, and [`PredictError::Link`] otherwise.
+/// Returns the network link if it is valid, and [`PredictError::Link`] otherwise. The latency must be at least 0 s and
+/// the bandwidth at least 1 byte a second, both finite.
 pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
     let Link { latency, bandwidth } = link;
     let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;

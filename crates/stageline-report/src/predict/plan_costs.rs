@@ -41,13 +41,15 @@ impl Crossing {
 }
 
 impl Measured {
-    /// Returns the measured costs of each stage of a plan in seconds: its forward and backward of one micro-batch, its
-    /// part of the flush (gradient norms and optimizer step at the end of a step), and its transfers over network
-    /// links. `placement` says on which worker each stage runs, and `cut` has the indices of the layers of each stage.
+    /// Returns the measured costs of each stage of a plan in seconds. They are the times of its forward and backward of
+    /// one micro-batch, of its part of the flush, and of its transfers over network links. The flush is the gradient
+    /// norms and the optimizer step at the end of a step.
+    ///
+    /// `placement` says on which worker each stage runs, and `cut` has the indices of the layers of each stage.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement, or a network
-    /// link or the bytes on it are not known.
+    /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement. Another reason
+    /// is a network link that is not known, or on which the bytes are not known.
     pub fn costs(&self, placement: &Placement, cut: &[Range<usize>]) -> Result<Costs, PredictError> {
         let (layers, stages) = (self.layers.len(), placement.stages());
         if !is_cut(cut, layers, stages) {

@@ -30,8 +30,8 @@ pub struct Prediction {
     pub bubble: f64,
     /// The predicted throughput of a plan, in tokens a second.
     pub tokens_per_s: f64,
-    /// The largest number of micro-batches of each worker that are live at one time, which means that the worker keeps
-    /// their activations for backwards. It is counted over all chunks (stages) of the worker.
+    /// The largest number of live micro-batches of each worker, over all its chunks (stages). A micro-batch is live
+    /// while the worker keeps its activations for a backward.
     pub peak_live: Vec<usize>,
     /// The predicted peak of each worker's device memory, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
@@ -43,16 +43,17 @@ impl Measured {
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the schedule has no plan for these numbers of stages and micro-batches, the
-    /// partition of the layers is invalid, or a network link or the bytes on it are not known.
+    /// Returns [`PredictError`] if the schedule has no plan for these numbers of stages and micro-batches, or if the
+    /// partition of the layers is invalid. Another reason is a network link that is not known, or on which the bytes
+    /// are not known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
-    /// Returns each network link between neighbouring stages of the predicted plan, in the order of the stages, with
-    /// the bubble (the idle share of workers x step time) that is predicted if only the transfers over this link take
-    /// time.
+    /// Returns each network link between neighbouring stages of the predicted plan, in the order of the stages. Beside
+    /// each link is the bubble (the idle share of workers x step time) that is predicted if only transfers over this
+    /// link take time.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict).
@@ -102,7 +103,7 @@ impl Measured {
     }
 
     /// Returns the smallest number of micro-batches M, from 1 to `most`, whose predicted bubble is at most `bubble`,
-    /// and the prediction for this M; `None` if there is no such M. The number of micro-batches in `target` is ignored,
+    /// with its prediction. Returns `None` if there is no such M. The number of micro-batches in `target` is ignored,
     /// and numbers that the schedule does not support are skipped.
     ///
     /// # Errors
@@ -139,8 +140,8 @@ impl Measured {
     }
 }
 
-/// The predicted plan, which is known to be complete and free of deadlock, with its partition of the layers into stages
-/// and the network links between the stages.
+/// The predicted plan, which is known to be complete and free of deadlock. With it are the partition of the layers into
+/// its stages, and the network links between the stages.
 struct Placed {
     checked: Checked,
     placement: Placement,

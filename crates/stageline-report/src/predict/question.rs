@@ -11,13 +11,13 @@ pub struct Question<'a> {
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,
-    /// The plan with which predicted trainings are compared, and whose settings are changed one at a time: the one that
-    /// the user gives to `stageline advise`. Its number of micro-batches is that of the logged run.
+    /// The plan that the user gives to `stageline advise`, with the number of micro-batches of the logged run.
+    /// Predicted trainings are compared with this plan, and change its settings one at a time.
     pub target: Target<'a>,
     /// The measured costs of a second run of the logged model, with micro-batches of another size; `None` if only one
     /// size is measured.
     pub other_size: Option<&'a Measured>,
-    /// The memory of each worker in bytes, into which the recommended training must fit; `None` if the memory is not
+    /// The memory limit in bytes that each worker of the recommended training must meet; `None` if the memory is not
     /// limited. Host memory for batches, and for optimizer states that are kept on the host, does not count.
     pub memory: Option<f64>,
     /// The largest number of workers that the recommended training may have; `None` if only the number of the model's
@@ -35,8 +35,8 @@ impl Question<'_> {
         }
     }
 
-    /// Returns the one of the predicted `trainings` that fits into the memory and reaches the loss of the logged run in
-    /// the least time; `None` if none fits.
+    /// Returns the predicted training that fits into the memory and reaches the loss of the logged run in the least
+    /// time. Returns `None` if none fits.
     pub(super) fn fastest<'t>(&self, trainings: &'t [PredictedTraining]) -> Option<&'t PredictedTraining> {
         let fitting = trainings.iter().filter(|training| self.fits(training));
         let timed = fitting.filter_map(|training| Some((training.seconds()?, training)));

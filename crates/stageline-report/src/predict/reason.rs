@@ -11,9 +11,8 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// Returns the part of a sentence that says by how much sooner a predicted training reaches the same loss than a
-    /// slower training, such as `1.5 times faster to the same loss than`. The name of the slower training follows after
-    /// it.
+    /// Returns the part of a sentence that compares a predicted training with a slower one, such as `1.5 times faster
+    /// to the same loss than`. The name of the slower training follows after it.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);
@@ -30,9 +29,9 @@ impl Compared<'_> {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns a clause with the main reason why a predicted training reaches the loss sooner than the slower one with
-    /// which it is compared: fewer tokens or a higher throughput. The time of a training is its number of tokens
-    /// divided by its throughput.
+    /// Returns the main reason, as a clause, why a predicted training reaches the loss sooner than the slower training.
+    /// It needs fewer tokens or has a higher throughput, because the time of a training is its number of tokens divided
+    /// by its throughput.
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let fewer_tokens = tokens(self.other) / tokens(self.training);
@@ -48,8 +47,8 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the indices of the predicted trainings that take longer than the shortest one by at most the share `longer`
-/// (0.1 for 10%), of those for which `fits` returns true.
+/// Returns the indices of the predicted trainings that take about as long as the shortest one, of those for which
+/// `fits` returns true. They may take longer by at most the share `longer` (0.1 for 10%).
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,

@@ -10,13 +10,13 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The share (10%) by which a changed setting must at least shorten the predicted training to be recommended, because a
-/// smaller gain may be an error of the prediction. Fewer workers are recommended even without a gain.
+/// The share (10%) by which a changed setting must at least shorten the predicted training to be recommended. A smaller
+/// gain may be an error of the prediction. Fewer workers are recommended even without a gain.
 const WORTH: f64 = 0.1;
 
-/// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally long,
-/// because so small a difference may be an error of the prediction. Only trainings that differ in nothing but the
-/// number of micro-batches are compared in this way.
+/// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally long.
+/// So small a difference may be an error of the prediction. The compared trainings differ only in their number of
+/// micro-batches.
 const ABOUT: f64 = 0.1;
 
 /// The share (20%) by which a predicted training with the optimizer Adam may take longer than the shortest one and
@@ -24,14 +24,14 @@ const ABOUT: f64 = 0.1;
 /// Adam: larger batches save more steps than predicted.
 const ABOUT_UNDER_ADAM: f64 = 0.2;
 
-/// The least efficiency with which more workers are recommended: the worker-hours of a training with the user's number
-/// of workers, divided by the worker-hours of the training with more. With 0.8, twice the workers must make a training
-/// at least 1.6 times as fast.
+/// The smallest efficiency with which more workers are recommended. It is the worker-hours of a training with the
+/// user's number of workers, divided by those of the training with more. At 0.8, a training with twice the workers must
+/// be at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
-/// The settings that are recommended for a training after a logged run, with the reason: as far as predictions can
-/// tell, a training with these settings reaches the run's loss in the least time. `Display` writes the recommendation
-/// as one sentence.
+/// The recommended settings for a training after a logged run, with the reason. According to the predictions, a
+/// training with these settings reaches the run's loss in the least time. `Display` writes the recommendation as one
+/// sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
     /// The one setting, if there is any, in which the recommended training differs from the plan that the user gives to
@@ -102,7 +102,8 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// if no such training fits into the memory.
 ///
 /// - A changed schedule or micro-batch size is recommended if its training is at least 10% shorter than `own`.
-/// - More workers are recommended if, besides, their training takes at most 1.25 times the worker-hours of `own`.
+/// - More workers are recommended if their training is at least 10% shorter than `own`, and takes at most 1.25 times
+///   the worker-hours of `own`.
 /// - Fewer workers are recommended if their training takes no longer than `own`.
 pub(super) fn recommended_change(
     question: &Question,
@@ -122,8 +123,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training with a changed setting is recommended in place of `own`, the shortest training with the settings
-/// of the plan that the user gives to `stageline advise`.
+/// Whether a training with a changed setting is recommended in place of `own`. `own` is the shortest training with the
+/// settings of the plan that the user gives to `stageline advise`.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -137,8 +138,9 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
     }
 }
 
-/// Returns a text that says why a changed setting is recommended: the figures of its training beside those of `own`,
-/// the shortest training with the settings of the plan that the user gives to `stageline advise`.
+/// Returns a text that says why a changed setting is recommended. It has the figures of the training with this setting
+/// beside those of `own`. `own` is the shortest training with the settings of the plan that the user gives to
+/// `stageline advise`.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
@@ -177,8 +179,8 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again: the training
-/// with this M takes longer than the shortest training by at most the share `longer`.
+/// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again. The training
+/// with this M takes longer than the shortest training, but by at most the share `longer`.
 fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     format!(
@@ -212,9 +214,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`:
-/// the training with the next larger M does not fit into the memory, or takes too long. `trainings` has one predicted
-/// training for each M, in ascending order of M. The text is empty if none has a larger M.
+/// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`.
+/// The training with the next larger M does not fit into the memory, or takes too long. The text is empty if there is
+/// none. `trainings` is in ascending order of M.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

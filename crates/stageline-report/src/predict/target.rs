@@ -15,17 +15,16 @@ pub struct Target<'a> {
     pub micro_batches: usize,
     /// The schedule that generates the predicted plan.
     pub schedule: &'a dyn Schedule,
-    /// The way in which the model's layers are partitioned into the stages of the predicted plan: as in the logged run,
-    /// as evenly as possible, or as the caller gives it.
+    /// The partition of the model's layers into the stages of the predicted plan.
     pub cut: Cut,
 }
 
-/// The way in which the model's layers are partitioned into the stages of a predicted plan: as in the logged run, as
-/// evenly as possible, or as the caller gives it.
+/// The partition of the model's layers into the stages of a predicted plan: as in the logged run, as evenly as
+/// possible, or as the caller gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
-    /// The model's layers are partitioned as in the logged run, if the predicted plan has as many stages as the run;
-    /// otherwise as evenly as possible by measured time.
+    /// The model's layers are partitioned as in the logged run if the predicted plan has as many stages as the run.
+    /// Otherwise they are partitioned as evenly as possible by measured time.
     OfTheRun,
     /// The model's layers are partitioned into contiguous stages as evenly as possible, by the measured time of a
     /// forward and backward.
@@ -34,8 +33,8 @@ pub enum Cut {
     Given(Vec<Range<usize>>),
 }
 
-/// Whether `cut` is a valid partition of `layers` layers into `stages` stages: every stage has at least one layer, and
-/// begins after the last layer of the previous stage.
+/// Whether `cut` is a valid partition of `layers` layers into `stages` stages. Every stage must have at least one
+/// layer, and begin right after the last layer of the previous stage.
 pub(super) fn is_cut(cut: &[Range<usize>], layers: usize, stages: usize) -> bool {
     let starts = [0].into_iter().chain(cut.iter().map(|range| range.end));
     let follow = cut.iter().zip(starts).all(|(range, start)| range.start == start && !range.is_empty());

@@ -12,20 +12,19 @@ use crate::log::{NoiseScales, RunLog};
 /// The largest number of micro-batches (M) for which trainings are predicted and compared.
 const MOST: usize = 256;
 
-/// The prediction for a training that reaches the loss of a logged run with given settings: its number of
-/// micro-batches, step time, memory and number of steps. As in the log, the tokens of a training are the sum of the
-/// weights of its targets.
+/// A predicted training that reaches the loss of a logged run with given settings: its number of micro-batches, step
+/// time, memory and number of steps. As in the log, the tokens of a training are the sum of the weights of its targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
     /// The number of micro-batches (M) in a step of each replica of a predicted training.
     pub micro_batches: usize,
-    /// The sum of the loss weights of a batch's targets in a training whose duration is predicted; in most models, the
-    /// number of tokens in the batch.
+    /// The loss weight of a batch in a predicted training: the sum of the weights of its targets. In most models, it is
+    /// the number of tokens in the batch.
     pub batch: f64,
     /// The predicted step time, bubble and memory of a training.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps that a training needs to reach the loss of the logged run; `None` if the
-    /// noise of the run's gradient is not known.
+    /// The predicted number of optimizer steps until a training reaches the loss of the logged run; `None` if the noise
+    /// of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 
@@ -54,22 +53,23 @@ impl PredictedTraining {
     }
 }
 
-/// Returns the numbers of micro-batches for which trainings are compared, up to 256: the powers of two, and their
-/// products with the number of workers, because some schedules have plans only for multiples of it.
+/// Returns the numbers of micro-batches for which trainings are compared, up to 256. They are the powers of two, and
+/// their products with the number of workers. Some schedules have plans only for multiples of the number of workers.
 pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
     let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
     powers().chain(powers().map(|number| number * workers).filter(|number| *number <= MOST)).collect()
 }
 
 impl Measured {
-    /// Predicts trainings with the plan `target` that reach the loss of the logged run `log`: one for each of several
-    /// numbers of micro-batches up to 256, and one for that of `target`. Numbers for which the schedule has no plan are
-    /// skipped. `noise` is the [noise scale](RunLog::noise_scales) of the run; without it, no number of steps is
-    /// predicted.
+    /// Predicts trainings with the plan `target` that reach the loss of the logged run `log`. There is one for the
+    /// number of micro-batches of `target`, and one for each of several other numbers up to 256. Numbers for which the
+    /// schedule has no plan are skipped.
+    ///
+    /// `noise` is the [noise scale](RunLog::noise_scales) of the run. Without it, no number of steps is predicted.
     ///
     /// # Errors
-    /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks,
-    /// and [`PredictError::NoSteps`] if no step of the run updated parameters.
+    /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks.
+    /// Returns [`PredictError::NoSteps`] if no step of the run updated parameters.
     pub fn trainings(
         &self,
         log: &RunLog,

@@ -6,9 +6,9 @@ use burn_cubecl::cubecl::prelude::*;
 
 use super::block::Sizes;
 
-/// Computes the dot product of attention's output with the output's gradient for every query of every head. Both are
-/// `[batch, length, query heads x size]`. The results are written to `along`, `[batch, query heads, length]`. Each GPU
-/// thread computes one result.
+/// Computes, for every query of every head, the dot product of attention's output and the output's gradient. Both are
+/// `[batch, length, query heads x size]`. The results go to `along`, `[batch, query heads, length]`. Each GPU thread
+/// computes one result.
 #[cube(launch, address_type = "dynamic")]
 pub fn along<E: Float>(
     output: &Tensor<E>,

@@ -10,8 +10,8 @@ use burn_cubecl::cubecl::prelude::*;
 /// The number of GPU threads that together compute one row (one query or one key) of attention.
 pub const LANES: usize = 4;
 
-/// The attention score that a GPU kernel stores for a key that the query does not see. The scores of seen keys are far
-/// above it; a score at or below it gets the weight 0.
+/// The attention score of a key that the query does not see. Scores of seen keys are far above it. A score at or below
+/// it gets the weight 0.
 pub const UNSEEN: f32 = -1e30;
 
 /// The sizes of an attention, such as its numbers of heads, for which its GPU kernels are compiled.
@@ -33,25 +33,25 @@ impl Sizes {
         self.rows * (self.width + 1)
     }
 
-    /// Returns the number of elements in shared memory of a square matrix with one number for each pair of a query and
+    /// Returns the size, in elements, of a square matrix in shared memory with one number for each pair of a query and
     /// a key. Each row of the matrix ends with an unused element.
     pub fn pairs(self) -> usize {
         self.rows * (self.rows + 1)
     }
 
-    /// Returns the number of columns that one GPU thread computes in its row of a matrix of attention scores. The
-    /// threads of a row share the columns of the row equally.
+    /// Returns the number of columns that one GPU thread computes in a row of attention scores. The threads of a row
+    /// share its columns equally.
     pub fn own_columns(self) -> usize {
         self.rows / LANES
     }
 
-    /// Returns the number of elements of a query, key or value of one head that one GPU thread computes; some threads
-    /// may compute one element fewer.
+    /// Returns the number of elements that one GPU thread computes in a query, key or value of one head. Some threads
+    /// compute one element fewer.
     pub fn own_elements(self) -> usize {
         self.width.div_ceil(LANES)
     }
 
-    /// Returns the number of query heads of an attention that share one key-value head.
+    /// Returns the number of query heads that share one key-value head of attention.
     pub fn group(self) -> usize {
         self.query_heads / self.key_heads
     }
@@ -122,9 +122,8 @@ pub fn product(
     sum
 }
 
-/// Multiplies one row of `factors` (such as attention weights) by the matrix `tile`, and adds the products to those
-/// elements of the output that this GPU thread computes. `factors` is square, `[rows, rows]`, and `tile` is
-/// `[rows, size]`.
+/// Adds the product of one row of `factors` (such as attention weights) and the matrix `tile` to `sums`. Each GPU
+/// thread adds only the elements that it computes. `factors` is `[rows, rows]`, and `tile` is `[rows, size]`.
 #[cube]
 pub fn add_weighted(
     sums: &mut Array<f32>,
@@ -161,14 +160,13 @@ pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usi
     (until - from + rows - 1) / rows
 }
 
-/// Returns the position of the first key in the block of keys in which a query's sliding window begins. `first` is the
-/// position of the query, `window` the number of keys in a window and `rows` the number of keys in a block.
+/// Returns the first position of the block of keys in which a query's sliding window begins. `first` is the position of
+/// the query, `window` the number of keys in a window and `rows` the number of keys in a block.
 #[cube]
 pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {
     select(first + 1 > window, first + 1 - window, 0usize) / rows * rows
 }
 
-/// Sets the partial sums of a GPU thread to zero: one sum for each element of a row that the thread computes.
 #[cube]
 pub fn clear(sums: &mut Array<f32>, #[comptime] size: usize) {
     #[unroll]
@@ -177,8 +175,8 @@ pub fn clear(sums: &mut Array<f32>, #[comptime] size: usize) {
     }
 }
 
-/// Writes the elements of one head's row that a GPU thread has computed to a tensor, in which the row begins at the
-/// index `at`. Each element is the thread's sum for this element, multiplied by `factor`.
+/// Writes a GPU thread's `sums`, each multiplied by `factor`, to a tensor. The sums are elements of a row of one head.
+/// The row begins at the index `at` of the tensor.
 #[cube]
 pub fn write<E: Float>(
     to: &mut Tensor<E>,
@@ -197,8 +195,8 @@ pub fn write<E: Float>(
     }
 }
 
-/// Replaces the contents of a tile in shared memory by other rows of an attention head (see [`load`]). It first waits
-/// until all GPU threads of the thread block have finished with the old contents, and then until all have loaded.
+/// Replaces a tile in shared memory by other rows of an attention head (see [`load`]). All GPU threads of the thread
+/// block wait for each other before and after the load.
 #[cube]
 pub fn reload<E: Float>(
     from: &Tensor<E>,

@@ -9,8 +9,8 @@ use super::block::{
     is_seen, load, product, reload, write,
 };
 
-/// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of the sum of each
-/// query's exponentiated scores. There is one cube (thread block) for each block of queries, query head and sample.
+/// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of each query's sum of
+/// exponentiated scores. One cube (thread block) runs for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn forward<E: Float, I: Int>(
@@ -85,8 +85,8 @@ pub fn forward<E: Float, I: Int>(
     }
 }
 
-/// Computes, in one GPU thread, the scores of one query with some keys of a tile, writes them to `scores`, and returns
-/// the largest. A key that the query does not see gets the score [`UNSEEN`].
+/// Computes the attention scores of one query with those keys of a tile that belong to this GPU thread. Writes the
+/// scores to `scores`, and returns the largest. A key that the query does not see gets the score [`UNSEEN`].
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn score(
@@ -115,8 +115,8 @@ fn score(
     most
 }
 
-/// Returns the largest attention score of one query so far: the largest of `before` and of the scores that the GPU
-/// threads of the query's row have written to shared memory.
+/// Returns the largest attention score of one query so far: the maximum of `before` and of the largest score of each
+/// GPU thread of the query's row.
 #[cube]
 fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     let mut largest = before;
@@ -127,8 +127,8 @@ fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     largest
 }
 
-/// Replaces each score of one query that this GPU thread computed with its attention weight, exp(score - `largest`).
-/// Returns the sum of these weights. `lane` is the thread's index (from 0) among the threads of the query's row.
+/// Replaces this GPU thread's attention scores of one query by attention weights, exp(score - `largest`), and returns
+/// the sum of these weights. `lane` is the thread's index, from 0, among the threads of the query's row.
 #[cube]
 fn weigh(scores: &mut Shared<[f32]>, row: usize, lane: usize, largest: f32, #[comptime] rows: usize) -> f32 {
     let mut sum = f32::new(0.0);

@@ -14,17 +14,17 @@ use super::block::{LANES, Sizes};
 use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
-/// The possible numbers of rows (queries or keys) in one thread block of attention on a GPU, the best number first. The
-/// more rows a block has, the less often it loads keys and values, or queries, from memory.
+/// The numbers of rows (queries or keys) that a thread block of attention can have on a GPU, the best number first. A
+/// block with more rows loads keys and values, or queries, from memory less often.
 const ROWS: [usize; 3] = [32, 16, 8];
 
 /// The largest size of an attention head, in elements, that the GPU kernels support. The sums of one row of a larger
 /// head would not fit into the registers.
 const LARGEST_HEAD: usize = 256;
 
-/// Returns the largest number of rows (queries or keys) with which one thread block of attention fits into the GPU's
-/// shared memory and its limit of threads, for heads of `size` elements. Returns `None` if no block fits or the head is
-/// too large.
+/// Returns the largest number of rows (queries or keys) that a thread block of attention can have on a GPU, for heads
+/// of `size` elements. The GPU's shared memory and its number of threads limit the block. Returns `None` if no block
+/// fits or the head is too large.
 fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     let properties = device.client();
     let hardware = &properties.properties().hardware;
@@ -35,8 +35,7 @@ fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     ROWS.into_iter().find(fits).filter(|_| size <= LARGEST_HEAD)
 }
 
-/// Returns the size, in elements, of the largest head for which a GPU can run the attention kernels; 0 if it can run
-/// them for none.
+/// Returns the largest head size, in elements, for which a GPU can run the attention kernels; 0 if there is none.
 pub fn largest_head(device: &CubeDevice) -> usize {
     (1..=LARGEST_HEAD).rev().find(|size| fits(device, *size)).unwrap_or(0)
 }
@@ -46,8 +45,7 @@ pub fn fits(device: &CubeDevice, size: usize) -> bool {
     rows(device, size).is_some()
 }
 
-/// The values that all kernel launches for one input of attention have in common, such as the batch size and the size
-/// of a head.
+/// The values that all kernel launches for one input of attention have in common, such as the batch size.
 struct Launch {
     batch: usize,
     length: usize,
@@ -83,14 +81,13 @@ impl Launch {
     }
 }
 
-/// Returns the positions at which documents begin as i32 or i64, the integer types for which the GPU kernels are
-/// compiled. Positions of another type are converted to i32, which is large enough for them.
+/// Converts the positions at which documents begin to i32, unless they are in i32 or i64 already. The GPU kernels are
+/// compiled for these two types.
 fn positions(starts: CubeTensor) -> CubeTensor {
     let known = matches!(starts.dtype, DType::I32 | DType::I64);
     into_contiguous(if known { starts } else { cast(starts, DType::I32) })
 }
 
-/// Converts the element type of a burn tensor to CubeCL's element type, for which the GPU kernels are compiled.
 fn element_type(dtype: DType) -> ElemType {
     match dtype {
         DType::F16 => ElemType::Float(FloatKind::F16),

@@ -34,12 +34,12 @@ use crate::kernels::attention_blocks::AttentionHeads;
 pub use launch::{fits, largest_head};
 
 /// A backend with attention kernels that store no attention scores. In their arguments, `input` is `[batch, length,
-/// (query heads + 2 x key-value heads) x size]`, and `starts`, `[batch, length]`, has the position of the first key in
-/// each query's document.
+/// (query heads + 2 x key-value heads) x size]`. `starts`, `[batch, length]`, has for each query the position at which
+/// its document begins.
 #[backend_extension(Cube, Fusion: cfg(feature = "fused"))]
 pub trait FlashAttention: Backend {
-    /// Computes attention, and returns its output, `[batch, length, query heads x size]`, and the logarithm of the sum
-    /// of each query's exponentiated scores, `[batch, query heads, length]` in f32.
+    /// Computes attention. Returns its output, `[batch, length, query heads x size]`, and the logarithm of each query's
+    /// sum of exponentiated scores, `[batch, query heads, length]` in f32.
     #[fusion(meta = forward_specs)]
     fn flash_attention(
         input: FloatTensor<Self>,
@@ -47,9 +47,9 @@ pub trait FlashAttention: Backend {
         heads: AttentionHeads,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Returns the gradient of attention's input, given attention's output, the gradient of the output (both `[batch,
-    /// length, query heads x size]`), and the logarithms of sums of exponentiated scores that attention's forward
-    /// returned.
+    /// Returns the gradient of attention's input, given attention's output and the output's gradient, both `[batch,
+    /// length, query heads x size]`. `logarithms` has the logarithm of each query's sum of exponentiated scores, as the
+    /// forward returned it.
     #[fusion(dtype = input, shape = input)]
     fn flash_attention_to_input(
         input: FloatTensor<Self>,
@@ -66,14 +66,14 @@ fn output_shape(input: &Shape, heads: AttentionHeads) -> Shape {
     Shape::new([input[0], input[1], input[2] / heads.columns() * heads.query])
 }
 
-/// Returns the shape of the tensor that attention's forward keeps for the backward: the logarithm of the sum of the
-/// exponentiated scores, for each query of each head.
+/// Returns the shape of a tensor with one number for each query of each head of attention: the logarithm of the query's
+/// sum of exponentiated scores.
 fn logarithms_shape(input: &Shape, heads: AttentionHeads) -> Shape {
     Shape::new([input[0], heads.query, input[1]])
 }
 
-/// Returns the shapes and types of the two outputs of attention's forward on a GPU, which burn's fusion needs before
-/// the kernel runs.
+/// Returns the shapes and types of the two outputs of attention's forward on a GPU. burn's fusion needs them before the
+/// kernel runs.
 #[cfg(feature = "fused")]
 fn forward_specs(input: &TensorSpec, _: &TensorSpec, heads: &AttentionHeads) -> (TensorSpec, TensorSpec) {
     let output = TensorSpec::new(output_shape(&input.shape, *heads), input.dtype);

@@ -8,11 +8,12 @@ use super::block::{
     reload, write,
 };
 
-/// Computes the gradients of a block of keys and values (some consecutive positions) of one key-value head of
-/// attention. It writes them to the columns of that head's keys and values in `to_input`, the gradient of attention's
-/// input, `[batch, length, (query heads + 2 x key-value heads) x size]`. The gradients are added up over the query
-/// heads that share the head, and over queries, in ascending order, so their bits do not depend on the order of the
-/// thread blocks. There is one cube (thread block) for each block of keys, key-value head and sample.
+/// Computes the gradients of a block of keys and values (consecutive positions) of one key-value head of attention. One
+/// cube (thread block) runs for each block of keys, key-value head and sample.
+///
+/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
+/// heads + 2 x key-value heads) x size]`. They are sums over queries and query heads in a fixed order, so their bits do
+/// not depend on the order of the thread blocks.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn to_key_value<E: Float, I: Int>(
@@ -95,9 +96,9 @@ pub fn to_key_value<E: Float, I: Int>(
     }
 }
 
-/// Writes numbers of a GPU thread to one row of a square matrix in shared memory. The matrix, `[rows, rows]`, has one
-/// number for each pair of a key (row) and a query (column). The thread's first number goes to the column `lane`, and
-/// each further number [`LANES`] columns after the one before it.
+/// Writes the numbers of one GPU thread to a row of a square matrix in shared memory. The matrix has a row for each key
+/// and a column for each query. The first number goes to the column `lane`, and each next number [`LANES`] columns
+/// further.
 #[cube]
 fn write_own(numbers: &Array<f32>, to: &mut Shared<[f32]>, row: usize, lane: usize, #[comptime] rows: usize) {
     #[unroll]

@@ -8,9 +8,11 @@ use super::block::{
     load, product, reload, write,
 };
 
-/// Computes the gradients of a block of queries (some consecutive positions) of one attention head. It writes them to
-/// the columns of that head in `to_input`, the gradient of attention's input, `[batch, length, (query heads + 2 x
-/// key-value heads) x size]`. There is one cube (thread block) for each block of queries, query head and sample.
+/// Computes the gradients of a block of queries (consecutive positions) of one attention head. One cube (thread block)
+/// runs for each block of queries, query head and sample.
+///
+/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
+/// heads + 2 x key-value heads) x size]`.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn to_query<E: Float, I: Int>(

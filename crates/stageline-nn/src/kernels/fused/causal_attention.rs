@@ -19,16 +19,15 @@ pub struct Attended<T> {
     /// The attention weights of each query before they are divided by their sum, `[batch x key-value heads, group x
     /// length, length]`. A group is the query heads that share a key-value head.
     pub(crate) weights: T,
-    /// The reciprocal of the sum of each query's attention weights, in f32, `[batch x key-value heads, group x length,
-    /// 1]`. A group is the query heads that share a key-value head.
+    /// The reciprocal of each query's sum of attention weights, in f32, `[batch x key-value heads, group x length, 1]`.
+    /// A group is the query heads that share a key-value head.
     pub(crate) shares: T,
     /// The output of the forward of causal attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 
-/// Returns the input of attention rearranged from `[batch, length, heads x size]` to `[heads x batch, length, size]`,
-/// because a batched matrix product needs each head in one piece. The heads are those of queries, keys and values: all
-/// queries come first, then all keys and all values, each ordered by sample and head.
+/// Rearranges the input of attention from `[batch, length, heads x size]` to `[heads x batch, length, size]`, because a
+/// batched matrix product needs each head in one piece. All queries come first, then all keys, then all values.
 fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / heads.columns();
@@ -44,16 +43,19 @@ fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Returns the index ranges of queries, keys and values in a dimension that has all queries of `batch` samples first,
-/// then all keys, then all values. One index is the queries, keys or values of one head of one sample.
+/// Returns the index ranges of queries, keys and values in a dimension that has all queries first, then all keys, then
+/// all values. An index stands for one head of one of `batch` samples.
 fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
     let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
     [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
 }
 
-/// Splits the rearranged input of attention, `[heads x batch, length, size]`, into its queries, `[batch x key-value
-/// heads, group x length, size]`, and its keys and values, each `[batch x key-value heads, length, size]`. A group is
-/// the query heads that share a key-value head; their queries are concatenated, so that no key is copied for them.
+/// Splits the rearranged input of attention, `[heads x batch, length, size]`, into three tensors:
+///
+/// - the queries, `[batch x key-value heads, group x length, size]`
+/// - the keys and the values, each `[batch x key-value heads, length, size]`
+///
+/// A group is the query heads that share a key-value head. Their queries are concatenated, so that no key is copied.
 fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
     let [count, length, size] = parts.dims();
     let batch = count / heads.columns();
@@ -67,29 +69,29 @@ fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
 
 /// Factors that keep intermediate results of attention within the range of f16.
 ///
-/// Numbers in f16 are at most 65504, and have fewer than 11 significant bits below 6e-5. A query's attention weights
-/// before the division by their sum add up to as much as the sequence length, and gradients divided by that sum are as
-/// small as one over the length, so stored intermediates are scaled.
+/// Numbers in f16 are at most 65504, and lose precision below 6e-5. The sum of a query's attention weights, before
+/// their division by it, can be as large as the sequence length. Gradients divided by this sum can be as small as 1 /
+/// length.
 struct Scales {
-    /// The factor by which queries are multiplied before their product with the keys. In f16 the product is stored in
-    /// f16, so this factor keeps it in the range of f16; in other types the factor is 1.
+    /// The factor of attention's queries before their product with the keys. It keeps the product in the range of f16,
+    /// and is 1 for other types.
     query: f64,
-    /// The factor that turns the product of the scaled queries and the keys into attention scores: 1 / sqrt(head size),
-    /// divided by the factor with which the queries were scaled.
+    /// The factor that turns the product of scaled queries and keys into attention scores. It is 1 / sqrt(head size),
+    /// divided by the factor of the queries.
     rest: f64,
-    /// The factor by which attention weights are multiplied in f16 before the division by their sum, so that sums of
-    /// weighted values stay within the range of f16.
+    /// The factor of attention weights before their division by their sum. It keeps sums of weighted values in the
+    /// range of f16, and is 1 for other types.
     weights: f64,
 }
 
 impl Scales {
-    /// The number of positions up to which the attention weights of a sequence are not scaled in f16. Before the
-    /// division by their sum, weights are at most 1. The sum of 128 products of such a weight and an f16 value below
-    /// 512 is therefore at most 65504, the largest number in f16.
+    /// The largest sequence length for which attention weights are not scaled in f16. Before the division by their sum,
+    /// weights are at most 1. So 128 products of a weight and an f16 value below 512 add up to at most 65504, the
+    /// largest number in f16.
     const UNSCALED: usize = 128;
 
     /// Returns the scaling factors of attention for tensors of the type `dtype`, sequences of `length` positions and
-    /// heads of `size` elements; only f16 needs factors for its range.
+    /// heads of `size` elements.
     fn of(dtype: DType, length: usize, size: usize) -> Self {
         let scale = scale(size);
         if dtype != DType::F16 {
@@ -102,14 +104,13 @@ impl Scales {
     }
 }
 
-/// The magnitude to which the largest gradient of a head is scaled in f16, so that sums of up to 8192 such gradients
-/// stay within the range of f16. The gradients are those of the head's output, divided by the sums of the attention
-/// weights.
+/// The magnitude to which the largest gradient of an attention head is scaled in f16. Sums of up to 8192 such gradients
+/// then stay within the range of f16.
 const LARGEST: f64 = 0.125;
 
-/// Returns the factor for each head that scales the head's largest gradient to [`LARGEST`], so that the gradients fit
-/// the range of f16. `gradients` is `[heads of all samples, length, size]`, and the factors are `[heads of all samples,
-/// 1, 1]`. Returns `None` if `dtype` is not f16, because other types need no scaling.
+/// Returns a factor for each attention head that scales the head's largest gradient to [`LARGEST`]. Returns `None` if
+/// `dtype` is not f16, because other types need no scaling. `gradients` is `[heads of all samples, length, size]`, and
+/// the factors are `[heads of all samples, 1, 1]`.
 fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
     let [heads, length, size] = gradients.dims();
     let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
@@ -118,14 +119,13 @@ fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
 }
 
 thread_local! {
-    /// The causal mask that attention used last on this thread, kept because making a mask launches more GPU kernels
-    /// than the rest of attention.
+    /// The causal mask that attention used last on this thread. It is stored because making a mask launches more GPU
+    /// kernels than the rest of attention.
     static MASK: RefCell<Option<(Device, AttentionHeads, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the causal mask of attention for samples of one document each, `[1, group x length, length]`: true where the
-/// key is at a later position than the query, or before the query's window. A group is the query heads that share a
-/// key-value head.
+/// Returns the causal mask of attention for samples of one document each, `[1, group x length, length]`. It is true for
+/// a key after the query or before the query's window. A group is the query heads that share a key-value head.
 fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
         Some((known, masked, mask)) if known == device && *masked == heads && mask.dims()[2] == length => mask.clone(),
@@ -137,9 +137,9 @@ fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bo
     })
 }
 
-/// Returns the mask of attention, `[batch x key-value heads, group x length, length]`: true where a query does not see
-/// the key. `starts`, `[batch, length]`, are the positions of the first key in each query's document. If `starts` is
-/// `None`, one mask holds for the whole batch and the first dimension is 1.
+/// Returns the mask of attention, `[batch x key-value heads, group x length, length]`, which is true where a query does
+/// not see the key. `starts`, `[batch, length]`, has for each query the position at which its document begins. If
+/// `starts` is `None`, one mask holds for the whole batch and the first dimension is 1.
 fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, device: &Device) -> Tensor<3, Bool> {
     let unseen = unseen(length, heads, device);
     let Some(starts) = starts else { return unseen };
@@ -150,8 +150,8 @@ fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, 
 }
 
 /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
-/// output, `[batch, length, query heads x size]`, and the values that its backward needs. `starts`, `[batch, length]`,
-/// are the positions of the first key in each query's document; `None` for samples of one document.
+/// output, `[batch, length, query heads x size]`, and the values that the backward needs. `starts`, `[batch, length]`,
+/// has for each query the position at which its document begins; `None` for samples of one document.
 pub(crate) fn attended(
     input: Tensor<3>,
     heads: AttentionHeads,
@@ -229,8 +229,8 @@ mod tests {
     use super::super::checks::{derived, exactly, in_all, near, random};
     use super::*;
 
-    /// Tests attention over long sequences in f16 against attention in f64. The inputs test the range of f16: values
-    /// whose sum over the keys exceeds 65504, small gradients, and scores that are all equal or far apart.
+    /// Tests attention over long sequences in f16 against attention in f64. The inputs strain the range of f16: large
+    /// sums of values, small gradients, and scores that are equal or far apart.
     #[test]
     fn long_sequences_stay_in_the_range_of_f16() {
         const SIZE: usize = 8;
@@ -283,9 +283,6 @@ mod tests {
         }
     }
 
-    /// Tests attention in f16 with equal scores over 8192 positions: an output is the mean of the values up to its
-    /// position, and the gradient of a value is the sum of its later outputs' gradients, each divided by the number of
-    /// values in its mean.
     #[test]
     fn equal_scores_over_8192_positions_give_means_in_f16() {
         const LENGTH: usize = 8192;

@@ -8,8 +8,8 @@ use super::table::is_at;
 use super::{as_given, wide};
 use crate::kernels::masked_targets::{is_masked, of_targets};
 
-/// Returns the cross-entropy of logits `[rows, classes]` summed over rows, `[1]`, and the log-likelihood of every class
-/// for each row, `[rows, classes]`.
+/// Returns the cross-entropy of logits `[rows, classes]`, summed over the rows to `[1]`, and the log-likelihoods of all
+/// classes, `[rows, classes]`.
 pub(crate) fn summed(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, Tensor<2>) {
     let likelihoods = log_softmax(wide(logits), 1);
     (-of_targets(likelihoods.clone(), targets).sum(), likelihoods)

@@ -14,14 +14,14 @@ fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns the standard normal distribution's cumulative distribution function at every element of `x`, in the
-/// approximation that GELU's tanh form uses.
+/// Returns an approximation of the standard normal cumulative distribution function at every element of `x`. The tanh
+/// form of GELU uses it.
 fn approximated(x: Tensor<2>) -> Tensor<2> {
     sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
 }
 
-/// Returns the activation function GELU of every element of a GPU tensor, in the type of the input: exact, or
-/// approximated by a hyperbolic tangent, as `form` says.
+/// Returns GELU of every element of a GPU tensor, in the type of the tensor. `form` selects the exact function or its
+/// approximation by a hyperbolic tangent.
 pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     let share = match form {

@@ -17,8 +17,8 @@ pub struct Moments<T> {
     pub(crate) over_deviation: T,
 }
 
-/// Computes the normalisation of an input `[rows, width]`, with a scale and a shift of `[width]`, and returns the
-/// output and the moments (mean and 1 / standard deviation) of the rows.
+/// Normalises an input `[rows, width]` with a scale and an optional shift, each `[width]`. Returns the output, and the
+/// mean and 1 / standard deviation of each row.
 pub(crate) fn normalised(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -47,8 +47,8 @@ fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor
     }
 }
 
-/// Returns the gradient of a normalisation's input, `[rows, width]`, given the moments (mean and 1 / standard
-/// deviation) of the input's rows and the gradient of the output.
+/// Returns the gradient of a normalisation's input, `[rows, width]`, given the gradient of the output. The moments are
+/// the mean and 1 / standard deviation of each input row.
 pub(crate) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -69,8 +69,8 @@ pub(crate) fn to_input(
     as_given((rest - hat() * along) * over_deviation.clone(), input)
 }
 
-/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments (mean and 1 / standard
-/// deviation) of the input's rows and the gradient of the output.
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the gradient of the output. The
+/// moments are the mean and 1 / standard deviation of each input row.
 pub(crate) fn to_parameters(
     input: &Tensor<2>,
     Moments { mean, over_deviation }: Moments<Tensor<2>>,

@@ -20,12 +20,12 @@ pub mod table;
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Returns a tensor cast to f32, in which intermediate results are computed, or unchanged if it is in f64.
+/// Casts a tensor to f32, in which intermediate results are computed. A tensor in f64 is returned unchanged.
 fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
 }
 
-/// Returns a tensor cast to the element type of the tensor `given`.
+/// Casts a tensor to the element type of the tensor `given`.
 fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>) -> Tensor<D> {
     tensor.cast(FloatDType::from(given.dtype()))
 }
@@ -45,8 +45,8 @@ mod checks {
         tensor.clone().cast(FloatDType::F64)
     }
 
-    /// Returns the exact values that a test compares with a kernel's: the output of `function` for `input`, and the
-    /// gradient of `input` as burn's autodiff derives it from the output's gradient `upstream`, both computed in f64.
+    /// Returns the exact values for the test of a kernel: the output of `function` for `input`, and the gradient of
+    /// `input` for the output's gradient `upstream`. burn's autodiff computes both in f64.
     pub fn derived<const D: usize, const E: usize>(
         function: impl Fn(Tensor<D>) -> Tensor<E>,
         input: &Tensor<D>,
@@ -58,16 +58,16 @@ mod checks {
         (output.inner(), leaf.grad(&gradients).unwrap())
     }
 
-    /// Calls a test's `check` three times: with `tensor` in f32, in bf16 and in f16. The second argument of `check` is
-    /// the error bound that suits the precision of the type.
+    /// Calls a test's `check` with `tensor` in f32, in bf16 and in f16. The second argument of `check` is an error
+    /// bound that suits the type.
     pub fn in_all<const D: usize>(tensor: &Tensor<D>, check: impl Fn(Tensor<D>, f64)) {
         check(tensor.clone(), 1e-5);
         check(tensor.clone().cast(FloatDType::BF16), 3e-2);
         check(tensor.clone().cast(FloatDType::F16), 4e-3);
     }
 
-    /// Panics if an element of `found` differs from the same element of `exact` by more than `bound` times the largest
-    /// magnitude in `exact`, or by more than `bound` if that magnitude is below 1.
+    /// Panics if an element of `found` differs too much from the same element of `exact`. The largest allowed
+    /// difference is `bound` times the largest magnitude in `exact`, or `bound` if that magnitude is below 1.
     #[track_caller]
     pub fn near<const D: usize>(found: Tensor<D>, exact: &Tensor<D>, bound: f64) {
         let off = (exactly(&found) - exact.clone()).abs().max().into_scalar::<f64>();

@@ -6,17 +6,17 @@ use burn::tensor::{FloatDType, Tensor};
 use super::{as_given, wide};
 use crate::params::widest_float;
 
-/// Splits the rows of a tensor `[rows, columns]` into groups, `[groups, rows of a group, columns]`, whose sums a GPU
-/// can compute in parallel. The number of groups is the largest power of two that divides the number of rows and does
-/// not exceed `most`, which must be a power of two.
+/// Splits the rows of a tensor `[rows, columns]` into groups, `[groups, rows of a group, columns]`, which a GPU can sum
+/// in parallel. The number of groups is the largest power of two that divides the number of rows and is at most `most`.
+/// `most` must be a power of two.
 pub(crate) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
     let groups = most.min(1 << count.trailing_zeros());
     rows.clone().reshape([groups, count / groups, columns])
 }
 
-/// The largest number of groups into which rows are split for a sum over rows: enough groups to use all of a GPU, and
-/// few enough that adding up their sums takes little time.
+/// The largest number of groups into which rows are split for a sum. It is large enough to use all of a GPU, and small
+/// enough that adding up the groups' sums takes little time.
 pub(crate) const ROWS: usize = 256;
 
 /// Returns the sums of a tensor `[groups, rows, columns]` over groups and rows, `[columns]`, in the element type of the
@@ -28,8 +28,7 @@ pub(crate) fn of_groups(all: Tensor<3>, given: &Tensor<2>) -> Tensor<1> {
     as_given((sums * 1.0).sum_dim(0), given).squeeze_dim(0)
 }
 
-/// Returns the sums of a tensor `[rows, columns]` over its rows, `[columns]`, added in f32 and returned in the element
-/// type of the tensor.
+/// Sums a tensor `[rows, columns]` over its rows in f32, and returns the sums, `[columns]`, in the type of the tensor.
 pub(crate) fn of_rows(rows: &Tensor<2>) -> Tensor<1> {
     of_groups(wide(in_groups(rows, ROWS)), rows)
 }
@@ -62,8 +61,6 @@ mod tests {
         }
     }
 
-    /// Tests the sum of squares in f32, as computed on a device without f64 (such as those of Metal), against the sum
-    /// in f64.
     #[test]
     fn squares_are_summed_in_f32_on_devices_without_f64() {
         for count in [7, 1000, 6144] {

@@ -5,8 +5,8 @@ use burn::tensor::{Int, IntDType, Tensor};
 
 use super::as_given;
 
-/// Returns one one-hot row for each index, `[indices, count]`: the row is 1 in the column of the index, and 0
-/// elsewhere. All indices must be below `count`.
+/// Returns a one-hot row for each index, `[indices, count]`, with 1 in the column of the index and 0 elsewhere. All
+/// indices must be below `count`.
 pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
     // A comparison on a GPU reads both operands in the type of one of them, so the types must agree.
@@ -14,11 +14,11 @@ pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     places.equal(indices).float()
 }
 
-/// Returns the gradient of a table of vectors such as an embedding's, `[rows, width]`: the gradients of the looked-up
-/// vectors, `[indices, width]`, summed by table row.
+/// Returns the gradient of a table of vectors, such as an embedding's, `[rows, width]`. It is the sum of the looked-up
+/// vectors' gradients, `[indices, width]`, by table row.
 ///
-/// The sums are one matrix product with the one-hot rows of the indices, which adds in f32 and in parallel. If the
-/// vectors were added one after the other, a GPU would have to wait for each addition.
+/// The sums are one matrix product with the one-hot rows of the indices, which a GPU adds in f32 and in parallel.
+/// Vectors added one after the other would have to wait for each other.
 pub(crate) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
     as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
 }

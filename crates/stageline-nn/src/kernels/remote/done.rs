@@ -17,21 +17,22 @@ pub trait Served: Kernels + BackendIr {
     /// kind to its clients.
     fn kernels(device: &Device<Self>) -> ServedKernels;
 
-    /// Converts the moments of a normalisation's input rows to one tensor `[rows, 2]` in f32: each row's mean, which is
-    /// 0 for RMS normalisation, and the reciprocal of its standard deviation or root mean square.
+    /// Converts the moments of a normalisation's input rows to one tensor `[rows, 2]` in f32. The first column is the
+    /// mean (0 for RMS normalisation), and the second is 1 / standard deviation (or 1 / root mean square).
     fn sent_moments(moments: Self::Moments) -> FloatTensor<Self>;
 
-    /// Converts the tensor `[rows, 2]` that [`sent_moments`](Self::sent_moments) returned to the moments of a
+    /// Converts the tensor `[rows, 2]` that [`sent_moments`](Self::sent_moments) returned back to the moments of a
     /// normalisation of the kind `norm`.
     fn received_moments(moments: FloatTensor<Self>, norm: Norm) -> Self::Moments;
 
-    /// Returns the output tensors of a client's request for causal attention, given what [`Kernels::causal_attention`]
-    /// returned: first the output of attention, and then the tensors that the backward needs, except attention's input.
+    /// Returns the output tensors of a client's request for causal attention: first attention's output, then the
+    /// tensors that the backward needs, except attention's input. The arguments are the results of
+    /// [`Kernels::causal_attention`].
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
-    /// Returns the gradient of causal attention's input. `kept` has the tensors to which the client kept handles for
-    /// the backward, and `gradient` is the gradient of the output. `starts` has the position of the first key in each
-    /// query's document; it is `None` if the backward does not need it.
+    /// Returns the gradient of causal attention's input, given the gradient of the output. `kept` has the tensors that
+    /// were kept for the backward. `starts` has for each query the position at which its document begins; `None` if the
+    /// backward does not need it.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,
@@ -40,73 +41,61 @@ pub trait Served: Kernels + BackendIr {
     ) -> FloatTensor<Self>;
 }
 
-/// An operation that a client on another host requested from this server, and all tensors that the server stores, among
-/// them the operation's inputs.
+/// A client's request for one operation, and the tensors that the server stores, among them the operation's inputs. An
+/// input may be taken only once, because the server can drop a tensor when it is taken.
 struct Call<'a, B: BackendIr> {
     tensors: &'a mut HandleContainer<B::Handle>,
     asked: &'a CustomOpIr,
 }
 
-/// Gives access to the inputs and scalar arguments of the operation that a client on another host requested from this
-/// server. An input must be taken at most once, because the server may drop a tensor when it is taken.
 impl<B: BackendIr> Call<'_, B> {
-    /// Takes the float tensor that is input number `index` (from 0) of the operation that a client requested from this
-    /// server, and returns it.
     fn float(&mut self, index: usize) -> FloatTensor<B> {
         self.tensors.get_float_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Takes the float tensor that is input number `index` (from 0) of the operation that a client requested from this
-    /// server, and returns it; `None` if the request lacks this optional input, such as a bias.
+    /// Takes the float input with the number `index` (from 0) of the requested operation; `None` if the request lacks
+    /// this optional input, such as a bias.
     fn optional(&mut self, index: usize) -> Option<FloatTensor<B>> {
         (index < self.asked.inputs.len()).then(|| self.float(index))
     }
 
-    /// Takes the integer tensor that is input number `index` (from 0) of the operation that a client requested from
-    /// this server, and returns it.
     fn int(&mut self, index: usize) -> IntTensor<B> {
         self.tensors.get_int_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Returns the number of float tensors among the inputs of the operation that a client requested from this server.
-    /// The backward of attention needs it, because its float inputs come before its integer input, and their number
-    /// varies.
+    /// Returns the number of float inputs of the requested operation. The backward of attention has a varying number of
+    /// them, followed by its integer input.
     fn floats(&self) -> usize {
         self.asked.inputs.iter().filter(|input| input.dtype.is_float()).count()
     }
 
-    /// Returns the scalar argument with the number `index` (from 0) of the operation that a client requested from this
-    /// server.
+    /// Returns the scalar argument with the number `index` (from 0) of the requested operation.
     fn number(&self, index: usize) -> f64 {
         self.asked.scalars[index].elem()
     }
 
-    /// Returns the form of GELU (exact or tanh) that a client requested from this server, encoded in the operation's
-    /// first scalar argument.
     fn form(&self) -> GeluForm {
         if self.number(0) == 0.0 { GeluForm::Exact } else { GeluForm::Tanh }
     }
 
-    /// Returns the kind of normalisation that a client requested from this server, encoded in the operation's first
-    /// scalar argument.
     fn norm(&self) -> Norm {
         if self.number(0) == 0.0 { Norm::Layer } else { Norm::RootMeanSquare }
     }
 
-    /// Returns the heads of the attention that a client requested from this server, encoded in the operation's three
-    /// scalar arguments: the numbers of query heads, of key-value heads and of keys in the window.
+    /// Decodes the heads of attention from three scalar arguments of a client's request: the numbers of query heads, of
+    /// key-value heads and of keys in the window (0 for no window).
     fn heads(&self) -> AttentionHeads {
         let [query, key_value, window] = [0, 1, 2].map(|index| self.number(index) as usize);
         AttentionHeads { query, key_value, window: Some(window).filter(|window| *window > 0) }
     }
 }
 
-/// The type of a function by which a server computes one operation for a client. The function takes its inputs from the
-/// client's request, and returns the operation's outputs.
+/// A function by which a server computes one operation for a client. It takes the inputs from the client's request, and
+/// returns the outputs.
 type Operation<B> = fn(&mut Call<B>) -> Vec<FloatTensor<B>>;
 
-/// Adds all kernels of this crate to the operations that a server of the backend `B` executes for its clients, and
-/// returns the extended registry.
+/// Registers all kernels of this crate as operations that a server of the backend `B` runs for its clients, and returns
+/// the registry.
 pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegistry<B> {
     let layers = elementwise::<B>().into_iter().chain(normalisations::<B>()).chain(attention_and_loss::<B>());
     for (name, operation) in layers.chain(sums::<B>()) {
@@ -120,8 +109,6 @@ pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegis
     registry
 }
 
-/// Returns the functions by which a server computes activation functions and rotary embeddings, each with the name by
-/// which a client requests it.
 fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 5] {
     [
         (name::GELU, |call| vec![B::gelu_of(&call.float(0), call.form())]),
@@ -132,8 +119,6 @@ fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 5] {
     ]
 }
 
-/// Returns the functions by which a server computes normalisations of rows and their gradients, each with the name by
-/// which a client requests it.
 fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
     [
         (name::LAYER_NORM, |call| {
@@ -155,8 +140,6 @@ fn normalisations<B: Served>() -> [(&'static str, Operation<B>); 3] {
     ]
 }
 
-/// Returns the functions by which a server computes causal attention, the cross-entropy and their gradients, each with
-/// the name by which a client requests it.
 fn attention_and_loss<B: Served>() -> [(&'static str, Operation<B>); 4] {
     [
         (name::CAUSAL_ATTENTION, |call| {
@@ -179,8 +162,6 @@ fn attention_and_loss<B: Served>() -> [(&'static str, Operation<B>); 4] {
     ]
 }
 
-/// Returns the functions by which a server computes matrix products of linear layers and their gradients, gradients of
-/// embedding tables and sums of squares, each with the name by which a client requests it.
 fn sums<B: Served>() -> [(&'static str, Operation<B>); 6] {
     [
         (name::SUM_OF_SQUARES, |call| vec![B::sum_of_squares(&call.float(0))]),

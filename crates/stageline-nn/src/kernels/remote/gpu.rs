@@ -33,10 +33,11 @@ impl Served for Cube {
         Moments { mean: (norm == Norm::Layer).then(|| column(0)), over_deviation: column(1) }
     }
 
-    /// Returns the output of attention, followed by the tensors that the backward needs. After the FlashAttention
-    /// kernels, this is one tensor: the logarithm of each query's sum of exponentiated scores. If the heads are too
-    /// large for these kernels, three tensors are needed: all queries, keys and values; the attention weights before
-    /// they are divided by their sum; and the reciprocal of each query's sum of weights.
+    /// Returns the output of attention, followed by the tensors that the backward needs:
+    ///
+    /// - after FlashAttention, the logarithm of each query's sum of exponentiated scores
+    /// - for larger heads, all queries, keys and values; the attention weights before they are divided by their sum;
+    ///   and the reciprocal of each query's sum of weights
     fn sent_attention(output: Float, kept: Kept) -> Vec<Float> {
         match kept {
             Kept::Logarithms { logarithms, .. } => vec![output, logarithms],
@@ -44,9 +45,9 @@ impl Served for Cube {
         }
     }
 
-    /// Returns the gradient of attention's input. `kept` has the input, the output and the logarithms if the
-    /// FlashAttention kernels computed attention. For larger heads it has the output and the three tensors that
-    /// [`sent_attention`](Served::sent_attention) returned.
+    /// Returns the gradient of attention's input. After FlashAttention, `kept` has attention's input, its output and
+    /// the logarithms of the queries' sums of exponentiated scores. For larger heads it has the output and the three
+    /// tensors that [`sent_attention`](Served::sent_attention) returned.
     fn received_attention(
         kept: Vec<Float>,
         starts: Option<IntTensor<Self>>,

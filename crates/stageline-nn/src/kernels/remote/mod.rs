@@ -40,13 +40,13 @@ use served_kernels::kernels_of;
 
 /// The names by which a client requests this crate's operations from a server on another host.
 pub mod name {
-    /// The name of the operation that asks a server on another host for its greeting: its version, and the kernels of
-    /// the asked device.
+    /// The name of the operation that asks a server for its greeting: its version, and the kernels of a device.
     pub const HELLO: &str = "stageline/hello";
-    /// The name of the operation that asks a server on another host for the random numbers that identify its process.
+    /// The name of the operation that asks a server on another host for the random numbers of its process, which change
+    /// when the server is restarted.
     pub const PROCESS: &str = "stageline/process";
-    /// The name of the operation that tells a server the ids of the other servers of a training, whose tensors the
-    /// server then accepts. The reply is the number of valid ids.
+    /// The name of the operation that sends a server the ids of the other servers of a training, from which it then
+    /// accepts tensors. The server replies with the number of valid ids.
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
@@ -74,7 +74,7 @@ pub const ID_WORDS: usize = 4;
 type Float = FloatTensor<Remote>;
 
 /// Requests the operation `name` from the server of a device on another host, and returns the operation's output
-/// tensors, whose shapes and types are those in `outputs`.
+/// tensors. `outputs` has the shapes and types of these tensors.
 ///
 /// The function does not wait for the outputs: burn sends the request, and the server computes requests in order.
 pub fn ask<const N: usize>(
@@ -94,13 +94,12 @@ fn ir(tensor: &Float) -> TensorIr {
     tensor.clone().into_ir()
 }
 
-/// Returns the shape and element type of `tensor`, for a request whose output shall have the same shape and type.
 fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` and the type f32. With these, a tensor with two numbers for each row of `tensor`, such
-/// as the row's mean and 1 / standard deviation, is requested from a server.
+/// Returns the shape `[rows, 2]` and the type f32, for a tensor with two numbers for each row of `tensor`, such as the
+/// row's mean and 1 / standard deviation.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)
@@ -111,8 +110,8 @@ fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// Returns the shape and type of the attention weights that the backward of causal attention needs: one f32 vector with
-/// the weights of all query heads of all samples. `shape` is the shape of attention's input.
+/// Returns the shape and type of the attention weights that a CPU keeps for the backward: one f32 vector for all query
+/// heads of all samples. `shape` is the shape of attention's input.
 fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
@@ -125,9 +124,8 @@ fn input_of(gradient: &Float, heads: AttentionHeads) -> (Shape, DType) {
     (Shape::new([shape[0], shape[1], shape[2] / heads.query * heads.columns()]), gradient.dtype())
 }
 
-/// Returns the scalar arguments that describe heads of attention in a request to a server: the numbers of query heads,
-/// of key-value heads and of keys in the window. A window of 0 stands for no window, because a window has at least one
-/// key.
+/// Encodes the heads of attention as three scalar arguments of a request to a server: the numbers of query heads, of
+/// key-value heads and of keys in the window (0 for no window).
 fn scalars(heads: AttentionHeads) -> Vec<ScalarIr> {
     let numbers = [heads.query, heads.key_value, heads.window.unwrap_or(0)];
     numbers.map(|number| ScalarIr::UInt(number as u64)).to_vec()
@@ -191,19 +189,21 @@ impl Products for Remote {
 /// The tensors that a server keeps for the backward of causal attention. CPU and GPU kernels keep different tensors.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// The float tensors that the backward of causal attention needs. On a CPU these are its input and the attention
-    /// weights of all query heads of all samples in one vector. On a GPU with FlashAttention they are the input, the
-    /// output and the logarithm of each query's sum of exponentiated scores. For heads too large for FlashAttention
-    /// they are the output and the tensors that `stored` describes.
+    /// The float tensors that the backward of causal attention needs:
+    ///
+    /// - on a CPU, its input, and one vector with the attention weights of all query heads of all samples
+    /// - on a GPU with FlashAttention, its input, its output and the logarithm of each query's sum of exponentiated
+    ///   scores
+    /// - on a GPU with heads too large for FlashAttention, its output and the tensors that `stored` describes
     kept: Vec<Float>,
-    /// The positions of the first key in each query's document; `None` for samples of one document, and if the backward
-    /// does not need them.
+    /// For each query, the position at which its document begins; `None` for samples of one document, and if the
+    /// backward does not need the positions.
     starts: Option<IntTensor<Remote>>,
 }
 
-/// Returns the shapes and types of the tensors that causal attention keeps on a GPU besides its output if its heads are
-/// too large for the FlashAttention kernels: all queries, keys and values, the attention weights, and the reciprocal of
-/// each query's sum of weights.
+/// Returns the shapes and types of three tensors that attention on a GPU keeps if its heads are too large for
+/// FlashAttention. They are all queries, keys and values; the attention weights; and the reciprocal of each query's sum
+/// of weights.
 fn stored(input: &Float, heads: AttentionHeads) -> [(Shape, DType); 3] {
     let (shape, dtype) = like(input);
     let (batch, length, size) = (shape[0], shape[1], shape[2] / heads.columns());

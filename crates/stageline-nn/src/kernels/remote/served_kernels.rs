@@ -5,23 +5,23 @@ use burn::backend::tensor::Device;
 use burn::tensor::DType;
 use parking_lot::RwLock;
 
-/// The kind of the kernels with which a server computes the operations of layers on one of its devices.
+/// The kind of kernels that a server runs on one of its devices for the operations of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedKernels {
     /// The kernels for CPUs, which take tensors in f32.
     Cpu,
     /// The kernels for GPUs. They take tensors in f32, and in bf16 and f16 if the GPU computes in these types.
     Gpu {
-        /// The largest size of a head, in elements, that the FlashAttention kernels, which store no attention scores,
-        /// support on the GPU.
+        /// The largest head size, in elements, that FlashAttention supports on the GPU; 0 if it supports none.
+        /// FlashAttention stores no attention scores.
         largest_head: usize,
     },
 }
 
 impl ServedKernels {
-    /// Returns the number with which a server tells a client which kernels a device has for attention and the other
-    /// operations of layers. It is 1 for the kernels of a CPU. For those of a GPU it is 2 plus `largest_head`, the
-    /// largest head (in elements) that FlashAttention supports there, so that one number carries both facts.
+    /// Encodes the kernels as one number, which a server sends to its clients: 1 for the kernels of a CPU, and 2 plus
+    /// `largest_head` for those of a GPU. `largest_head` is the largest head size, in elements, that FlashAttention
+    /// supports.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,
@@ -29,9 +29,7 @@ impl ServedKernels {
         }
     }
 
-    /// Decodes a number that [`number`](Self::number) returned: returns the kernels that a device has for attention and
-    /// the other operations of layers, and for a GPU also the largest head. Returns `None` if the number stands for no
-    /// kernels.
+    /// Decodes a number that [`number`](Self::number) returned; `None` if the number stands for no kernels.
     pub fn from_number(number: f32) -> Option<Self> {
         if number == 1.0 {
             Some(Self::Cpu)
@@ -42,9 +40,9 @@ impl ServedKernels {
         }
     }
 
-    /// Returns a text that tells the user at the start of a training what these kernels are: for CPUs or for GPUs, the
-    /// element types that they take and, on GPUs, whether attention stores its scores. `computes_in` returns whether a
-    /// GPU computes in a type; WebGPU, for example, has no bf16.
+    /// Returns a text that describes these kernels to the user: their devices (CPUs or GPUs), their element types and,
+    /// on GPUs, whether attention stores its scores. `computes_in` says whether a GPU computes in a type; WebGPU, for
+    /// example, has no bf16.
     pub fn describe(self, computes_in: impl Fn(DType) -> bool) -> String {
         let Self::Gpu { largest_head } = self else { return "Stageline's kernels for CPUs, in f32".to_owned() };
         let half = [("bf16", DType::BF16), ("f16", DType::F16)].into_iter().filter(|(_, dtype)| computes_in(*dtype));
@@ -61,11 +59,11 @@ impl ServedKernels {
     }
 }
 
-/// The connected devices of other hosts, each with the kind of the kernels that the host's server runs on it.
+/// The connected devices of other hosts, each with the kind of kernels that its server runs on it.
 static KERNELS: RwLock<Vec<(Device<Remote>, ServedKernels)>> = RwLock::new(Vec::new());
 
-/// Records which kind of kernels the server of another host runs on a device. Layers use burn's own operations on a
-/// device of another host for which no kernels were recorded.
+/// Records the kind of kernels that the server of another host runs on a device. Without this record, layers use burn's
+/// own operations on the device.
 pub fn set_kernels(device: &Device<Remote>, kernels: ServedKernels) {
     let mut devices = KERNELS.write();
     devices.retain(|(other, _)| other != device);

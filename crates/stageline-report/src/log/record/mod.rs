@@ -32,8 +32,8 @@ pub enum Line {
     Step(Box<Step>),
     /// A line of a run's log with the loss on validation data after some training steps.
     Validation(Validation),
-    /// A line of an unknown kind in a run's log: a JSON value without the fields `plan`, `step` and `after_steps`, by
-    /// which the known kinds of lines are recognised. Readers of the log skip such a line.
+    /// A line of an unknown kind in a run's log, with none of the fields `plan`, `step` and `after_steps` of the known
+    /// kinds. Readers of the log skip it.
     Other(Value),
 }
 

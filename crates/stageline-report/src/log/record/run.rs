@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-/// Returns 1, the number of replicas of a run whose log does not state the number.
+/// Returns 1, the number of replicas of a run if the log does not state the number.
 fn one() -> usize {
     1
 }
@@ -38,34 +38,34 @@ pub struct Run {
     /// The list `layers` then has one entry for each of these stages. False in older logs.
     #[serde(default)]
     pub cut_by_hand: bool,
-    /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step: entry i
-    /// is the link from stage i to stage i + 1, or `None` if both stages share a host's memory. The list is empty if no
+    /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step. Entry i
+    /// is the link from stage i to stage i + 1; `None` if both stages share a host's memory. The list is empty if no
     /// link was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Option<Link>>,
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<EstimatedMemory>,
-    /// The bytes of host memory that batches take: batches of the running steps, batches that are read ahead, and those
-    /// held out for validation. They are part of no worker's estimated `memory`; 0 in older logs.
+    /// The bytes of host memory that batches take; 0 in older logs. Batches of running steps, batches that are read
+    /// ahead and batches for validation count. These bytes are part of no worker's estimated `memory`.
     #[serde(default)]
     pub batch_bytes: u64,
     /// The number of tokens in a micro-batch of one replica; the number of samples if the data has no tokens.
     pub tokens_per_micro_batch: f64,
-    /// Facts about the hardware and software on which the run trained, by name, such as the system and the number of
-    /// cores.
+    /// Facts about the hardware and software of the run, by name, such as the system and the number of cores.
     #[serde(default)]
     pub machine: BTreeMap<String, Value>,
     /// The settings with which the run was started, by name.
     pub configuration: BTreeMap<String, Value>,
 }
 
-/// The speed of the connection between two workers that do not share a host's memory: latency and bandwidth.
+/// A network link: the speed of the connection between two workers that do not share a host's memory.
 ///
 /// A transfer of n bytes arrives after latency + n / bandwidth seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// The time from a send until the receiver can use an empty message, in seconds; finite and at least 0.
+    /// The latency of the network link: the time, in seconds, from the send of an empty message until the receiver can
+    /// use it. It is finite and at least 0.
     pub latency: f64,
     /// The bandwidth of the network link in each direction, in bytes a second; finite and at least 1. Transfers in the
     /// same direction do not overlap: each begins after the one before it.
@@ -83,30 +83,30 @@ impl Link {
 /// memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EstimatedMemory {
-    /// The bytes that the parameters of one worker's stages take.
+    /// The estimated bytes of the parameters of one worker's stages.
     pub parameters: u64,
     /// The estimated bytes of the optimizer states of one worker's parameters on its device.
     pub optimizer: u64,
     /// The estimated peak of the optimizer states that one worker keeps in the host's memory (`--optimizer-state
-    /// host`), in bytes. It is no part of `peak`.
+    /// host`), in bytes. It is not part of `peak`, which is device memory.
     #[serde(default)]
     pub optimizer_on_host: u64,
     /// The estimated bytes of the gradients of one worker's parameters, which are summed over the micro-batches of a
     /// step.
     pub gradients: u64,
-    /// The estimated largest number of bytes of activations that a worker keeps at one time, for the backwards of its
-    /// live micro-batches (those whose backward has not yet run).
+    /// The estimated largest number of bytes of activations that a worker keeps at one time. It keeps the activations
+    /// of its live micro-batches, whose backward has not yet run.
     pub activations: u64,
     /// The estimated largest number of bytes of activations and gradients that are in flight to or from a worker at one
     /// time.
     #[serde(default)]
     pub transfers: u64,
-    /// With overlapping steps (`--flush ahead`), the estimated bytes of the parameters, optimizer states and gradients
-    /// that a worker keeps so that the previous step can be rolled back.
+    /// The estimated bytes that a worker keeps with overlapping steps (`--flush ahead`), so that the previous step can
+    /// be rolled back. They are parameters, optimizer states and gradients.
     #[serde(default)]
     pub kept: u64,
-    /// The estimated bytes of device memory that a worker uses at all times for other things than the model's tensors,
-    /// such as the buffers of the threads that compute matrix products on the CPU.
+    /// The estimated device memory, in bytes, that a worker uses at all times besides the model's tensors. An example
+    /// is the buffers of the threads that compute matrix products on the CPU.
     pub other: u64,
     /// The estimated peak of one worker's device memory during a training step, in bytes.
     pub peak: u64,

@@ -14,11 +14,11 @@ use super::or_nan;
 pub struct Step {
     /// The number of the training step, counted from 0.
     pub step: usize,
-    /// The mean training loss over the step's targets, weighted by the weights of the targets; `None` if the mean is
-    /// not finite, for example because all targets are masked.
+    /// The mean training loss over the step's targets, weighted by the weights of the targets. It is `None` if the mean
+    /// is not finite, for example because all targets are masked.
     pub loss: Option<f64>,
-    /// The metrics of the step other than the loss, by name: means of the model's metrics over the step's targets, and
-    /// values that the training program added.
+    /// The metrics of the step other than the loss, by name. They are means of the model's metrics over the step's
+    /// targets, and values that the training program added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
     /// The sum of the weights of the step's targets; in most models, the number of targets that are not masked.
@@ -32,20 +32,19 @@ pub struct Step {
     /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
     pub step_seconds: f64,
     /// The time in seconds for which the training waited for the data of the step's batch; 0 in older logs.
-    /// `step_seconds` does not include this time. With overlapping steps, the previous step may have run during this
-    /// time.
+    /// `step_seconds` does not include this time. With overlapping steps, the previous step may have run meanwhile.
     #[serde(default)]
     pub batch_wait_seconds: f64,
-    /// Whether the step was synchronised: workers waited for their device after every action, so that the recorded
-    /// times show when the device finished the action. In other steps, the times show when the host had issued the
-    /// action, which a GPU may finish later.
+    /// Whether the step was synchronised: workers waited for their device after every action. The recorded times then
+    /// show when the device finished an action. In other steps they show when the host issued the action, which a GPU
+    /// may finish later.
     #[serde(default)]
     pub synchronised: bool,
     /// The measured bubble of the step: the idle share of the total stage time (workers x step time), from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
     /// The theoretical bubble (P - 1) / (V M + P - 1) of P workers, each with V stages, and M micro-batches. It assumes
-    /// that all stages take equal time and that transfers take none; with V = 1, it is the bubble of GPipe and 1F1B.
+    /// that all stages take equal time and that transfers take none. With V = 1, it is the bubble of GPipe and 1F1B.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
     /// The bubble (idle share of workers x step time) of a simulation of the run's plan, with the stage times that were
@@ -68,8 +67,8 @@ pub struct Step {
     /// The device memory that each worker used in the step; empty if memory was not counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<WorkerMemory>,
-    /// The memory of each GPU of this host after a synchronised step (in which workers waited for their devices); empty
-    /// after other steps, and if the run has no GPU of this host.
+    /// The memory of each GPU of this host after a synchronised step, in which workers waited for their devices. The
+    /// list is empty after other steps, and if the run has no GPU of this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_memory: Vec<DeviceMemory>,
     /// The health of each parameter (norms, update ratio, zeros); empty in steps that do not examine it
@@ -85,15 +84,15 @@ pub struct Step {
     pub timeline: Vec<Vec<Event>>,
 }
 
-/// Returns the name of the clock by which times in a log are measured: `device clock` if `synchronised`, because
+/// Returns the name of the clock by which times in a log are measured. It is `device clock` if `synchronised`, because
 /// workers then waited for their devices after every action, else `host clock`.
 pub(crate) fn clock(synchronised: bool) -> &'static str {
     if synchronised { "device clock" } else { "host clock" }
 }
 
 impl Step {
-    /// Returns the name of the clock by which the step's times and bubbles were measured: `device clock` if workers
-    /// waited for their devices after every action, else `host clock`.
+    /// Returns the name of the clock by which the step's times and bubbles were measured. It is `device clock` if
+    /// workers waited for their devices after every action, else `host clock`.
     pub fn clock(&self) -> &'static str {
         clock(self.synchronised)
     }
@@ -114,8 +113,8 @@ impl Step {
         self.health.iter().filter(|health| layer_of(&health.parameter) == layer).collect()
     }
 
-    /// Returns the step time in seconds, without the extra time that an exact measurement takes: in a synchronised
-    /// step, workers wait after every action until their device has finished it.
+    /// Returns the step time in seconds, without the time that the measurement itself costs. In a synchronised step,
+    /// workers wait after every action until their device has finished.
     pub(crate) fn seconds_without_asking(&self) -> f64 {
         self.step_seconds - self.workers.first().map_or(0.0, |account| account.asking)
     }
@@ -129,14 +128,14 @@ pub struct StageCosts {
     /// The measured seconds of a stage's whole backward of one micro-batch, which computes the gradients of inputs and
     /// of weights.
     pub backward: f64,
-    /// The seconds for which a send of one micro-batch's output to the next stage keeps workers busy: the time of the
-    /// sender plus that of the receiver.
+    /// The seconds for which workers are busy with the send of one micro-batch's output to the next stage. They are the
+    /// time of the sender plus that of the receiver.
     pub send_activation: f64,
-    /// The seconds for which a send of one micro-batch's gradient to the previous stage keeps workers busy: the time of
-    /// the sender plus that of the receiver.
+    /// The seconds for which workers are busy with the send of one micro-batch's gradient to the previous stage. They
+    /// are the time of the sender plus that of the receiver.
     pub send_gradient: f64,
-    /// The time in seconds that a stage takes for its part of the flush: gradient norms and the optimizer step at the
-    /// end of a training step.
+    /// The seconds that a stage takes for its part of the flush (gradient norms and optimizer step at the end of a
+    /// training step).
     pub flush: f64,
     /// The bytes of activations that the stage's forward of one micro-batch keeps in device memory for the backward;
     /// `None` if memory was not counted.
@@ -170,9 +169,9 @@ pub struct Noise {
     /// The noise scale of the gradient, roughly estimated from this step alone. Its unit is that of the loss weight of
     /// a batch (in most models, tokens). It is `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient from running averages of the squared norm and the variance over the steps of the
+    /// The noise scale of the gradient from running averages of its squared norm and variance over the steps of the
     /// run. Its unit is that of the loss weight of a batch (in most models, tokens). A resumed run begins these
-    /// averages anew. `None` if the averaged squared norm is not above 0.
+    /// averages anew. It is `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model.
     pub total: SignalAndNoise,
@@ -180,24 +179,24 @@ pub struct Noise {
     pub stages: Vec<StageNoise>,
 }
 
-/// The noise scales of the gradient of one stage's parameters at one step, and this step's estimates of the gradient's
-/// squared norm and noise. The unit of a noise scale is that of the loss weight of a batch (in most models, tokens).
+/// The noise of the gradient of one stage's parameters at one step: its noise scales, and this step's estimates of the
+/// squared norm and the noise. The unit of a noise scale is that of the loss weight of a batch (in most models,
+/// tokens).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageNoise {
     /// The noise scale of the gradient in a stage, roughly estimated from this step alone. It is `None` if the estimated
     /// squared norm of the gradient is not above 0, and in older logs.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient in a stage, computed from running averages of the squared norm and the variance.
-    /// [`Noise::smoothed_scale`] is the same for the whole model. `None` if the averaged squared norm is not above 0,
-    /// and in older logs.
+    /// The noise scale of the gradient in a stage, computed from running averages of the squared norm and the variance
+    /// over the steps. It is `None` if the averaged squared norm is not above 0, and in older logs.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over the parameters of a stage.
     #[serde(flatten)]
     pub estimate: SignalAndNoise,
 }
 
-/// One training step's estimates of the gradient's signal and noise: the squared norm of the gradient, and the sum of
-/// the variances of the gradient's elements for a batch of loss weight 1.
+/// One training step's estimates of the gradient's signal and noise. They are the squared norm of the gradient, and the
+/// sum of the variances of its elements for a batch of loss weight 1.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SignalAndNoise {
     /// The estimate of the squared norm of the gradient that a batch of infinite size would have; it can be negative.
@@ -230,21 +229,22 @@ pub struct Health {
     /// The share of the elements of a parameter's gradient in a step that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
-    /// The histogram of the parameter's gradient elements by absolute value: for each bin, its lower end and the number
-    /// of elements in it. There is a bin for each power of two; zeros are not counted, and empty bins are left out.
+    /// The histogram of the parameter's gradient elements by absolute value. An entry is the lower end of a bin and the
+    /// number of elements in the bin. There is a bin for each power of two. Zeros are not counted, and empty bins are
+    /// left out.
     pub histogram: Vec<(f64, u64)>,
 }
 
 impl Health {
     /// Returns the norm of the update of several parameters together in a step, divided by the norm of their values
-    /// after the step; NaN if there is no parameter.
+    /// after the step. Returns NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
     }
 
     /// Returns the norm of the update of several parameters together in a step, divided by the norm of their gradients
-    /// before clipping; NaN if there is no parameter, or all gradients are 0.
+    /// before clipping. Returns NaN if there is no parameter, or all gradients are 0.
     pub fn update_to_gradient_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         let gradient = norm(|health| health.gradient_norm);
@@ -259,8 +259,8 @@ impl Health {
     }
 }
 
-/// Returns the name of the layer that a parameter belongs to, from the parameter's name: the first part of the name,
-/// and the second if it is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and that of `head.weight` is
+/// Returns the name of the layer to which a parameter belongs. It is the first part of the parameter's name, and the
+/// second part if that is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and that of `head.weight` is
 /// `head`.
 pub fn layer_of(parameter: &str) -> &str {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
