@@ -4,8 +4,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The error for a file or folder that could not be read while the files of a folder were listed: its path, and the
-/// error of the operating system.
+/// An error in listing the files of a folder: the path of the file or folder that cannot be read, and the error of the
+/// operating system.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,
@@ -19,14 +19,14 @@ impl Unreadable {
     }
 }
 
-/// Returns the regular files in the folder `root` and its subfolders that have one of `extensions` (any file for
-/// `None`), in no particular order.
+/// Returns the regular files in the folder `root` and its subfolders, in no particular order. Only files with one of
+/// `extensions` are returned; `None` means all files.
 ///
-/// Skips symbolic links, whose targets may lie outside or form a cycle; hidden entries, such as `.git`; and folders
-/// named `target`, which contain build outputs. `root` itself may have any name.
+/// Hidden entries, such as `.git`, and folders named `target`, which contain build outputs, are skipped. Symbolic links
+/// are skipped too, because they may lead out of the folder or form a cycle. `root` itself may have any name.
 ///
 /// # Errors
-/// Returns the first folder or entry of a folder that cannot be read, with the error of the operating system.
+/// Returns the first file or folder that cannot be read, with the error of the operating system.
 pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<PathBuf>, Unreadable> {
     let mut files = Vec::new();
     let mut folders = vec![root.to_path_buf()];
@@ -49,8 +49,7 @@ pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<Pat
     Ok(files)
 }
 
-/// Whether the extension of `path` is in the list of extensions, whose entries may begin with a dot. Without a list,
-/// every file matches.
+/// Whether the file name in `path` has one of `extensions`, which may begin with a dot. `None` allows every file name.
 fn has_extension(path: &Path, extensions: Option<&[String]>) -> bool {
     let Some(extensions) = extensions else { return true };
     let Some(extension) = path.extension() else { return false };
@@ -59,7 +58,7 @@ fn has_extension(path: &Path, extensions: Option<&[String]>) -> bool {
 
 /// Returns `path` relative to `root`, with `/` between its parts on every system.
 ///
-/// Bytes that are not Unicode are replaced by U+FFFD, which is fine for a name that is only hashed and sorted.
+/// Bytes that are not Unicode are replaced by U+FFFD. This does no harm, because the name is only hashed and sorted.
 pub(crate) fn relative_name(root: &Path, path: &Path) -> String {
     let relative = path.strip_prefix(root).unwrap_or(path);
     let parts: Vec<_> = relative.iter().map(|part| part.to_string_lossy()).collect();
@@ -70,8 +69,7 @@ pub(crate) fn relative_name(root: &Path, path: &Path) -> String {
 mod tests {
     use super::*;
 
-    /// Creates a temporary folder for the tests to list, with a file of one byte at each path in `files`, relative to
-    /// the folder.
+    /// Creates a temporary folder for a test, with a file of one byte at each of the relative paths `files`.
     fn folder(files: &[&str]) -> tempfile::TempDir {
         let root = tempfile::tempdir().unwrap();
         for file in files {

@@ -33,8 +33,8 @@ pub struct Shape {
 }
 
 impl Shape {
-    /// Returns the number of attention heads of the GPT: the largest number that divides the width and leaves each head
-    /// at least 64 dimensions, or 1 if the width is below 64.
+    /// Returns the number of attention heads of the GPT. It is the largest number that divides the width and leaves
+    /// each head at least 64 dimensions. For a width below 64, it is 1.
     pub fn heads(self) -> usize {
         (1..=(self.width / 64).max(1)).rev().find(|heads| self.width.is_multiple_of(*heads)).unwrap_or(1)
     }
@@ -106,7 +106,7 @@ pub fn costs(shape: Shape) -> Costs {
     gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
 
-/// The standard deviation of the GPT's initial weights, as in GPT-2; in residual projections it is divided by sqrt(2 x
+/// The standard deviation of the GPT's initial weights, as in GPT-2. In residual projections it is divided by sqrt(2 x
 /// layers).
 const DEVIATION: f64 = 0.02;
 
@@ -114,8 +114,7 @@ fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Returns a linear layer whose weights are drawn from a normal distribution with the standard deviation `std`, and
-/// whose biases are zero.
+/// Returns a linear layer with normal weights of the standard deviation `std` and with biases of zero.
 fn linear(from: usize, to: usize, std: f64, device: &Device) -> Linear {
     let mut linear = LinearConfig::new(from, to).with_initializer(normal(std)).init(device);
     linear.bias = Some(Initializer::Zeros.init([to], device));
@@ -158,8 +157,7 @@ impl Head {
     }
 }
 
-/// Reshapes activations from `[batch, context, width]` to a matrix with one row for each position of each sample,
-/// `[batch x context, width]`.
+/// Reshapes activations from `[batch, context, width]` to the matrix `[batch x context, width]`.
 fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }

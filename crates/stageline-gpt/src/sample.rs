@@ -12,10 +12,10 @@ use crate::model::{Bytes, Logits, VOCABULARY};
 /// The temperature of the softmax over the next byte; a temperature below 1 makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Returns `bytes` new bytes with which the model in the pipeline continues the text `prompt`.
+/// Continues the text `prompt` with the model in the pipeline, and returns the new bytes. `bytes` is their number.
 ///
-/// The prompt must not be longer than the model's context. Each new byte is predicted from the last bytes of the text
-/// so far, as many as the prompt has.
+/// The prompt must not be longer than the model's context. Each new byte is predicted from the last n bytes of the
+/// text, where n is the length of the prompt.
 ///
 /// # Errors
 /// Returns an error if a stage fails.

@@ -21,20 +21,18 @@ pub struct Source {
     sampler: Sampler,
     /// The offsets in bytes, within the held-out text, of the windows that an evaluation reads.
     validation: Vec<u64>,
-    /// The length of the model's input, in bytes; a window of text has one byte more, as the target of the last input
-    /// byte.
+    /// The length of the model's input in bytes. A window of text is one byte longer, because the target of each input
+    /// byte is the next byte.
     context: usize,
-    /// The device on which the source creates the tensors of batches.
     device: Device,
 }
 
 impl Source {
     /// Opens the training text at `path`, a file or a folder. If `path` is `None`, the text is the Rust sources in the
-    /// cargo registry or, if the registry has none, those of this project.
+    /// cargo registry. Without a registry, the sources of this project are used.
     ///
     /// # Errors
-    /// Returns an error if there is nothing to read, or too little for a window of training text and a window of
-    /// held-out text.
+    /// Returns an error if the text is too short for a window of training text and a window of held-out text.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
         let by_default = path.is_none();
         let (path, extensions) = match path {
@@ -121,8 +119,8 @@ impl Data for Source {
     }
 }
 
-/// Returns the path of the default text: the sources in the cargo registry, of which every Rust user has tens of
-/// megabytes, or else the sources of this project.
+/// Returns the path of the default text: the sources in the cargo registry, or those of this project if there is no
+/// registry. The registry of a Rust user has tens of megabytes.
 fn default_path() -> PathBuf {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));

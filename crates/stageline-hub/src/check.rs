@@ -12,11 +12,12 @@ use crate::layout::Layout;
 use crate::names::{CONFIG, INDEX};
 use crate::refusal::Refusal;
 
-/// Checks, before a training, that its model can be exported to the folder `to`: that [`Layout::write`] can write the
-/// weights that `layout` describes into it, and that [`copy_companions`](crate::copy_companions) can copy the other
-/// files of the model folder `from`, such as the tokenizer.
+/// Checks, before a training, that the trained model can be exported to the folder `to`. The export writes weights with
+/// the given `layout` ([`Layout::write`]), and copies the other files of the model folder `from`, such as the tokenizer
+/// ([`copy_companions`](crate::copy_companions)).
 ///
-/// The check creates `to` if necessary and a file in it, and removes both again. Nothing that was there changes.
+/// The check creates a file in `to`, and `to` itself if necessary, and removes again what it created. Nothing else
+/// changes.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, has a subfolder with the
@@ -42,9 +43,9 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
     NewFile::write(to, CONFIG, |_| Ok(())).map(drop)
 }
 
-/// Checks, before a long computation, that its result can be written to the file at `path`, which is a new file or an
-/// existing regular file to overwrite. `model` is the open folder from which the computation reads its model, if any;
-/// none of the model's files may be overwritten.
+/// Checks, before a long computation, that its result can be written to the file at `path`. The file may be new, or an
+/// existing regular file to overwrite. `model` is the open folder from which the computation reads its model, if any.
+/// The files of this folder must not be overwritten.
 ///
 /// A new file is created and removed again. The contents of an existing file do not change.
 ///
@@ -81,8 +82,8 @@ fn is_of(model: &ModelFolder, path: &Path) -> bool {
     names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false))
 }
 
-/// Replaces an empty folder path, such as the parent of a plain file name, by `.`, the current folder, because the
-/// operating system does not accept an empty path.
+/// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The operating system does not accept an
+/// empty path, and the parent of a plain file name is one.
 fn or_here(folder: &Path) -> &Path {
     if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
@@ -90,13 +91,12 @@ fn or_here(folder: &Path) -> &Path {
 /// The folders that [`check_export`] has created to find out whether a model can be exported. They are removed when
 /// this value is dropped.
 struct Trial {
-    /// The paths of the folders that the check of an export has created and will remove, the deepest first.
     created: Vec<PathBuf>,
 }
 
 impl Trial {
-    /// Creates the folder at `path` and all missing folders above it, to check that a model can be exported there.
-    /// Remembers which folders it created, to remove them later.
+    /// Creates the folder at `path` and all missing folders above it. Remembers the new folders, so that dropping the
+    /// value removes them.
     fn create(path: &Path) -> Result<Self, FolderError> {
         let missing = |path: &&Path| fs::symlink_metadata(or_here(path)).is_err();
         let created: Vec<PathBuf> = path.ancestors().take_while(missing).map(Path::to_path_buf).collect();

@@ -11,10 +11,10 @@ use crate::error::FolderError;
 use crate::names::{COMPANIONS, CONFIG};
 use crate::refusal::Refusal;
 
-/// Copies the files that describe a model and its tokenizer from one model folder into another, which is created if
-/// necessary. Returns the names of the copied files.
+/// Copies the files that describe a model and its tokenizer from the model folder `from` to the folder `to`. Creates
+/// `to` if necessary. Returns the names of the copied files.
 ///
-/// These are the files, as far as they are present: `config.json`, `generation_config.json`, `tokenizer.json`,
+/// The following files are copied if they are present: `config.json`, `generation_config.json`, `tokenizer.json`,
 /// `tokenizer_config.json`, `special_tokens_map.json`, `vocab.json`, `merges.txt`, `tokenizer.model`,
 /// `added_tokens.json` and `chat_template.jinja`. A file of the same name in `to` is replaced.
 ///
@@ -37,25 +37,25 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     Ok(present)
 }
 
-/// Whether two paths lead to the same file or folder. It is an error if nothing exists at one of the paths.
+/// Whether two paths lead to the same file or folder. Returns an error if nothing exists at one of the paths.
 pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(FolderError::read(path));
     Ok(real(a)? == real(b)?)
 }
 
-/// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) that a model folder has;
-/// links to nothing count too.
+/// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) in a model folder. A broken
+/// link counts too.
 pub(crate) fn present(folder: &Path) -> Vec<&'static str> {
     COMPANIONS.into_iter().filter(|name| disk::has(folder, name)).collect()
 }
 
-/// Opens a companion of a model folder (a file beside the weights, such as `tokenizer.json`), which must be a regular
-/// file or a link to one.
+/// Opens a companion of a model folder: a file beside the weights, such as `tokenizer.json`. It must be a regular file
+/// or a link to one.
 pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
     disk::open(&folder.join(name), "a link in the folder leads to it")
 }
 
-/// Writes the `config.json` of a model folder, which is created if necessary. An old `config.json` is replaced.
+/// Writes the `config.json` of a model folder, and replaces an old one. Creates the folder if necessary.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `config` is not an object.

@@ -14,13 +14,14 @@ use stageline_checkpoint::open_at_once;
 use crate::error::FolderError;
 use crate::refusal::Refusal;
 
-/// The largest length of a JSON file in bytes, so that a wrong file is refused before it fills the memory.
+/// The largest length of a JSON file in bytes. The limit keeps a wrong file from filling the memory.
 const MOST_JSON: u64 = 64 << 20;
 
-/// Opens a regular file, or a link to one. `reason` says, for the error message, why the folder must have the file.
+/// Opens a regular file, or a link to one. If nothing is there, the error message gives the `reason` why the folder
+/// must have the file.
 ///
-/// Links are followed, because the cache of the hub has links in place of files. The open file is checked and not the
-/// path, because something else may take the place of a file between the check and the opening.
+/// Links are followed, because the cache of the Hugging Face hub has links in place of files. The check is made on the
+/// opened file, because the file at the path may be replaced between a check and the opening.
 pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderError> {
     let failed = |error: io::Error| match error.kind() {
         io::ErrorKind::NotFound => FolderError::MissingFile { path: path.to_path_buf(), reason },
@@ -59,8 +60,8 @@ pub fn read_file(path: impl AsRef<Path>, most: u64) -> Result<Vec<u8>, FolderErr
     read_at_most(file, path, most)
 }
 
-/// Reads the rest of an open file, which is an error if it has more than `most` bytes. Only `most` bytes and one more,
-/// to detect a longer file, are read. `path` names the file in errors.
+/// Reads the rest of an open file. Returns an error if it has more than `most` bytes. At most one byte more than `most`
+/// is read. `path` names the file in errors.
 fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderError> {
     let mut bytes = Vec::new();
     (&file).take(most.saturating_add(1)).read_to_end(&mut bytes).map_err(FolderError::read(path))?;
@@ -71,8 +72,8 @@ fn read_at_most(file: File, path: &Path, most: u64) -> Result<Vec<u8>, FolderErr
     Err(FolderError::TooLong { path: path.to_path_buf(), found, most })
 }
 
-/// Reads a JSON file of at most 64 MiB, whose contents must be an object. `reason` says, for the error message, why the
-/// folder must have the file.
+/// Reads a JSON file of at most 64 MiB, whose contents must be an object. If the file is missing, the error message
+/// gives the `reason` why the folder must have it.
 pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String, Value>, FolderError> {
     let bytes = read_at_most(open(path, reason)?, path, MOST_JSON)?;
     match serde_json::from_slice(&bytes) {
@@ -82,14 +83,14 @@ pub(crate) fn read_json(path: &Path, reason: &'static str) -> Result<Map<String,
     }
 }
 
-/// Whether `folder` has an entry with the name `name`; a link that leads to nothing counts too. True also if the
-/// operating system refuses to tell, so that opening the file later reports the error.
+/// Whether `folder` has an entry with the name `name`; a broken link counts too. Also true if the operating system
+/// refuses to tell. Opening the file later then reports the error.
 pub(crate) fn has(folder: &Path, name: &str) -> bool {
     !matches!(fs::symlink_metadata(folder.join(name)), Err(error) if error.kind() == io::ErrorKind::NotFound)
 }
 
-/// Syncs a folder to disk, so that files that were just created or renamed in it keep their names after a crash.
-/// Outside Unix this does nothing, because a folder cannot be opened there.
+/// Syncs a folder to disk, so that new and renamed files in it keep their names after a crash. Does nothing outside
+/// Unix, because a folder cannot be opened there.
 pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     let synced = if cfg!(unix) { File::open(path).and_then(|folder| folder.sync_all()) } else { Ok(()) };
     synced.map_err(FolderError::write("sync", path))
@@ -103,8 +104,8 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
-    /// Creates a temporary file in `folder` that is to become the file `name`, lets `fill` write its contents, and
-    /// syncs it to disk. If `fill` fails, its error is returned and the temporary file is removed.
+    /// Creates a temporary file in `folder`, which is to become the file `name`. The closure `fill` writes its
+    /// contents, and the file is synced to disk. If `fill` fails, the temporary file is removed and the error returned.
     pub(crate) fn write(
         folder: &Path,
         name: &str,
@@ -120,8 +121,7 @@ impl NewFile {
         Ok(new)
     }
 
-    /// Renames a new file of a model folder from its temporary name to its final name, and replaces any file of that
-    /// name.
+    /// Renames the file from its temporary name to its final name. An existing file with the final name is replaced.
     pub(crate) fn publish(self) -> Result<(), FolderError> {
         fs::rename(&self.temporary, &self.path).map_err(FolderError::write("replace", &self.path))
     }
@@ -134,8 +134,7 @@ impl Drop for NewFile {
     }
 }
 
-/// Writes a value as JSON to a temporary file in `folder`. The returned file gets its final name `name` when it is
-/// published (renamed).
+/// Writes a value as JSON to a temporary file in `folder`. [`NewFile::publish`] renames this file to `name`.
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);

@@ -10,7 +10,7 @@ use stageline_checkpoint::Printable;
 use crate::refusal::Refusal;
 use crate::shown::{hint, path as shown, shape};
 
-/// The largest number of bytes that an error message shows of a parser's message, which may quote the file.
+/// The largest number of bytes of a parser's message in an error message. A parser's message may quote the file.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model folder cannot be read or written.
@@ -60,11 +60,10 @@ pub enum FolderError {
         /// The reason why the model folder must have the missing file, such as "it describes the model".
         reason: &'static str,
     },
-    /// The path of a file that is to be read from a model folder leads to a folder, a device, a pipe or a socket
-    /// instead.
+    /// The path of a file to read leads to something else: a folder, a device, a pipe or a socket.
     #[error("{} is not a file; replace it by a file, or remove it", shown(path))]
     NotAFile {
-        /// The path of the folder, device, pipe or socket that is in the place of a file.
+        /// The path at which there is a folder, device, pipe or socket instead of a file.
         path: PathBuf,
     },
     /// The caller named a file that does not exist.
@@ -87,7 +86,7 @@ pub enum FolderError {
         /// The error of the operating system when a file or folder of a model was read.
         source: io::Error,
     },
-    /// A JSON file of the model folder, or a file that the caller reads, is longer than the limit for such files.
+    /// A file is too long: a JSON file of the model folder, or a file that the caller reads with a limit.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
         /// The path of the file that is too long.
@@ -106,8 +105,8 @@ pub enum FolderError {
         /// the file.
         reason: String,
     },
-    /// The index of a model folder names a weights file whose name might lead out of the folder, or does not end with
-    /// `.safetensors`.
+    /// The index of a model folder has an invalid name for a weights file. The name might lead out of the folder, or
+    /// does not end with `.safetensors`.
     #[error(
         "{} names the file `{}` for the tensor `{}`, which is not a plain name that ends with .safetensors; download \
          the index again",
@@ -116,12 +115,11 @@ pub enum FolderError {
         Printable::new(tensor)
     )]
     FileName {
-        /// The path of the model folder's index, `model.safetensors.index.json`, in which the invalid name of a weights
-        /// file occurs.
+        /// The path of the index with the invalid file name: the model folder's `model.safetensors.index.json`.
         path: PathBuf,
-        /// The name of the tensor that is, according to the model folder's index, in the file with the invalid name.
+        /// The name of the tensor for which the index of the model folder has an invalid file name.
         tensor: String,
-        /// The invalid name of a weights file, as the model folder's index has it.
+        /// The invalid name of a weights file in the model folder's index.
         file: String,
     },
     /// The index of a model folder lists a tensor in a weights file that does not have the tensor.
@@ -145,24 +143,26 @@ pub enum FolderError {
         Printable::new(second)
     )]
     Twice {
-        /// The path of the model folder in which one tensor name occurs in two weights files.
+        /// The path of the model folder in which two weights files have the same tensor.
         path: PathBuf,
         /// The name of the tensor that occurs in two weights files of the folder.
         tensor: String,
-        /// The name of the first of the two weights files, both of which have the tensor.
+        /// The name of the first of the two weights files that have the same tensor.
         first: String,
-        /// The name of the second of the two weights files, both of which have the tensor.
+        /// The name of the second of the two weights files that have the same tensor.
         second: String,
     },
     /// No weights file of the folder has the tensor that the caller asked for. The message names the file that lists
     /// the tensors of the model.
     #[error("{} has no tensor `{}`; {}", shown(path), Printable::new(tensor), hint(similar))]
     MissingTensor {
-        /// The path of the file in which the tensor was looked for: the only weights file of the folder, or the index.
+        /// The path of the file that was searched for the tensor: the folder's only weights file, or the folder's
+        /// index.
         path: PathBuf,
         /// The name of the tensor that the caller asked for.
         tensor: String,
-        /// The names of the most similar tensors in the folder, at most three, the nearest first.
+        /// The tensor names in the folder that are most similar to the missing name: at most three, the most similar
+        /// first.
         similar: Vec<String>,
     },
     /// The shape of a tensor in a weights file differs from the shape that the model expects.
@@ -184,8 +184,7 @@ pub enum FolderError {
         /// The shape that the caller expects a tensor of the model folder to have.
         expected: Vec<usize>,
     },
-    /// The caller asks for the elements of a tensor as f32, but their type in the weights file is not F32, F16 or BF16,
-    /// the only types that are converted to f32.
+    /// The elements of a tensor cannot be returned as f32. Only the types F32, F16 and BF16 can be converted to f32.
     #[error(
         "the tensor `{}` of {} has the type {dtype}; only F32, F16 and BF16 are converted, so use the bytes as they are",
         Printable::new(tensor),
@@ -196,12 +195,12 @@ pub enum FolderError {
         path: PathBuf,
         /// The name of the tensor that cannot be read as f32 because of its type.
         tensor: String,
-        /// The type of the tensor's elements in the weights file, which is not F32, F16 or BF16 and so is not converted
+        /// The type of the tensor's elements in the weights file. It is not F32, F16 or BF16, so it cannot be converted
         /// to f32.
         dtype: Dtype,
     },
-    /// A model file or folder was to be written, but the write is refused, for example because the model is read from
-    /// this folder, or because the values for a tensor do not fit its shape.
+    /// This crate refuses to write a model file or folder. For example, the model is read from this folder, or the
+    /// values of a tensor do not fit its shape.
     #[error("{} is not written: {reason}", shown(path))]
     Refused {
         /// The path of the model file or model folder that was to be written.
@@ -217,13 +216,13 @@ pub enum FolderError {
         path: PathBuf,
         /// The name of the tensor for which the caller's function returned an error.
         tensor: String,
-        /// The error that the caller's function returned for the tensor.
+        /// The error that the caller's function returned instead of the values of the tensor.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The operating system refuses to create, write, sync, rename or remove a file of a model.
     #[error("cannot {doing} {}; free space on its disk, or make the folder writable", shown(path))]
     Write {
-        /// The operation on a file of a model that failed, as a verb for the error message, such as "create".
+        /// The failed operation on a file of a model, as a verb for the error message, such as "create".
         doing: &'static str,
         /// The path of the file or folder of a model that could not be created, written, synced, replaced or removed.
         path: PathBuf,
@@ -233,8 +232,7 @@ pub enum FolderError {
 }
 
 impl FolderError {
-    /// The largest length, in bytes, of the message of an error about a model folder ([`FolderError`]), as `Display`
-    /// and as `Debug`.
+    /// The largest length, in bytes, of the message of a [`FolderError`], as `Display` and as `Debug`.
     pub const MOST_BYTES: usize = 1_200;
 
     /// Returns a closure for `map_err` that converts an operating system's error to a [`FolderError::Read`] for `path`.
@@ -248,8 +246,8 @@ impl FolderError {
         move |source| Self::Write { doing, path: path.to_path_buf(), source }
     }
 
-    /// Makes a [`FolderError::Malformed`] for the file at `path`. `reason` says why the file is malformed; it may quote
-    /// the file, and is escaped and cut.
+    /// Makes a [`FolderError::Malformed`] for the file at `path`. `reason` says why the file is malformed. It may quote
+    /// the file, so it is escaped and cut.
     pub(crate) fn malformed(path: &Path, reason: impl fmt::Display) -> Self {
         let reason = Printable::new(reason.to_string()).at_most(MOST_REASON).to_string();
         Self::Malformed { path: path.to_path_buf(), reason }

@@ -36,24 +36,26 @@ pub struct ModelFolder {
 /// The type and shape of a tensor of the model folder, and its place in the weights files.
 struct Tensor {
     info: TensorInfo,
-    /// The index, from 0, of the weights file that has a tensor, in the model folder's list of weights files.
+    /// The index, from 0, of the tensor's weights file in the list of the model folder's weights files.
     file: usize,
     /// The byte range of a tensor in its weights file, counted from the end of the file's header.
     offsets: Range<usize>,
 }
 
 impl ModelFolder {
-    /// Opens a model folder: reads `config.json`, the index, and `generation_config.json` if it is there, maps the
-    /// weights files into memory, and checks their headers.
+    /// Opens a model folder: reads its JSON files, maps its weights files into memory and checks their headers. The
+    /// JSON files are `config.json`, the index and, if it is there, `generation_config.json`.
     ///
     /// The weights are in `model.safetensors`, or else in the files that `model.safetensors.index.json` names. If a
     /// folder has both, only `model.safetensors` is read, as in the Transformers library. A tensor that a named file
     /// has but the index does not list is part of the model too.
     ///
     /// # Errors
-    /// Returns an error that names the file and the reason if a file is missing, unreadable, malformed or cut short; if
-    /// the weights are pickled; if the index names a file outside the folder, or a tensor that its file lacks; or if
-    /// two files have the same tensor.
+    /// Returns an error that names the file and the reason in each of these cases:
+    /// - A file is missing, unreadable, malformed or cut short.
+    /// - The weights are pickled.
+    /// - The index names a file outside the folder, or a tensor that its file lacks.
+    /// - Two files have the same tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;
@@ -87,9 +89,9 @@ impl ModelFolder {
         Ok(folder)
     }
 
-    /// Opens the weights file `name` of the folder and adds its tensors to those of the model. It is an error if a
-    /// tensor's name already occurs in another weights file. `reason` says, for the error message, why the folder must
-    /// have the file.
+    /// Opens the weights file `name` of the folder and adds its tensors to those of the model. Returns an error if
+    /// another weights file has a tensor of the same name. If the file is missing, the error message gives the `reason`
+    /// why the folder must have it.
     fn add(&mut self, name: &str, reason: &'static str) -> Result<(), FolderError> {
         let (file, tensors) = WeightsFile::open(&self.path, name, reason)?;
         for (tensor, info) in tensors {
@@ -137,7 +139,8 @@ impl ModelFolder {
         self.generation_config.as_ref()
     }
 
-    /// Returns the tensors of the model folder, ordered by name: the name of each with its type, shape and file.
+    /// Returns the tensors of the model folder in the order of their names. Each entry has the name, type, shape and
+    /// file of a tensor.
     pub fn tensors(&self) -> impl ExactSizeIterator<Item = (&str, &TensorInfo)> {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
@@ -145,8 +148,8 @@ impl ModelFolder {
     /// Returns the tensor of the model folder that has the name `name`.
     ///
     /// # Errors
-    /// Returns [`FolderError::MissingTensor`] if no file has the tensor. The error has the most similar names of
-    /// tensors, and the path of the index, or of the only weights file.
+    /// Returns [`FolderError::MissingTensor`] if no file has the tensor. The error contains the most similar tensor
+    /// names, and the path of the index or of the only weights file.
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FolderError> {
         let Some((name, tensor)) = self.tensors.get_key_value(name) else {
             let similar = similar(name, self.tensors.keys().map(String::as_str));
@@ -158,8 +161,8 @@ impl ModelFolder {
         Ok(TensorView { name, dtype: *dtype, shape, bytes: file.bytes(&tensor.offsets), path: &file.path })
     }
 
-    /// Lets the operating system drop the memory pages of a mapped tensor, once its values have been copied. The tensor
-    /// stays readable: its pages are then read from the file again. An unknown name is ignored.
+    /// Lets the operating system drop the memory pages of a tensor, once its values have been copied. The tensor stays
+    /// readable, because its pages are read from the file again when needed. An unknown name is ignored.
     pub fn release(&self, name: &str) {
         if let Some(tensor) = self.tensors.get(name) {
             self.files[tensor.file].release(&tensor.offsets);
@@ -187,7 +190,8 @@ impl ModelFolder {
         Ok(true)
     }
 
-    /// Returns some elements of a tensor as f32, and lets the operating system drop their memory pages.
+    /// Returns a range of a tensor's elements as f32. Lets the operating system drop the memory pages of these
+    /// elements.
     fn part(&self, name: &str, elements: Range<usize>) -> Result<Vec<f32>, FolderError> {
         let whole = self.tensor(name)?;
         let size = whole.dtype.bitsize() / 8;
@@ -256,7 +260,7 @@ fn require_folder(path: &Path) -> Result<(), FolderError> {
     }
 }
 
-/// Checks that a model folder without an index has `model.safetensors`. The error tells whether the folder has only
+/// Checks that a model folder without an index has `model.safetensors`. If not, the error says whether the folder has
 /// pickled weights or no weights at all.
 fn require_single(path: &Path) -> Result<(), FolderError> {
     if disk::has(path, SINGLE) {

@@ -33,8 +33,9 @@ impl Serialize for Header<'_> {
     }
 }
 
-/// Returns the beginning of a weights file, up to its tensors: the length of the header, and the header as JSON. The
-/// number of bytes is a multiple of eight, so that the tensors are aligned. `path` names the file in errors.
+/// Returns the first part of a weights file, which comes before the tensors: the length of the header, and the header
+/// as JSON. Its number of bytes is a multiple of eight, so that the tensors are aligned. `path` names the file in
+/// errors.
 pub(crate) fn bytes(file: &FileLayout, path: &Path) -> Result<Vec<u8>, FolderError> {
     let text = serde_json::to_vec(&Header(file));
     let mut text = text.map_err(|error| FolderError::refused(path, Refusal::Json { reason: error.to_string() }))?;

@@ -14,8 +14,7 @@ use crate::names::is_weights_file;
 /// The contents of the index of a model folder, `model.safetensors.index.json`.
 #[derive(Serialize, Deserialize)]
 pub(crate) struct Index {
-    /// The entries of a model folder's index about the whole model, such as `total_size`, the number of bytes of all
-    /// tensors.
+    /// The entries of the index that concern the whole model, such as `total_size`, the number of bytes of all tensors.
     #[serde(default)]
     pub(crate) metadata: Map<String, Value>,
     /// A map from the name of each tensor of a model to the name of the weights file that has it.
@@ -23,8 +22,8 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Reads the index of a model folder, a JSON file at `path`. Returns an error if the index names anything other
-    /// than weights files in its own folder.
+    /// Reads the index of a model folder, a JSON file at `path`. Returns an error if it names a file that is not a
+    /// weights file in the same folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
         let mut object = disk::read_json(path, "it is the index of the weights")?;
         object.retain(|name, value| name != "metadata" || !value.is_null());
@@ -42,7 +41,7 @@ impl Index {
         }
     }
 
-    /// Returns the names of the weights files that a model folder's index names, in alphabetical order and each once.
+    /// Returns the names of the weights files in a model folder's index, sorted and without repetitions.
     pub(crate) fn files(&self) -> Vec<&str> {
         let mut files: Vec<&str> = self.weight_map.values().map(String::as_str).collect();
         files.sort_unstable();

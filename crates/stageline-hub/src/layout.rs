@@ -14,17 +14,16 @@ use crate::names::SINGLE;
 use crate::refusal::Refusal;
 use crate::tensor::byte_len;
 
-/// The weights files of a model with the names, types and shapes of their tensors, but without values.
+/// A description of a model's weights files: the names, types and shapes of their tensors, but no values.
 ///
-/// [`ModelFolder::layout`] makes the layout of an existing model, so that a trained copy has the same files. A
-/// [`Layout::single`] has one file. [`Layout::write`] asks for the values and writes the files.
+/// [`ModelFolder::layout`] makes the layout of an existing model, so that a trained copy has the same files.
+/// [`Layout::single`] makes a layout with one file. [`Layout::write`] asks for the values and writes the files.
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) files: Vec<FileLayout>,
-    /// The `metadata` object of the index of the model to write; `None` if the model gets no index.
+    /// The `metadata` object of the index to write; `None` if no index is written.
     pub(crate) index: Option<Map<String, Value>>,
-    /// The canonical path of the model folder from which the layout (names, types and shapes of the tensors) was read;
-    /// `None` for a new layout.
+    /// The canonical path of the model folder from which the layout was read; `None` for a new layout.
     pub(crate) source: Option<PathBuf>,
 }
 
@@ -53,12 +52,12 @@ pub struct TensorLayout {
 impl Layout {
     /// Makes a layout with the one file `model.safetensors` and no index.
     ///
-    /// The tensors are ordered as the safetensors crate orders them: wider types first, so that all are aligned, then
-    /// by name.
+    /// The tensors are in the order of the safetensors crate: wider types first, so that all are aligned, and then by
+    /// name.
     ///
     /// # Errors
-    /// Returns [`FolderError::Refused`] if two tensors have the same name, if a name is reserved, or if the size of a
-    /// tensor, or of all tensors, overflows or is not a whole number of bytes.
+    /// Returns [`FolderError::Refused`] if two tensors have the same name, a name is reserved, or a size is invalid.
+    /// The size of a tensor, and of all tensors, must be a whole number of bytes that does not overflow.
     pub fn single(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
         let mut tensors: Vec<TensorLayout> = tensors.into_iter().collect();
         check(&tensors).map_err(|reason| FolderError::refused(Path::new(SINGLE), reason))?;
@@ -67,18 +66,18 @@ impl Layout {
         Ok(Self { files: vec![file], index: None, source: None })
     }
 
-    /// Returns the weights files that a layout (names, types and shapes of a model's tensors) describes, in the order
-    /// in which they are written.
+    /// Returns the weights files of the layout, in the order in which they are written.
     pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
 
-    /// Returns the tensors of all weights files of a layout, in the order in which they are written.
+    /// Returns the tensors of all weights files of the layout, in the order in which they are written.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorLayout> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    /// Returns this layout with another type of elements for the tensor `name`. A name that no tensor has is ignored.
+    /// Changes the type of the elements of the tensor `name` in this layout, and returns the layout. An unknown name is
+    /// ignored.
     #[must_use]
     pub fn with_type(mut self, name: &str, dtype: Dtype) -> Self {
         let mut tensors = self.files.iter_mut().flat_map(|file| &mut file.tensors);
@@ -121,15 +120,15 @@ impl ModelFolder {
     }
 }
 
-/// Returns the text entries of a weights file's header with the entry `format: pt` added, which the Transformers
-/// library requires. An existing `format` stays as it is.
+/// Adds the entry `format: pt`, which the Transformers library requires, to the text entries of a weights file's
+/// header. An existing `format` stays as it is.
 fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     metadata
 }
 
-/// Checks the tensors of one weights file: their names must differ and not be reserved, and their sizes must be whole
-/// numbers of bytes whose sum does not overflow.
+/// Checks the tensors of one weights file. Their names must differ and must not be reserved. Their sizes must be whole
+/// numbers of bytes, and the sum of the sizes must not overflow.
 fn check(tensors: &[TensorLayout]) -> Result<(), Refusal> {
     let mut names = BTreeSet::new();
     let mut total = 0usize;

@@ -1,17 +1,15 @@
 //! The file names of a model folder, and the rule for the names of weights files.
 
-/// The name of the file in a model folder that has the configuration of the model.
 pub(crate) const CONFIG: &str = "config.json";
-/// The name of the file in a model folder that says how texts are generated, such as the tokens after which a text
-/// ends.
+/// The name of the file in a model folder that says how to generate texts, for example after which tokens a text ends.
 pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 /// The name of the file that lists the weights files and their tensors, in a folder with several weights files.
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// The name of the only weights file in a folder without an index.
 pub(crate) const SINGLE: &str = "model.safetensors";
-/// The names of files with weights that are pickled by PyTorch, which this crate does not read.
+/// The names of PyTorch's files with pickled weights, which this crate does not read.
 pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
-/// The names of the files that describe a model and its tokenizer, and do not change when the model is trained.
+/// The names of the files that describe a model and its tokenizer. A training does not change these files.
 pub(crate) const COMPANIONS: [&str; 10] = [
     CONFIG,
     GENERATION_CONFIG,
@@ -25,8 +23,8 @@ pub(crate) const COMPANIONS: [&str; 10] = [
     "chat_template.jinja",
 ];
 
-/// Whether a weights file's name in an index ends with `.safetensors` and is a plain file name without folders, so that
-/// the file must lie in the model folder itself.
+/// Whether a weights file's name in an index is valid: a plain file name without folders that ends with `.safetensors`.
+/// Such a file lies in the model folder itself.
 pub(crate) fn is_weights_file(name: &str) -> bool {
     name.ends_with(".safetensors") && !name.contains(['/', '\\', ':', '\0'])
 }

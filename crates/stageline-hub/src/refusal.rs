@@ -7,23 +7,21 @@ use stageline_checkpoint::Printable;
 
 use crate::shown::shape;
 
-/// The reason why this crate refuses to write a file or folder of a model, although the operating system would permit
-/// the write.
+/// The reason why this crate refuses to write a file or folder of a model. The operating system would permit the write.
 ///
 /// `Display` and `Debug` give the same text. Control characters are escaped in it, as in the text of
 /// [`FolderError`](crate::FolderError).
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// A model was to be written into the folder from which it is read. This is refused, because the files of the
-    /// folder may still be mapped into memory.
+    /// The model would be written into the folder from which it is read. The files of this folder may still be mapped
+    /// into memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
     /// The file to write is one of the files from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The folder to write a model into has a weights file or an index that some programs would load instead of the new
-    /// weights.
+    /// The target folder has a weights file or an index that some programs would load instead of the new weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
         Printable::new(file)
@@ -33,27 +31,26 @@ pub enum Refusal {
         /// weights.
         file: String,
     },
-    /// Something other than a folder is at the path of the folder to write a model into, or at the path of a folder
-    /// above it.
+    /// Something other than a folder is at the path of the target folder, or at the path of a folder above it.
     #[error("it is not a folder; remove it, or give the path of a folder")]
     NotAFolder,
-    /// The folder to write a model into has a subfolder with the name that a file is to get, and a file cannot replace
-    /// a folder.
+    /// The target folder has a subfolder with the name of a file to write. A file cannot replace a folder.
     #[error(
         "the folder has a folder `{}`, which a file cannot replace; remove it, or give another folder",
         Printable::new(file)
     )]
     FolderInTheWay {
-        /// The name that a file of the model is to get, and that a subfolder of the target folder already has.
+        /// The name of the file to write, which a subfolder of the target folder already has.
         file: String,
     },
-    /// The path of the file to write leads to a folder, a device, a pipe or a socket, or names no file.
+    /// The path of the file to write leads to something else (a folder, a device, a pipe or a socket), or names no
+    /// file.
     #[error("it is not a regular file; give the path of a file")]
     NotAFile,
     /// The folder in which a file is to be written does not exist.
     #[error("its folder does not exist; create the folder, or give another path")]
     NoFolder,
-    /// The layout of a model to write (the names, types and shapes of its tensors) has two tensors of the same name.
+    /// Two tensors of the model to write have the same name.
     #[error("two tensors have the name `{}`; rename one of them", Printable::new(tensor))]
     Twice {
         /// The name that two tensors of the model to write share.
@@ -62,7 +59,7 @@ pub enum Refusal {
     /// A tensor of the model to write has a name that the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor to write, which no tensor may have because the safetensors format reserves the name.
+        /// The name of the tensor to write, which the safetensors format reserves.
         tensor: String,
     },
     /// The size of a tensor to write, or of all tensors of a weights file, overflows or is not a whole number of bytes.
@@ -88,70 +85,66 @@ pub enum Refusal {
         /// The largest length in bytes that the safetensors format allows for a header.
         most: u64,
     },
-    /// The caller's function, which returns the values of each tensor to write, returned too few or too many values for
-    /// a tensor.
+    /// The caller's function returned too few or too many values for a tensor to write.
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
         shape(lengths)
     )]
     Length {
-        /// The name of the tensor to write for which the caller's function returned too few or too many values.
+        /// The name of the tensor for which the caller's function returned too few or too many values.
         tensor: String,
-        /// The length of each dimension of the tensor to write, for which the caller's function returned too few or too
-        /// many values.
+        /// The length of each dimension of the tensor for which the caller's function returned too few or too many
+        /// values.
         lengths: Vec<usize>,
-        /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values for the
-        /// tensor, "bytes" if it returned bytes.
+        /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values, or
+        /// "bytes" if it returned bytes.
         unit: &'static str,
-        /// The number of values, or of bytes, that the caller's function should have returned for the tensor, according
-        /// to the tensor's shape and type; `usize::MAX` if that number overflows or is not a whole number.
+        /// The number of values or bytes that the tensor's shape and type require; `usize::MAX` if it overflows or is
+        /// not whole.
         expected: usize,
-        /// The number of values, or of bytes, that the caller's function returned for the tensor, which differs from
-        /// the expected number.
+        /// The number of values or bytes that the caller's function returned. It differs from the expected number.
         found: usize,
     },
-    /// The caller's function returned f32 values for a tensor with another type than F32, F16 and BF16. Values in f32
-    /// can only be converted to these three types; for other types, the function must return bytes.
+    /// The caller's function returned f32 values for a tensor of a type other than F32, F16 and BF16. Values in f32 are
+    /// converted only to these three types. For other types, the function must return bytes.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor to write, for which the caller's function returned f32 values although its type needs
-        /// bytes.
+        /// The name of the tensor for which the caller's function returned f32 values instead of bytes.
         tensor: String,
-        /// The type of the tensor's elements in the file to write: a type other than F32, F16 and BF16, for which the
-        /// caller's function must return bytes instead of f32 values.
+        /// The type of the tensor to write. It is not F32, F16 or BF16, so f32 values cannot be converted to it.
         dtype: Dtype,
     },
-    /// A finite f32 value of a tensor to write would become infinite in the type that the tensor has in the file.
+    /// A finite f32 value would become infinite in the type of the tensor to write.
     #[error(
         "the value {value:e} of the tensor `{}`, at index {index}, would be infinite in {dtype}; write the tensor in a \
          type with a larger range",
         Printable::new(tensor)
     )]
     Overflow {
-        /// The name of the tensor to write that has a value too large for its type in the file.
+        /// The name of the tensor to write with a value that is too large for its type.
         tensor: String,
         /// The type of the tensor's elements in the file to write. The value would become infinite in this type.
         dtype: Dtype,
-        /// The index of the value that is too large for the type of its tensor: its position among the values of the
-        /// tensor in row-major order, counted from 0.
+        /// The index, from 0, of the value that is too large: its position among the tensor's values in row-major
+        /// order.
         index: usize,
-        /// The value to write that would become infinite in the type of its tensor.
+        /// The f32 value that would become infinite in the type of the tensor to write.
         value: f32,
     },
-    /// The configuration of a model, which is to be written to `config.json`, is JSON, but not an object.
+    /// The model's configuration, which is to be written to `config.json`, is not a JSON object.
     #[error("the configuration is not a JSON object; pass an object")]
     NotAnObject,
-    /// A file is not written, because its contents cannot be converted to JSON. The file is an index, a weights file
-    /// (whose header is JSON), or a configuration.
+    /// The contents of a file to write cannot be converted to JSON. The file is an index, a weights file (whose header
+    /// is JSON) or a configuration.
     #[error("it has no JSON form: {}", Printable::new(reason))]
     Json {
-        /// The error message of the JSON library, which says why the contents of the file to write cannot be converted
-        /// to JSON.
+        /// The error message of the JSON library. It says why the contents of the file to write cannot be converted to
+        /// JSON.
         reason: String,
     },
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 
 use stageline_checkpoint::Printable;
 
-/// The largest number of bytes that an error message about a model folder shows of a path.
+/// The largest number of bytes of a path in an error message about a model folder.
 const MOST_PATH: usize = 500;
 
 /// Returns a path as text for an error message about a model folder, escaped and cut to 500 bytes.
@@ -17,8 +17,8 @@ pub(crate) fn shape(shape: &[usize]) -> Printable<'static> {
     Printable::new(format!("{shape:?}"))
 }
 
-/// Returns the end of the error message for a missing tensor: the names of similar tensors, or else advice to check the
-/// configuration.
+/// Returns the last part of the error message for a missing tensor: similar tensor names or, if there are none, advice
+/// to check the configuration.
 pub(crate) fn hint(similar: &[String]) -> String {
     let names: Vec<String> = similar.iter().take(3).map(|name| format!("`{}`", Printable::new(name))).collect();
     match names.as_slice() {

@@ -2,15 +2,15 @@
 
 /// The largest number of similar tensor names that the error message for a missing tensor suggests.
 const MOST: usize = 3;
-/// The largest length in bytes of a tensor name that is compared with a missing name. Longer names are never suggested,
-/// because their edit distance would take too long to compute.
+/// The largest length, in bytes, of the tensor names that are compared with a missing name. Longer names are never
+/// suggested, because their edit distance takes too long to compute.
 const LONGEST: usize = 200;
-/// The largest number of a model's tensor names that are compared with the name of a missing tensor, to find similar
-/// names for the error message.
+/// The largest number of tensor names that are compared with the name of a missing tensor. Similar names are suggested
+/// in the error message.
 const COMPARED: usize = 20_000;
 
-/// Returns the names that are most similar to the missing tensor name `wanted`: at most three of `names`, the one with
-/// the smallest edit distance first. Names with a distance above half of the length of `wanted` are left out.
+/// Returns at most three of `names` that are similar to the missing tensor name `wanted`, the one with the smallest
+/// edit distance first. Names with a distance above half of the length of `wanted` are left out.
 pub(crate) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     if wanted.len() > LONGEST {
         return Vec::new();

@@ -26,8 +26,8 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Creates a file at `path`, or replaces the contents of the one that is there, and writes the header of a tensor
-    /// with the given name and the given length of each dimension.
+    /// Creates a safetensors file at `path`, or replaces the contents of an existing file. Writes the header of a
+    /// tensor with the given name and the given length of each dimension.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if the name is reserved, or the size of the tensor in bytes overflows.
@@ -56,10 +56,10 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Completes the file.
+    /// Completes the safetensors file.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if the values that were written are fewer or more than the tensor has.
+    /// - [`FolderError::Refused`] if fewer or more values were written than the tensor has.
     /// - [`FolderError::Write`] if the operating system refuses to write.
     pub fn finish(mut self) -> Result<(), FolderError> {
         let target = Target { tensor: &self.tensor, path: &self.path };

@@ -18,11 +18,11 @@ const CHUNK: usize = 1 << 16;
 /// The values of a tensor to write, in row-major order: f32 values, or bytes in the tensor's own type.
 #[derive(Clone, Debug)]
 pub enum Values<'a> {
-    /// Values that are converted to the type of the tensor: to F32 exactly, to F16 and BF16 by rounding to the nearest
-    /// value (ties to even).
+    /// The values of a tensor to write, in f32. They are converted to the type of the tensor. Conversions to F16 and
+    /// BF16 round to the nearest value (ties to even).
     F32(Vec<f32>),
-    /// The bytes of a tensor's elements in the type of the tensor. They are written as they are, for example because
-    /// the tensor is not trained, or has an integer type.
+    /// The bytes of a tensor to write, in the type of the tensor. They are written unchanged, for example because the
+    /// tensor is not trained or has an integer type.
     Bytes(Cow<'a, [u8]>),
 }
 
@@ -33,7 +33,7 @@ impl From<Vec<f32>> for Values<'_> {
 }
 
 impl<'a> From<TensorView<'a>> for Values<'a> {
-    /// Makes the values to write from a tensor of an open model folder: its bytes, which are written unchanged.
+    /// Returns the bytes of a tensor in an open model folder, to be written unchanged.
     fn from(tensor: TensorView<'a>) -> Self {
         Self::Bytes(Cow::Borrowed(tensor.bytes))
     }
@@ -42,13 +42,13 @@ impl<'a> From<TensorView<'a>> for Values<'a> {
 /// A tensor to write, with the path of the weights file into which it is written.
 pub(crate) struct Target<'a> {
     pub(crate) tensor: &'a TensorLayout,
-    /// The final path of the weights file into which a tensor is written, for error messages.
+    /// The final path of the tensor's weights file, for error messages.
     pub(crate) path: &'a Path,
 }
 
 impl Target<'_> {
-    /// Checks that `values` has as many values (or bytes) as the shape of the tensor to write needs, and writes them to
-    /// `out`. Values in f32 are converted to the type of the tensor.
+    /// Checks that the number of `values` fits the shape of the tensor to write, and writes them to `out`. Values in
+    /// f32 are converted to the type of the tensor.
     pub(crate) fn write(&self, values: &Values<'_>, out: &mut impl Write) -> Result<(), FolderError> {
         let TensorLayout { dtype, shape, .. } = self.tensor;
         match values {
@@ -75,9 +75,9 @@ impl Target<'_> {
         }
     }
 
-    /// Returns an error unless the number `found` of the values (or bytes) that the caller gave for a tensor is
-    /// `expected`, the number that the tensor takes. The error has both numbers and their `unit`, "values" or "bytes".
-    /// `expected` is `None` if the number overflows or is not whole; the result is then always an error.
+    /// Checks that the caller gave the right number of values (or bytes) for a tensor. `found` is the given number, and
+    /// `expected` the right one. If `expected` is `None`, the right number overflows or is not whole, and the check
+    /// fails. The error has both numbers and their `unit`, "values" or "bytes".
     pub(crate) fn check(&self, unit: &'static str, expected: Option<usize>, found: usize) -> Result<(), FolderError> {
         let expected = expected.unwrap_or(usize::MAX);
         if expected == found {
@@ -87,9 +87,9 @@ impl Target<'_> {
         Err(self.refused(Refusal::Length { tensor, lengths, unit, expected, found }))
     }
 
-    /// Writes f32 values to `out` in the type of the tensor, chunk by chunk, so that the converted tensor is never in
-    /// memory as a whole. `bytes` converts a value, and `infinite` tells whether a value would be infinite in the
-    /// tensor's type. A finite value that would become infinite is an error.
+    /// Writes f32 values to `out` in the type of the tensor. They are converted in chunks, so that the converted tensor
+    /// is never in memory as a whole. `bytes` converts a value. `infinite` tells whether a value would be infinite in
+    /// the tensor's type; for a finite value this is an error.
     fn convert<const N: usize>(
         &self,
         values: &[f32],

@@ -22,9 +22,7 @@ pub(crate) const LENGTH: usize = 8;
 
 /// A weights file that is mapped into memory, with the text entries of its header.
 pub(crate) struct WeightsFile {
-    /// The name of the weights file in its folder.
     pub(crate) name: String,
-    /// The path of the weights file that is mapped into memory.
     pub(crate) path: PathBuf,
     /// The text entries of a weights file's header, such as `format: pt`, which names the framework that wrote the
     /// file.
@@ -34,13 +32,13 @@ pub(crate) struct WeightsFile {
     start: usize,
 }
 
-/// A weights file of a model, with the name and the description (type, shape and offsets) of each tensor in the order
-/// of their bytes in the file.
+/// A weights file of a model, with its tensors in the order of their bytes in the file. Each tensor has a name and a
+/// description (type, shape and offsets).
 pub(crate) type Parsed = (WeightsFile, Vec<(String, TensorInfo)>);
 
 impl WeightsFile {
-    /// Maps the weights file `name` in `folder` into memory and parses its header. `reason` says, for the error
-    /// message, why the folder must have the file.
+    /// Maps the weights file `name` in `folder` into memory and parses its header. If the file is missing, the error
+    /// message gives the `reason` why the folder must have it.
     pub(crate) fn open(folder: &Path, name: &str, reason: &'static str) -> Result<Parsed, FolderError> {
         let path = folder.join(name);
         let file = disk::open(&path, reason)?;
@@ -54,14 +52,14 @@ impl WeightsFile {
         Ok((Self { name: name.to_owned(), path, metadata, map, start }, tensors))
     }
 
-    /// Returns the bytes of a tensor in a weights file. `offsets` is its byte range, counted from the end of the
-    /// header, and must come from the header of this file.
+    /// Returns the bytes of a tensor in the weights file. `offsets` is the tensor's byte range in the header of this
+    /// file, counted from the end of the header.
     pub(crate) fn bytes(&self, offsets: &Range<usize>) -> &[u8] {
         &self.map[self.start..][offsets.clone()]
     }
 
-    /// Lets the operating system drop the memory pages of a tensor in a weights file. Its byte range `offsets` must
-    /// come from the header of this file. The pages are read from the file again when they are needed.
+    /// Lets the operating system drop the memory pages of a tensor in the weights file. `offsets` is the tensor's byte
+    /// range in the header of this file. The pages are read from the file again when needed.
     pub(crate) fn release(&self, offsets: &Range<usize>) {
         #[cfg(unix)]
         {
@@ -76,10 +74,11 @@ impl WeightsFile {
     }
 }
 
-/// Parses the header of a weights file from all bytes of the file. Returns the header and the offset, in bytes, at
-/// which the tensors begin, or the fault as text. The tensors must fill the rest of the file without gaps.
+/// Parses the header of a weights file, given all bytes of the file. Returns the offset in bytes at which the tensors
+/// begin, and the header. Returns the fault as text if the header is invalid, or if the tensors do not fill the rest of
+/// the file without gaps.
 ///
-/// `SafeTensors::read_metadata` is no alternative: its sums overflow on hostile offsets.
+/// `SafeTensors::read_metadata` is no alternative, because its sums overflow for some invalid offsets.
 fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else {
         return Err(format!("it has {} bytes, too few for a safetensors header; it may be cut short", bytes.len()));
@@ -103,7 +102,7 @@ fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {
 }
 
 /// Returns the tensors of a header in the order of their bytes in the file. Empty tensors at the same offset are
-/// ordered by name, because the parsed header has no order of its own.
+/// ordered by name, because the parsed header has no order.
 fn in_order(header: &Metadata) -> Vec<(String, TensorInfo)> {
     let tensors: HashMap<String, &TensorInfo> = header.tensors();
     let mut tensors: Vec<_> = tensors.into_iter().map(|(name, info)| (name, info.clone())).collect();

@@ -21,19 +21,20 @@ const BUFFER: usize = 1 << 20;
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
-    /// Writes the weights files, and the index if the layout has one, into `folder`, which is created if necessary.
+    /// Writes the weights files into `folder`, and the index if the layout has one. Creates the folder if necessary.
     ///
     /// `values` is called once for each tensor, in the order of [`Layout::tensors`], and only one tensor is in memory
     /// at a time. It returns a `Vec<f32>`, which is converted to the type of the tensor, or [`Values`].
     ///
-    /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the
-    /// files replace those of the same names, and the index comes last. If the process is killed in between, the folder
-    /// has no index, so that no program takes old and new files for one model. After an error in `values`, all files in
-    /// the folder are as before.
+    /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the new
+    /// files replace those of the same names, and the new index is written last. If the process is killed in between,
+    /// the folder has no index, so that no program takes old and new files for one model. After an error in `values`,
+    /// all files in the folder are as before.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that some
-    ///   programs would load instead of the new ones; if the values do not fit the shape or the type of the tensor.
+    ///   programs would load instead of the new ones. The error is also returned if the values do not fit the shape or
+    ///   the type of the tensor.
     /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
     /// - [`FolderError::Write`] if the operating system refuses to write.
     pub fn write<'a, V, E>(
@@ -65,8 +66,8 @@ impl Layout {
         Ok(())
     }
 
-    /// Returns an error if a model must not be written into `folder`: if its layout was read from this folder, or if
-    /// the folder has weights that some programs would load instead of the new ones.
+    /// Returns an error if the layout was read from `folder`, or if this folder has weights that some programs would
+    /// load instead of the new ones. The model must not be written there.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

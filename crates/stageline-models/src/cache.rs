@@ -11,45 +11,48 @@ use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
 use crate::scope::{DocumentStarts, Scope};
 
-/// The position of the text that a model generates, which all pipelines of the model share.
+/// The state of a text generation with a model: the position in the generated text. All pipelines of the model share
+/// it.
 ///
-/// An input that continues the text is marked. The first layer of a pipeline recognises the mark and passes the text
-/// and its position on to the blocks ([`Scope::Generated`]). They attend to the keys and values that they have kept
-/// from earlier marked inputs, and keep those of the new one. For any other input, blocks attend within each sample, as
-/// in training. So other pipelines of the model may run between two generated tokens. The first layer reads the
-/// position on its own thread, so it must not change during an inference on a marked input.
+/// An input that continues the text has a mark. The first layer of a pipeline recognises the mark, and passes the text
+/// and its position on to the blocks ([`Scope::Generated`]). The blocks attend to the keys and values that they stored
+/// for earlier marked inputs, and store those of the new input.
+///
+/// In an input without the mark, blocks attend within each sample or document, as in training. So other pipelines of
+/// the model may run between two generated tokens. The position must not change during an inference on a marked input,
+/// because the first layer reads it on its own thread.
 #[derive(Clone, Debug, Default)]
 pub struct KeyValueCache(Arc<Mutex<Generated>>);
 
-/// The state of a model's key-value cache during the generation of a text, which all pipelines of the model share.
+/// The state of a text generation, which all pipelines of the model share.
 #[derive(Debug, Default)]
 struct Generated {
-    /// The number of tokens of the generated text that the model's blocks have processed so far, prompt included;
+    /// The number of tokens of the generated text that the model's blocks have processed so far, including the prompt;
     /// `None` while the model generates no text.
     position: Option<usize>,
-    /// The number of texts that the model has begun to generate. If the number has changed, a block's kept keys and
-    /// values belong to an earlier text.
+    /// The number of texts that the model has begun to generate, which identifies the newest text. A block does not use
+    /// keys and values that it stored for an earlier text.
     text: u64,
 }
 
-/// The key-value cache of one transformer block. It keeps the attention keys and values of earlier inputs of the text
-/// that the model generates.
+/// The key-value cache of one transformer block: the attention keys and values of the earlier positions of a generated
+/// text.
 #[derive(Clone, Debug, Default)]
 pub struct BlockCache(Arc<Mutex<Option<Kept>>>);
 
-/// The attention keys and values that one transformer block has kept of all earlier positions of one text.
+/// The attention keys and values of all earlier positions of one text, for one transformer block.
 #[derive(Debug)]
 struct Kept {
     text: u64,
-    /// The keys that a block has kept of all earlier positions of a text, `[batch, positions, key-value heads x head
-    /// size]`. If the model has a rotary embedding, the keys are stored rotated.
+    /// The attention keys of all earlier positions of a text, `[batch, positions, key-value heads x head size]`. In a
+    /// model with a rotary embedding, they are stored after the rotation.
     keys: Tensor<3>,
     values: Tensor<3>,
 }
 
 impl KeyValueCache {
-    /// Begins the generation of a new text with the model, and returns true. If the model already generates another
-    /// text, does nothing and returns false.
+    /// Begins the generation of a new text and returns true. If the model already generates a text, does nothing and
+    /// returns false.
     pub(crate) fn begin(&self) -> bool {
         let mut generated = self.0.lock();
         if generated.position.is_some() {
@@ -60,31 +63,31 @@ impl KeyValueCache {
         true
     }
 
-    /// Advances the position of a model's key-value cache in the text by `count` tokens, after an inference on that
-    /// many tokens. Does nothing if no text is generated.
+    /// Advances the position in the generated text by `count` tokens, after an inference on these tokens. Does nothing
+    /// if no text is generated.
     pub(crate) fn advance(&self, count: usize) {
         let mut generated = self.0.lock();
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Ends the generation of the text. Each block frees its kept keys and values in its next forward.
+    /// Ends the generation of the text. Each block frees its stored keys and values in its next forward.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
 
-    /// Returns the mark of an input of `length` tokens that continues the generated text. The mark is the second part
-    /// of the input, and [`scope`](Self::scope) recognises it.
+    /// Returns the mark for an input of `length` tokens that continues the generated text. The mark is in the input in
+    /// place of the starts of documents, and [`scope`](Self::scope) recognises it.
     pub(crate) fn continued_by(length: usize) -> DocumentStarts {
         // A model has the input type of `stageline-train`'s batches, which has tensors only. So the mark is a shape
         // that no starts of documents have, and recognising it reads nothing from a device.
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the scope of attention in an input of `length` tokens. `starts` is the second part of the input: the
-    /// starts of documents, or the mark that [`continued_by`](Self::continued_by) returns.
+    /// Returns the scope of attention in an input of `length` tokens. `starts` has the starts of documents, or the mark
+    /// that [`continued_by`](Self::continued_by) returns. It is `None` if every sample is one document.
     ///
     /// # Panics
-    /// Panics if there is not one start for each token, or if the input is marked and no text is generated.
+    /// Panics if there is not one start for each token. Panics also if the input has the mark and no text is generated.
     pub(crate) fn scope(&self, length: usize, starts: Option<DocumentStarts>) -> Scope {
         let Some(starts) = starts else { return Scope::Sample };
         let [_, columns] = starts.get().dims();
@@ -103,7 +106,7 @@ impl KeyValueCache {
 }
 
 impl Kept {
-    /// Whether an input with this scope continues the text whose keys and values are kept.
+    /// Whether an input with the scope `scope` continues the text of these keys and values.
     fn is_continued_by(&self, scope: &Scope) -> bool {
         matches!(scope, Scope::Generated { text, position } if *text == self.text && *position > 0)
     }
@@ -111,12 +114,15 @@ impl Kept {
 
 impl BlockCache {
     /// Computes the causal self-attention of a transformer block. The input `[batch, length, columns]` has the queries,
-    /// keys and values of all heads side by side; the output is `[batch, length, query heads x head size]`. Queries
-    /// attend within their samples or documents, as `scope` says. If the input continues the generated text, queries
-    /// also attend to the kept keys and values of earlier inputs, and the new keys and values are kept.
+    /// keys and values of all heads side by side. The output is `[batch, length, query heads x head size]`.
+    ///
+    /// Queries attend within their samples or documents, as `scope` says. If the input continues a generated text,
+    /// queries also attend to the stored keys and values of earlier inputs. The new keys and values are then stored
+    /// too.
     ///
     /// # Panics
-    /// Panics if the block has not kept exactly the earlier positions of the generated text.
+    /// Panics if the input continues a generated text, and the block has not stored exactly the earlier positions of
+    /// this text.
     pub(crate) fn attend(&self, query_key_value: Tensor<3>, heads: AttentionHeads, scope: Scope) -> Tensor<3> {
         let before = self.0.lock().take().filter(|kept| kept.is_continued_by(&scope));
         let (text, position) = match scope {
@@ -146,9 +152,9 @@ impl BlockCache {
     }
 }
 
-/// Computes causal attention for the newest positions of a text. The queries, and the output, are `[batch, new, query
-/// heads x head size]` for the last `new` positions. The keys and values are `[batch, positions, key-value heads x head
-/// size]` for all positions.
+/// Computes causal attention for the last positions of a text, whose number is `new`. The queries and the output are
+/// `[batch, new, query heads x head size]`. The keys and values of all positions are `[batch, positions, key-value
+/// heads x head size]`.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let ([batch, new, width], [_, positions, _]) = (queries.dims(), keys.dims());
     let (size, group) = (width / heads.query, heads.query / heads.key_value);

@@ -10,8 +10,8 @@ use stageline_hub::FolderError;
 /// The largest length, in bytes, of a path in an error message about a model. A longer path is cut.
 const MOST_PATH: usize = 500;
 
-/// The largest length, in bytes, of the reason why a model's configuration cannot be used, in an error message. A
-/// longer reason is cut; it may quote the configuration.
+/// The largest number of bytes that an error message shows of the reason why a configuration cannot be used. The reason
+/// may quote the configuration.
 const MOST_REASON: usize = 400;
 
 /// The reason why a model cannot be opened or exported.
@@ -58,13 +58,12 @@ pub enum ModelError {
         Printable::new(name)
     )]
     UnexpectedTensor {
-        /// The path of the weights file that contains the first tensor that the model's configuration does not
-        /// describe.
+        /// The path of the weights file with the first tensor that the model's configuration does not describe.
         path: PathBuf,
         /// The name of the first tensor in the model folder that the model's configuration does not describe.
         name: String,
-        /// The number of tensors in the model folder that the model's configuration does not describe, not counting the
-        /// tensor that the error names.
+        /// The number of further tensors that the model's configuration does not describe, without the tensor that the
+        /// error names.
         more: usize,
     },
     /// The tensor of a parameter has an element type other than F32, F16 and BF16.
@@ -82,16 +81,15 @@ pub enum ModelError {
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
-    /// The folder for an export is the one from which the model, or the configuration of a new model, was opened. The
-    /// export would overwrite files that are in use.
+    /// The target folder of an export is the folder from which the model, or the configuration of a new model, was
+    /// opened. The export would overwrite files that are in use.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]
     OwnFolder {
-        /// The path of the folder from which the model, or the configuration of a new model, was opened, and to which
-        /// the model therefore cannot be exported.
+        /// The path of the folder from which the model, or the configuration of a new model, was opened.
         path: PathBuf,
     },
-    /// The modules of a pipeline are not the layers of the model to export, because a module is missing or has a wrong
-    /// type; the value is the underlying error.
+    /// The modules of a pipeline are not the layers of the model to export: a module is missing or has a wrong type.
+    /// The value is the underlying error.
     #[error(transparent)]
     Modules(#[from] ModuleError),
     /// A pipeline failed, for example in a step or a snapshot; the value is the underlying error.
@@ -124,8 +122,8 @@ fn shown(path: &Path) -> Printable<'_> {
 mod tests {
     use super::*;
 
-    /// Returns one error of each kind whose message shows text from files, with `text` as this text. Tests check with
-    /// these errors that the messages are safe to print.
+    /// Returns one error of each kind that quotes text from files in its message. `text` is the quoted text. Tests
+    /// check with these errors that the messages are safe to print.
     fn with(text: &str) -> Vec<ModelError> {
         let (path, text) = (PathBuf::from(text), text.to_owned());
         vec![

@@ -18,12 +18,13 @@ use crate::parameters::{HubParameter, hub_parameters};
 
 impl LanguageModel {
     /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
-    /// `folder`, and `folder` itself if it does not exist, and removes again what it created.
+    /// `folder`, and `folder` itself if necessary, and removes again what it created.
     ///
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
     /// - [`ModelError::Folder`] if the folder cannot be written, has something that the export cannot replace, or has
-    ///   weights that some programs would load instead of the new ones; if a file of the tokenizer cannot be read.
+    ///   weights that some programs would load instead of the new ones. The error is also returned if a file of the
+    ///   tokenizer cannot be read.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
         let real = |path: &Path| path.canonicalize().ok();
@@ -38,8 +39,8 @@ impl LanguageModel {
         Ok(check_export(&layout, self.home(), folder)?)
     }
 
-    /// Checks, before a long computation, that its result can be written to the file at `path`, which must not be one
-    /// of the files that the model was opened from. If the file exists, it keeps its contents.
+    /// Checks, before a long computation, that its result can be written to the file at `path`. The file must not be
+    /// one of those from which the model was opened. If the file exists, it keeps its contents.
     ///
     /// # Errors
     /// Returns [`ModelError::Folder`] if the file cannot be written.
@@ -47,9 +48,11 @@ impl LanguageModel {
         Ok(check_file(path, self.folder())?)
     }
 
-    /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model, and writes them to the
-    /// safetensors file `path` as the tensor `logits`, `[rows, length, vocabulary]` in f32. The rows are processed in
-    /// groups of as many rows as a step has micro-batches. Only the logits of one group are in memory at a time.
+    /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model. Writes them to the
+    /// safetensors file `path` as the f32 tensor `logits`, `[rows, length, vocabulary]`.
+    ///
+    /// The rows are processed in groups of as many rows as a step has micro-batches. Only the logits of one group are
+    /// in memory at a time.
     ///
     /// # Errors
     /// Returns [`ModelError::Step`] if the pipeline fails, or [`ModelError::Folder`] if the file cannot be written.
@@ -70,7 +73,7 @@ impl LanguageModel {
     /// Writes the parameters of a pipeline to a folder, in the format that `from_pretrained` of the Transformers
     /// library reads. `modules` are the modules of the pipeline's stages.
     ///
-    /// A model that was opened from a folder is written with the files, names, shapes and types of that folder, and its
+    /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Its
     /// configuration and tokenizer are copied. A new model is written as one file in f32. Parameters are read one after
     /// another, so at most one of them is copied to the host's memory.
     ///
@@ -112,9 +115,9 @@ impl LanguageModel {
         Ok(())
     }
 
-    /// Returns the layout of the export of a model that was opened from the folder `source`: the layout of this folder.
-    /// If the head is tied and the folder has a second copy of the table of token embeddings, the copy gets the type of
-    /// the table. Otherwise the two would be rounded differently, and the exported model would not be tied.
+    /// Returns the layout for the export of a model that was opened from the folder `source`. It is the layout of this
+    /// folder, with one exception. If a tied head has a second copy of the table of token embeddings, the copy gets the
+    /// type of the table. Otherwise the two would be rounded differently, and the exported model would not be tied.
     fn layout(&self, source: &ModelFolder) -> Result<Layout, ModelError> {
         let (layout, table) = (source.layout()?, self.naming().table().name);
         let dtype = source.tensors().find(|(name, _)| *name == table).map(|(_, info)| info.dtype);
@@ -125,9 +128,9 @@ impl LanguageModel {
     }
 }
 
-/// Returns the configuration with which a new model is exported: with f32 as its data type and, if it has no
-/// `architectures`, with the class of the model. The Transformers library has two names for the data type, and a
-/// configuration may have both.
+/// Returns the configuration with which a new model is exported. Its data type is f32, in each of the fields `dtype`
+/// and `torch_dtype` that it has, or in `torch_dtype` if it has neither. If it has no `architectures`, the class of the
+/// model is added.
 fn of_export(mut config: Value) -> Value {
     let has_dtype = config.get("dtype").is_some();
     if has_dtype {

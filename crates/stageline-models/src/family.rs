@@ -16,8 +16,8 @@ use crate::{gpt2, head, llama, unsupported};
 /// The model architectures that this crate supports, as the values of `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
-/// Returns the name of the class that the Transformers library has for causal language models of the type `kind`, one
-/// of [`KNOWN`]. It is an entry of `architectures` in `config.json`.
+/// Returns the name of the class in the Transformers library for causal language models of the type `kind`, one of
+/// [`KNOWN`]. The name is an entry of `architectures` in `config.json`.
 pub fn architecture(kind: &str) -> &'static str {
     match kind {
         "gpt2" => "GPT2LMHeadModel",
@@ -28,12 +28,12 @@ pub fn architecture(kind: &str) -> &'static str {
     }
 }
 
-/// The input of a language model: token ids, `[batch, length]`, and the starts of documents; `None` if every sample is
-/// one document.
+/// The type of a language model's input: token ids, `[batch, length]`, and the starts of documents. The starts are
+/// `None` if every sample is one document.
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 
-/// The value that goes from one layer of a language model to the next: activations, `[batch, length, width]`, and the
-/// scope of attention.
+/// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope
+/// of attention.
 pub type Activations = (Tensor<3>, Scope);
 
 /// The family (architecture) of a language model, with the model's configuration.
@@ -45,7 +45,7 @@ pub enum Family {
 
 impl Family {
     /// Reads the configuration of a model from `config`, the contents of a `config.json` whose `model_type` is `kind`.
-    /// Returns `None` if this crate does not know the type, and an error text if a field is missing or wrong.
+    /// Returns `None` if this crate does not know the type. Returns an error text if a field is missing or wrong.
     pub fn read(kind: &str, config: &Value) -> Option<Result<Self, String>> {
         if !KNOWN.contains(&kind) {
             return None;
@@ -160,9 +160,9 @@ pub enum Block {
     Llama(llama::Block),
 }
 
-/// The last layer of a model, with one variant for each model family: GPT-2 normalises by a layer norm, and the Llama
-/// family by an RMS norm. In both, the normalisation is followed by the projection to logits `[batch, length,
-/// vocabulary]`, and the loss is the summed cross-entropy of the next tokens in nats.
+/// The last layer of a model, with one variant for each model family. It normalises activations (layer norm in GPT-2,
+/// RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. The loss is the summed
+/// cross-entropy of the next tokens in nats.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Head {

@@ -15,19 +15,19 @@ use crate::model::{LanguageModel, Logits, Tokens};
 /// The settings of sampling: how the next token is drawn from the logits of a model.
 #[derive(Clone, Copy, Debug)]
 pub struct Sampling {
-    /// The temperature by which logits are divided: below 1 it makes likely tokens likelier. 0 takes the likeliest
-    /// token (greedy).
+    /// The temperature, by which the logits are divided. A temperature below 1 makes likely tokens likelier. At 0, the
+    /// next token is always the likeliest one (greedy sampling).
     pub temperature: f64,
     /// The number of likeliest tokens among which the next token is drawn; `None` draws from all tokens.
     pub top_k: Option<usize>,
     /// The threshold of nucleus sampling, above 0 and at most 1 (Holtzman et al., 2020,
-    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)): the next token is drawn from the smallest set of
+    /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)). The next token is drawn from the smallest set of
     /// likeliest tokens whose probabilities add up to at least this number. `None` draws from all tokens that `top_k`
     /// leaves.
     pub top_p: Option<f64>,
-    /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)): the logits
-    /// of tokens that the prompt or the generated text has are divided by it, and multiplied by it if they are
-    /// negative. 1 changes nothing, and a larger number makes repetitions unlikelier.
+    /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)), for tokens
+    /// that the prompt or the generated text already has. Their logits are divided by it if they are positive, and
+    /// multiplied by it if they are negative. 1 changes nothing, and a larger number makes repetitions unlikelier.
     pub repetition_penalty: f64,
     /// The seed of the random draws by which the next tokens of a text are sampled.
     pub seed: u64,
@@ -42,7 +42,7 @@ impl Sampling {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum GenerationError {
-    /// The prompt of the text to generate has no token.
+    /// The prompt of the text to generate has no tokens.
     #[error("the prompt is empty; give at least one token")]
     Empty,
     /// The prompt of the text to generate is longer than the longest sequence that the model is made for.
@@ -66,7 +66,7 @@ pub enum GenerationError {
     Sampling {
         /// The name of the sampling setting that is out of its range, such as `top_p`.
         setting: &'static str,
-        /// The invalid value of the sampling setting that is out of its range.
+        /// The value of the sampling setting that is out of its range.
         value: f64,
         /// The allowed values of the sampling setting that is out of its range, in words, such as `0 or more`.
         range: &'static str,
@@ -77,7 +77,8 @@ pub enum GenerationError {
     /// At least one of the model's logits for the next token of a text is NaN.
     #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
     NotANumber {
-        /// The position in the generated text, counted from 0, of the token after which the logits are NaN.
+        /// The position in the generated text, counted from 0, of the last processed token. The logits for the token
+        /// after it are NaN.
         position: usize,
     },
     /// A stage of the pipeline that generates the text has failed; the value is the underlying error.
@@ -86,7 +87,7 @@ pub enum GenerationError {
 }
 
 impl LanguageModel {
-    /// Checks that the model can continue the prompt with these sampling settings, so that an error is found before a
+    /// Checks that the model can continue the prompt with these sampling settings. An error is thus found before a
     /// pipeline is built.
     ///
     /// # Errors
@@ -106,11 +107,11 @@ impl LanguageModel {
         }
     }
 
-    /// Continues a prompt with a pipeline of this model. Returns an iterator over the new tokens, which ends at the
-    /// longest sequence that the model is made for.
+    /// Continues a prompt with a pipeline of this model. Returns an iterator over the new tokens. It ends when the
+    /// pipeline has processed the longest sequence that the model is made for.
     ///
-    /// Each step runs the pipeline on the new token only, because every block keeps the keys and values of earlier
-    /// positions until the generation is dropped. Other pipelines of the model may run between two tokens.
+    /// Each step runs the pipeline on the new token only. Every block keeps the keys and values of earlier positions
+    /// until the generation is dropped. Other pipelines of the model may run between two tokens.
     ///
     /// # Errors
     /// Returns [`GenerationError`] if the prompt or a setting of the sampling is not valid, or another generation with
@@ -137,12 +138,12 @@ impl LanguageModel {
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,
-    /// The tokens of the text being generated that the pipeline has not processed yet: first the prompt, and later the
-    /// newest token.
+    /// The tokens of the generated text that the pipeline has not processed yet: first the prompt, and later the newest
+    /// token.
     input: Vec<u32>,
-    /// The tokens that the text being generated has, prompt included.
+    /// The ids of all tokens that the text has so far, prompt included. The repetition penalty applies to them.
     seen: BTreeSet<u32>,
-    /// The number of tokens of the text being generated, prompt included, that the pipeline has processed so far.
+    /// The number of tokens of the generated text, prompt included, that the pipeline has processed so far.
     known: usize,
     sampling: Sampling,
     random: ChaCha8Rng,
@@ -211,8 +212,8 @@ fn penalise(logits: &mut [f32], seen: &BTreeSet<u32>, penalty: f64) {
     }
 }
 
-/// Chooses the next token of a text by the settings `sampling`, at random unless the temperature is 0, and returns its
-/// id. `logits` has one number for each token of the vocabulary.
+/// Chooses the next token of a text and returns its id. The settings `sampling` say how; the choice is random unless
+/// the temperature is 0. `logits` has one number for each token of the vocabulary.
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.
@@ -247,8 +248,8 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
 mod tests {
     use super::*;
 
-    /// Draws 20,000 tokens from a vocabulary with the given probabilities under the settings `sampling`, and returns
-    /// the share of the draws, from 0 to 1, that each token has. The tests compare the shares with the expected ones.
+    /// Draws 20,000 tokens under the settings `sampling` from a vocabulary with the given probabilities. Returns each
+    /// token's share of the draws, from 0 to 1.
     fn shares(probabilities: &[f64], sampling: Sampling) -> Vec<f64> {
         const DRAWS: usize = 20_000;
         let logits: Vec<_> = probabilities.iter().map(|probability| probability.ln() as f32).collect();
@@ -279,8 +280,8 @@ mod tests {
         }
     }
 
-    /// Tests the repetition penalty against the logits that `RepetitionPenaltyLogitsProcessor(1.1)` of the Transformers
-    /// library computes for a text of the tokens 0, 3, 3, 1 and 4.
+    /// Tests the repetition penalty on a text of the tokens 0, 3, 3, 1 and 4. The expected logits are those of the
+    /// Transformers library (`RepetitionPenaltyLogitsProcessor(1.1)`).
     #[test]
     fn the_repetition_penalty_has_the_values_of_transformers() {
         let mut logits = [1.5, -0.5, 0.25, -2.0, 0.0, 0.7];

@@ -7,8 +7,8 @@ use stageline_hub::ModelFolder;
 use crate::model::LanguageModel;
 
 /// The fields of `generation_config.json` that this crate does not implement, although they change the text that the
-/// Transformers library generates. Each entry also has the number with which the field changes nothing. The values
-/// `null`, `false` and an empty list change nothing either.
+/// Transformers library generates. Each entry has the name of a field and a number with which the field has no effect.
+/// The values `null`, `false` and an empty list have no effect either.
 ///
 /// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`](crate::Sampling) has them.
 const NOT_IMPLEMENTED: [(&str, f64); 22] = [

@@ -6,22 +6,22 @@ use stageline::nn::{Embedding, MASKED, cross_entropy};
 
 use crate::parameters::rows;
 
-/// Returns the logits `[batch, length, vocabulary]` for activations `[batch x length, width]` after the final
-/// normalisation. The third argument is the array of the sizes batch, length and width.
+/// Returns the logits `[batch, length, vocabulary]` for activations `[batch x length, width]` that are already
+/// normalised. The third argument is the array of the sizes batch, length and width.
 pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [usize; 3]) -> Tensor<3> {
     let logits = output.project(normalised);
     let [_, vocabulary] = logits.dims();
     logits.reshape([batch, length, vocabulary])
 }
 
-/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not [`MASKED`], as a tensor of
-/// one element. The logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
+/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not [`MASKED`]. The result is
+/// a tensor of one element. The logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(rows(logits), targets.flatten(0, 1))
 }
 
-/// Returns the weight of the loss, by which a sum of losses is divided for the mean: the number of targets that are not
-/// [`MASKED`].
+/// Returns the weight of a loss: the number of targets that are not [`MASKED`]. A mean loss is a sum of losses divided
+/// by the sum of their weights.
 pub fn weight(targets: &Tensor<2, Int>) -> Weight {
     (targets.clone().not_equal_elem(MASKED).int().sum().into_scalar::<i64>() as f64).into()
 }

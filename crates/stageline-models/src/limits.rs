@@ -8,8 +8,7 @@ pub const LARGEST_CONFIG: u64 = 64 << 20;
 /// The largest vocabulary, width or sequence length that the configuration of a model may have.
 const LARGEST_SIZE: usize = 1 << 24;
 
-/// The largest number of layers or heads that the configuration of a model may have, and the largest number of elements
-/// of a head.
+/// The largest number of layers, of heads, and of elements of a head that the configuration of a model may have.
 const LARGEST_COUNT: usize = 1 << 13;
 
 /// Returns an error if a size in a model's configuration, such as its width, is 0 or larger than `LARGEST_SIZE`. Each
@@ -31,13 +30,14 @@ fn within(fields: &[(&str, usize)], largest: usize) -> Result<(), String> {
     }
 }
 
-/// Returns an error if `value`, the field `name` of a model's configuration, is not a finite number above 0.
+/// Returns an error if `value` is not a finite number above 0. It is the value of the field `name` of a model's
+/// configuration.
 pub fn positive(name: &str, value: f64) -> Result<(), String> {
     if value > 0.0 && value.is_finite() { Ok(()) } else { Err(format!("{name} {value}: give a number above 0")) }
 }
 
-/// Returns an error if `value`, the field `name` of a model's configuration, is not a finite number of 0 or more, as a
-/// standard deviation must be.
+/// Returns an error if `value` is not a finite number of 0 or more. It is the value of the field `name` of a model's
+/// configuration, such as a standard deviation.
 pub fn deviation(name: &str, value: f64) -> Result<(), String> {
     if value >= 0.0 && value.is_finite() {
         Ok(())

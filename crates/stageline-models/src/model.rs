@@ -26,7 +26,7 @@ pub type Tokens = Tensor<2, Int>;
 pub type Logits = Tensor<3>;
 
 /// A language model of a known family, such as GPT-2. Its parameters are read from a folder in the format of the
-/// Hugging Face hub or, for a new model, drawn at random. This does not happen when the model is opened or created, but
+/// Hugging Face hub or, for a new model, drawn at random. Opening or creating the model does not do this. It happens
 /// later, in the layers that [`row`](Self::row) returns.
 #[derive(Clone)]
 pub struct LanguageModel(Arc<Inner>);
@@ -42,13 +42,13 @@ struct Inner {
     home: PathBuf,
     /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
     seed: u64,
-    /// The id of the parameter with the token embeddings. A tied head has a parameter of the same id, so that a
-    /// pipeline recognises both as one.
+    /// The id of the parameter that is the table of token embeddings. A tied head has a parameter of the same id, so
+    /// that a pipeline recognises both as one.
     table: ParamId,
     angles: RotaryAngles,
     cache: KeyValueCache,
-    /// The function that takes the name of a parameter's tensor on the Hugging Face hub, and returns true if the
-    /// parameter is frozen (not trained).
+    /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
+    /// tensor on the Hugging Face hub.
     frozen: Arc<dyn Fn(&str) -> bool + Send + Sync>,
 }
 
@@ -109,9 +109,9 @@ impl LanguageModel {
         Ok(Self(Arc::new(Inner { family, config, naming, folder, home, seed, table, angles, cache, frozen })))
     }
 
-    /// Freezes parameters, which are then not trained and have no optimizer state. The function `frozen` takes the name
-    /// of a parameter's tensor on the Hugging Face hub, such as `model.layers.0.mlp.up_proj.weight`, and returns true
-    /// if the parameter is to be frozen.
+    /// Freezes parameters, which are then not trained and have no optimizer state. The function `frozen` returns true
+    /// for each parameter to freeze. Its argument is the name of the parameter's tensor on the Hugging Face hub, such
+    /// as `model.layers.0.mlp.up_proj.weight`.
     #[must_use]
     pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
@@ -152,8 +152,8 @@ impl LanguageModel {
     }
 
     /// Returns the ids of the tokens after which a generated text ends: `eos_token_id` of the folder's
-    /// `generation_config.json`, which may name more tokens than the configuration, such as the end of a turn in a
-    /// conversation. Without that file or field, returns the tokens of [`end_of_text`](Self::end_of_text).
+    /// `generation_config.json`. This file may name more tokens than the configuration, such as the end of a turn in a
+    /// conversation. Without the file or the field, returns the tokens of [`end_of_text`](Self::end_of_text).
     pub fn end_of_generation(&self) -> Vec<u32> {
         let of_generation = self.folder().and_then(ModelFolder::generation_config).map(end_tokens);
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
@@ -167,8 +167,8 @@ impl LanguageModel {
         FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
     }
 
-    /// Returns one entry for each parameter of the model: the name of its tensor on the Hugging Face hub, and whether
-    /// it is frozen (not trained).
+    /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen (not
+    /// trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
         let names = self.0.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
@@ -192,9 +192,9 @@ impl LanguageModel {
         self.0.folder.as_deref()
     }
 
-    /// Returns an error if the model folder lacks a tensor that the configuration describes, has it in another shape,
-    /// or has further tensors. Buffers, such as causal masks, and a second copy of the table of a tied head are
-    /// allowed.
+    /// Checks that the model folder has exactly the tensors of the configuration, in the right shapes. Two kinds of
+    /// further tensors are allowed: buffers, such as causal masks, and a tied head's second copy of the table of token
+    /// embeddings.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let parameters = self.0.parameters();
         parameters.iter().try_for_each(|tensor| tensor.check(folder))?;
@@ -210,14 +210,13 @@ impl LanguageModel {
     }
 }
 
-/// Returns the path of the folder that contains a file: the parent of the file's path, or the current folder for a
-/// plain file name, whose parent is empty.
+/// Returns the path of the folder that contains a file. For a plain file name, this is `.`, the current folder.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
 }
 
-/// Whether a model folder has a tensor for the head's projection whose values differ from those of the table of token
-/// embeddings, although the configuration ties the head to this table.
+/// Whether the head has values of its own, although the configuration ties it to the table of token embeddings. This is
+/// so if the folder has a tensor for the head's projection whose values differ from the table's.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     let (table, has_head) = (naming.table().name, folder.tensors().any(|(name, _)| name == UNTIED));
     // Tensors that cannot be compared make an error when the parameters are checked.
@@ -225,9 +224,9 @@ fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
 }
 
 impl Inner {
-    /// Returns the name and shape of the tensor of every parameter, from the first layer to the last. No parameter is
-    /// read from the model folder or drawn at random. The table of token embeddings of a model with a tied head is in
-    /// the list twice.
+    /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the
+    /// last. No parameter is read from the model folder or drawn at random. If the head is tied, the table of token
+    /// embeddings is in the list twice.
     fn parameters(&self) -> Vec<HubParameter> {
         // No tensor is made, and on the host none is made on a GPU either.
         let device = Device::flex();
@@ -260,7 +259,7 @@ impl Inner {
     }
 
     /// Creates the table of token embeddings. In a new model with a tied head, its values are drawn from the model's
-    /// seed, so that the embeddings and the head get the same ones.
+    /// seed. So the first layer and the head get the same values.
     fn table(&self, device: &Device) -> Embedding {
         let make = || self.family.table(device);
         let mut table = match self.folder.is_none() && self.naming.tied() {
@@ -271,16 +270,16 @@ impl Inner {
         table
     }
 
-    /// Returns a layer of the model with its frozen parameters excluded from training. If the model was opened from a
-    /// folder, the layer's parameters are also changed so that they are read from the folder when they are first used.
+    /// Prepares a layer of the model: excludes its frozen parameters from training. If the model was opened from a
+    /// folder, its parameters will be read from there when they are first used.
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let preparation = Preparation { folder: self.folder.as_ref(), frozen: &*self.frozen };
         preparation.of_layer(layer, place, &self.naming)
     }
 }
 
-/// Returns the token ids in the field `eos_token_id` of a configuration, which has one token or a list of tokens; empty
-/// if there is none.
+/// Returns the token ids in the field `eos_token_id` of a configuration. The field has one token or a list of tokens.
+/// Without the field, the result is empty.
 fn end_tokens(config: &Value) -> Vec<u32> {
     let token = |value: &Value| value.as_u64().and_then(|token| u32::try_from(token).ok());
     match config.get("eos_token_id") {

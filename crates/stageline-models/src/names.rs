@@ -13,13 +13,13 @@ pub enum Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
     pub name: String,
-    /// Whether the rows of the tensor on the Hugging Face hub are the parameter's columns. PyTorch stores the weights
-    /// of linear layers as `[outputs, inputs]`, and this crate as `[inputs, outputs]`.
+    /// Whether the tensor on the Hugging Face hub is the transpose of the parameter. PyTorch stores the weights of
+    /// linear layers as `[outputs, inputs]`, and this crate as `[inputs, outputs]`.
     pub transposed: bool,
 }
 
-/// An entry of the table that assigns tensors to parameters: the path of a parameter in its layer, and the name of its
-/// tensor on the Hugging Face hub.
+/// An entry of the table of tensor names: the path of a parameter in its layer, and the name of its tensor on the
+/// Hugging Face hub.
 pub struct Name {
     path: &'static str,
     hub: &'static str,
@@ -27,16 +27,16 @@ pub struct Name {
 }
 
 impl Name {
-    /// Creates the entry of the name table for a parameter whose tensor on the Hugging Face hub has the same shape.
-    /// `path` is the parameter's path in its layer, and `hub` is the tensor's name on the hub, without the model's
+    /// Creates an entry of the table of tensor names, for a tensor that has the parameter's shape on the Hugging Face
+    /// hub. `path` is the parameter's path in its layer. `hub` is the tensor's name on the hub, without the model's
     /// prefix and the block's index.
     pub const fn same(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: false }
     }
 
-    /// Creates the entry of the name table for a parameter whose tensor on the Hugging Face hub is stored transposed.
-    /// `path` is the parameter's path in its layer, and `hub` is the tensor's name on the hub, without the model's
-    /// prefix and the block's index.
+    /// Creates an entry of the table of tensor names, for a tensor that is stored transposed on the Hugging Face hub.
+    /// `path` is the parameter's path in its layer. `hub` is the tensor's name on the hub, without the model's prefix
+    /// and the block's index.
     pub const fn transposed(path: &'static str, hub: &'static str) -> Self {
         Self { path, hub, transposed: true }
     }
@@ -44,54 +44,56 @@ impl Name {
 
 /// The names that the tensors of a model family have on the Hugging Face hub, by layer and parameter.
 pub struct Names {
-    /// The prefix of the names of a model family's tensors, such as `model.`. The projection of an untied head (a head
-    /// that does not share the table of token embeddings) has no prefix. Folders of a model that was saved without a
-    /// head lack the prefix.
+    /// The prefix of a model family's tensor names, such as `model.`. The projection of an untied head (a head that
+    /// does not share the table of token embeddings) has no prefix. The prefix is also missing in the folder of a model
+    /// that was saved without a head.
     pub root: &'static str,
     pub embeddings: &'static [Name],
-    /// The part of a tensor name between the prefix of the model family and the index of the block, such as `layers.`
-    /// in `model.layers.0.mlp.up_proj.weight`.
+    /// The part of a tensor name between the family's prefix and the block's index, such as `layers.` in
+    /// `model.layers.0.mlp.up_proj.weight`.
     pub blocks: &'static str,
     pub block: &'static [Name],
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The ends of the names of tensors that a model folder may have although no parameter needs them, such as causal
-    /// masks. The rest of the name, before such an end, is empty or ends in a dot.
+    /// The ends of the names of buffers, such as causal masks. A model folder may have these tensors although no
+    /// parameter needs them. The part of a name before such an end is empty or ends in a dot.
     pub buffers: &'static [&'static str],
 }
 
-/// The path, within the head (last layer) of a model, of the weight that projects activations to the vocabulary. In a
-/// model with a tied head, this weight is the table of token embeddings.
+/// The path, within a model's head (last layer), of the weight that projects activations to the vocabulary. If the head
+/// is tied, this weight is the table of token embeddings.
 pub const OUTPUT: &str = "output.weight";
 
-/// The name on the Hugging Face hub of the tensor that an untied head (a head that does not share the table of token
-/// embeddings) has for its projection to the vocabulary.
+/// The name on the Hugging Face hub of an untied head's projection to the vocabulary. An untied head does not share the
+/// table of token embeddings.
 pub const UNTIED: &str = "lm_head.weight";
 
-/// The names of the tensors of one model on the Hugging Face hub. Depending on the model's folder, the names begin with
-/// the family's prefix, such as `model.`, or lack it.
+/// The names of one model's tensors on the Hugging Face hub. They begin with the family's prefix, such as `model.`, or
+/// lack it, depending on the model's folder.
 #[derive(Clone)]
 pub struct Naming {
     names: &'static Names,
     root: &'static str,
     tied: bool,
-    /// The name that the table of token embeddings has in the model folder, if it is not the usual name in the model
-    /// family; otherwise `None`.
+    /// The name of the table of token embeddings in the model folder; `None` if it is the usual name in the model
+    /// family.
     table: Option<&'static str>,
 }
 
 impl Naming {
-    /// Creates the names of the tensors of one model on the Hugging Face hub, from the `names` of its family. `tied`
-    /// says whether the head's projection is the table of token embeddings.
+    /// Creates the names of one model's tensors on the Hugging Face hub from the `names` of its family. `tied` says
+    /// whether the head's projection is the table of token embeddings.
     pub fn new(names: &'static Names, tied: bool) -> Self {
         Self { names, root: names.root, tied, table: None }
     }
 
-    /// Returns the tensor names as a model folder has them. The family's prefix, such as `model.`, is left out if the
-    /// folder has the table of token embeddings only under a name without the prefix. If the head is tied and the
-    /// folder has no such table, the table has the name of the head's projection. `has` is a function that tells
-    /// whether the folder has a tensor of a given name.
+    /// Adapts the tensor names to a model folder. The function `has` tells whether the folder has a tensor of a given
+    /// name.
+    ///
+    /// The family's prefix, such as `model.`, is left out if the folder has the table of token embeddings only under a
+    /// name without the prefix. If the head is tied and the folder has no such table, the table gets the name of the
+    /// head's projection.
     pub fn in_folder(self, has: impl Fn(&str) -> bool) -> Self {
         let bare = Self { root: "", ..self.clone() };
         let names = [self.clone(), bare.clone()];
@@ -107,8 +109,7 @@ impl Naming {
         Self { table: Some(UNTIED), ..names }
     }
 
-    /// Returns these tensor names, changed to those of a model with an untied head, whose projection to the vocabulary
-    /// has a tensor of its own.
+    /// Returns these tensor names for an untied head, whose projection to the vocabulary is a tensor of its own.
     pub fn untied(self) -> Self {
         Self { tied: false, ..self }
     }
@@ -119,14 +120,14 @@ impl Naming {
         self.tied
     }
 
-    /// Returns the name of the tensor on the Hugging Face hub that has the table of token embeddings, and whether it is
+    /// Returns the tensor on the Hugging Face hub that is the table of token embeddings: its name, and whether it is
     /// stored transposed.
     pub fn table(&self) -> HubTensor {
         self.of(Place::Embeddings, self.names.table).expect("a family names its table")
     }
 
-    /// Returns the name of a parameter's tensor on the Hugging Face hub, and whether the tensor is stored transposed.
-    /// The parameter has the path `path` in the layer at `place`; `None` if the model family has no such tensor.
+    /// Returns the tensor on the Hugging Face hub for the parameter with the path `path` in the layer at `place`.
+    /// Returns `None` if the model family has no such tensor.
     pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
         if place == Place::Head && path == OUTPUT {
             return Some(match self.tied {
@@ -150,15 +151,15 @@ impl Naming {
         Some(HubTensor { name: format!("{}{layer}{}", self.root, found.hub), transposed: found.transposed })
     }
 
-    /// Whether a model folder may have a tensor with the name `name` although no parameter needs it: a buffer, such as
-    /// a causal mask, or a second copy of the table of token embeddings that a tied head shares.
+    /// Whether a model folder may have a tensor `name` although no parameter needs it. Such a tensor is a buffer, such
+    /// as a causal mask, or a tied head's second copy of the table of token embeddings.
     pub fn is_spare(&self, name: &str) -> bool {
         let mut buffers = self.names.buffers.iter().filter_map(|end| name.strip_suffix(end));
         self.is_copy_of_table(name) || buffers.any(|start| start.is_empty() || start.ends_with('.'))
     }
 
-    /// Whether the tensor with the name `name` is a second copy of the table of token embeddings, which some model
-    /// folders have for a tied head.
+    /// Whether the tensor `name` is a second copy of the table of token embeddings. Some model folders have such a copy
+    /// for a tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
     }

@@ -11,13 +11,12 @@ use stageline_hub::{Dtype, FolderError, ModelFolder, TensorInfo, TensorView};
 use crate::error::ModelError;
 use crate::names::{HubTensor, Naming, Place};
 
-/// Returns an initializer that draws from the normal distribution with mean 0 and the standard deviation `std`.
 pub fn normal(std: f64) -> Initializer {
     Initializer::Normal { mean: 0.0, std }
 }
 
-/// Creates a linear layer `[inputs, outputs]` with normal weights of the standard deviation `deviation`, and with
-/// biases of 0 if `bias` is true.
+/// Creates a linear layer `[inputs, outputs]`. Its weights are normal with the standard deviation `deviation`. If
+/// `bias` is true, it has biases of 0; otherwise it has none.
 pub fn linear([from, to]: [usize; 2], deviation: f64, bias: bool, device: &Device) -> Linear {
     let config = LinearConfig::new(from, to).with_bias(false).with_initializer(normal(deviation));
     let mut linear = Linear::from(config.init(device));
@@ -35,12 +34,12 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
 }
 
-/// The state of a walk over the parameters of a layer: the path of the current parameter, the place of the layer in the
-/// model, and the names of the model's tensors on the Hugging Face hub.
+/// The state of a walk over the parameters of a layer: the path of the current parameter, the layer's place in the
+/// model, and the names of the model's tensors.
 struct Position<'a> {
-    /// The names of the fields on the path to the current parameter of a walk over a layer. A layer is an enum with one
-    /// variant for each model family. The variant's name does not belong to the parameter's name, so an entry is `None`
-    /// where the path enters a variant.
+    /// The path of the current parameter, with an entry for each field and enum variant on it. A layer is an enum with
+    /// one variant for each model family. The variant's name is not part of the parameter's name, so its entry is
+    /// `None`.
     path: Vec<Option<String>>,
     place: Place,
     naming: &'a Naming,
@@ -59,8 +58,8 @@ impl<'a> Position<'a> {
         self.path.pop();
     }
 
-    /// Returns the name that the tensor of the walk's current parameter has on the Hugging Face hub, and whether the
-    /// tensor is stored transposed. Panics if the model family does not name the tensor.
+    /// Returns the tensor of the current parameter on the Hugging Face hub: its name, and whether it is stored
+    /// transposed. Panics if the model family does not name the tensor.
     fn tensor(&self) -> HubTensor {
         let path = self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".");
         let Self { place, naming, .. } = self;
@@ -77,15 +76,15 @@ pub struct HubParameter {
 }
 
 impl HubParameter {
-    /// Copies the values of the parameter from its device to the host's memory, and returns them in the order in which
-    /// its tensor is stored on the Hugging Face hub. A parameter that was never used has no values yet. Such a
-    /// parameter is first read from the model folder or, in a new model, drawn at random.
+    /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
+    /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
+    /// or, in a new model, drawn at random.
     pub fn read(&self) -> Vec<f32> {
         (self.read)()
     }
 
-    /// Checks that a model folder has the tensor of the parameter, in the parameter's shape and with elements of a type
-    /// that can be read (F32, F16 or BF16).
+    /// Checks that a model folder has the parameter's tensor, in the right shape and in a type that can be read (F32,
+    /// F16 or BF16).
     ///
     /// # Errors
     /// Returns an error if the tensor is missing, or has another shape or type.
@@ -100,7 +99,7 @@ impl HubParameter {
     }
 }
 
-/// Returns the parameters of a layer as the Hugging Face hub has them. No parameter is read from a folder or drawn at
+/// Returns the parameters of a layer as tensors of the Hugging Face hub. No parameter is read from a folder or drawn at
 /// random. `place` says which layer of the model this is: the embeddings, a block or the head.
 pub fn hub_parameters<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<HubParameter> {
     let mut visit = HubParameters { position: Position::new(place, naming), found: Vec::new() };
@@ -141,21 +140,21 @@ fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
-/// The settings with which the parameters of a model's layers are prepared: the folder from which they are read, and
-/// which of them are frozen.
+/// The settings with which the parameters of a model's layers are prepared: the folder to read them from, and the
+/// choice of frozen ones.
 pub struct Preparation<'a> {
-    /// The folder from which parameters are read when they are first used; `None` if they are drawn at random. It must
-    /// have passed [`HubParameter::check`], or the first use may panic.
+    /// The folder from which parameters are read when they are first used; `None` if they are drawn at random. The
+    /// folder must have passed [`HubParameter::check`]. Otherwise the first use of a parameter may panic.
     pub folder: Option<&'a Arc<ModelFolder>>,
-    /// The function that takes the name of a parameter's tensor on the Hugging Face hub, and returns true if the
-    /// parameter is frozen (not trained).
+    /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
+    /// tensor on the Hugging Face hub.
     pub frozen: &'a dyn Fn(&str) -> bool,
 }
 
 impl Preparation<'_> {
-    /// Returns a layer of the model, changed so that frozen parameters are not trained. If the model was opened from a
-    /// folder, the layer's parameters are also changed so that they are read from the folder when they are first used.
-    /// `place` says which layer of the model this is. No parameter is read or drawn at random yet.
+    /// Prepares a layer of the model: excludes its frozen parameters from training. If there is a folder, the
+    /// parameters will be read from it when they are first used. No parameter is read or drawn at random yet. `place`
+    /// says which layer of the model this is.
     pub fn of_layer<M: Module>(&self, layer: M, place: Place, naming: &Naming) -> M {
         layer.map(&mut Prepare { position: Position::new(place, naming), preparation: self })
     }
@@ -186,8 +185,8 @@ impl ModuleMapper for Prepare<'_> {
     }
 }
 
-/// Returns a parameter with the id, the shape and the device of `param`, whose value is read from its tensor in the
-/// model folder when it is first used.
+/// Returns a parameter with the id, the shape and the device of `param`. Its value is read from `tensor` in the model
+/// folder when it is first used.
 fn read_lazily<const D: usize>(
     param: &Param<Tensor<D>>,
     folder: Arc<ModelFolder>,
@@ -200,8 +199,8 @@ fn read_lazily<const D: usize>(
     Param::uninitialized(param.id, init, param.lazy_device(), true, param.lazy_shape())
 }
 
-/// Reads the values of a parameter from its tensor in the model folder as f32, and transposes them if the tensor is
-/// stored transposed.
+/// Reads the values of a parameter as f32 from its tensor in the model folder. Transposes them if the tensor is stored
+/// transposed.
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
@@ -230,9 +229,9 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
     turned
 }
 
-/// Returns the tensors of a model folder for which the model has no use. These are all tensors except those in `needed`
-/// (the names of the tensors of parameters), buffers such as causal masks, and a second copy of the table of token
-/// embeddings for a tied head. Each entry has the tensor's name, and its element type, shape and file.
+/// Returns the tensors of a model folder that the model does not use, each with its name, type, shape and file. Tensors
+/// in `needed` are left out. So are buffers, such as causal masks, and a tied head's second copy of the table of token
+/// embeddings.
 pub fn unexpected<'a>(
     folder: &'a ModelFolder,
     needed: &std::collections::HashSet<String>,

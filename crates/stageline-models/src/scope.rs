@@ -3,8 +3,9 @@
 use burn::tensor::{Int, Tensor};
 use stageline::{Payload, PayloadMapper, SharedInput};
 
-/// The starts of documents, for samples that consist of several documents: for each token, `[batch, length]`, the
-/// position in its sample, counted from 0, at which its document begins. Every stage gets them directly from the batch.
+/// The starts of documents, for samples that consist of several documents. For each token, `[batch, length]`, this is
+/// the position in its sample, counted from 0, at which its document begins. Every stage gets the starts directly from
+/// the batch.
 ///
 /// With them, a token attends to the tokens of its own document only, and positions count from the start of the
 /// document. Targets that are the first token of another document should be [`MASKED`](stageline::nn::MASKED). This is
@@ -14,19 +15,19 @@ pub type DocumentStarts = SharedInput<Tensor<2, Int>>;
 
 /// The scope of attention in an input: the earlier tokens to which a token attends.
 ///
-/// Training and evaluation have samples, which may consist of several documents. The generation of a text has inputs
-/// that continue it, for which the blocks of the model keep the keys and values of earlier inputs.
+/// In training and evaluation, an input consists of samples, which may consist of several documents. In the generation
+/// of a text, an input continues the text, and the blocks of the model store the keys and values of earlier inputs.
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // a micro-batch has one of them
 pub enum Scope {
-    /// A token attends to all earlier tokens of its sample.
+    /// The scope of an input of whole samples: a token attends to all earlier tokens of its sample.
     Sample,
-    /// A token attends to the earlier tokens of its own document. The value says where the documents of the samples
-    /// begin.
+    /// The scope of samples that consist of documents: a token attends to the earlier tokens of its own document. The
+    /// value has the starts of the documents.
     Documents(DocumentStarts),
-    /// A token attends to all earlier tokens of the text that the model generates. The input continues this text.
+    /// The scope of an input that continues a generated text: a token attends to all earlier tokens of this text.
     Generated {
-        /// The number of the generated text, counted from 1 over all texts that the model has begun to generate.
+        /// The number of the generated text: 1 for the first text that the model generates, 2 for the second.
         text: u64,
         /// The position of the input's first token in the generated text, counted from 0.
         position: usize,

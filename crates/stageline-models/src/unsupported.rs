@@ -4,8 +4,8 @@
 use serde_json::Value;
 
 /// Checks `config`, the contents of a `config.json`, for fields and values that no model of this crate implements, such
-/// as a quantisation. Returns an error that names the first such field. A model with such a field would otherwise open,
-/// and compute something else than in the Transformers library.
+/// as a quantisation. Returns an error that names the first such field. Without this check, the model would compute
+/// something else than in the Transformers library.
 pub fn check(config: &Value) -> Result<(), String> {
     let is_set = |name: &str| config.get(name).is_some_and(|value| !value.is_null());
     // In the Transformers library, `null` makes attention bidirectional as well.

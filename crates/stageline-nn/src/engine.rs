@@ -12,8 +12,8 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend};
 use burn::tensor::{Int, Tensor};
 
-/// A burn backend that this crate is compiled with: for CPUs, for GPUs, or for devices of other hosts. The trait
-/// converts burn's tensors, whose type names no backend, to the backend's primitive tensors and back.
+/// A burn backend that this crate is compiled with: for CPUs, for GPUs, or for devices of other hosts. burn's tensors
+/// have types that name no backend. The trait converts them to the backend's primitive tensors and back.
 pub trait Engine: Backend {
     /// Returns the primitive tensor of this backend inside a burn autodiff tensor. Returns `None` if the tensor is not
     /// an autodiff tensor of this backend, or if burn's own gradient checkpointing is on.
@@ -30,8 +30,8 @@ pub trait Engine: Backend {
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 
-/// A macro that implements the trait [`Engine`] for a backend, with burn's functions that convert its tensors to the
-/// backend's primitive tensors and back.
+/// A macro that implements the trait [`Engine`] for a backend. It uses burn's functions that convert burn's tensors to
+/// the backend's primitive tensors and back.
 macro_rules! engine {
     ($backend:ty) => {
         impl Engine for $backend {
@@ -66,9 +66,8 @@ engine!(burn::backend::Cube);
 #[cfg(feature = "remote")]
 engine!(burn::backend::Remote);
 
-/// Calls a function that is generic over the backend with each backend of this build in turn, and returns the first
-/// result that is `Some`; `None` if no call returns one. The function must return `None` for tensors of another
-/// backend.
+/// Calls a function that is generic over the backend, with each backend of this build in turn. Returns the first result
+/// that is `Some`, or `None` if there is none. The function must return `None` for tensors of another backend.
 macro_rules! of_their_backend {
     ($function:path, $($argument:expr),+ $(,)?) => {{
         let found = None;
@@ -84,8 +83,8 @@ macro_rules! of_their_backend {
 
 pub(crate) use of_their_backend;
 
-/// Whether two tensors are the same node of an autodiff graph. A parameter's own tensor and its value are the same
-/// node, unless the value is computed from other tensors, as with LoRA.
+/// Whether two tensors are the same node of an autodiff graph. This is so for a parameter's own tensor and its value,
+/// unless the value is computed from other tensors, as with LoRA.
 pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool {
     fn compared<B: Engine, const D: usize>(_: PhantomData<B>, one: &Tensor<D>, other: &Tensor<D>) -> Option<bool> {
         Some(B::tracked(one.clone())?.id() == B::tracked(other.clone())?.id())
@@ -96,7 +95,7 @@ pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool 
 /// Records one of this crate's own operations in the autodiff graph of its inputs, and returns the operation's output
 /// as a tensor of that graph.
 ///
-/// The graph keeps `state` for the operation's backward, unless autodiff tracks none of the inputs.
+/// If autodiff tracks at least one of the inputs, the graph keeps `state` for the operation's backward.
 pub fn recorded<B: Engine, O: Backward<B, N>, const N: usize, const D: usize>(
     operation: O,
     inputs: [NodeGuard; N],

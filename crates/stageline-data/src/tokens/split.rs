@@ -5,16 +5,17 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The smallest number of documents of a token file whose validation part consists of whole documents. In a file with
-/// fewer documents, one document may be divided between training and validation.
+/// The smallest number of documents with which a token file is divided at the start of a document. In a file with fewer
+/// documents, one document may be divided between training and validation.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {
-    /// Returns two ranges of token positions: the tokens for training, and those held out for validation at the end of
-    /// the file. `held_out`, above 0 and below 1, is the share of the tokens to hold out. Neither range is empty.
+    /// Returns two ranges of token positions: the tokens for training, and the tokens at the end of the file that are
+    /// held out for validation. `held_out`, above 0 and below 1, is the share of the tokens to hold out. Neither range
+    /// is empty.
     ///
-    /// In a file of at least 20 documents, the border between the two ranges moves to the nearest start of a document,
-    /// so that no document is split. With long documents, the held-out share may then differ from `held_out`.
+    /// In a file of at least 20 documents, the border between the ranges moves to the nearest start of a document, so
+    /// that no document is split. With long documents, the held-out share may then differ from `held_out`.
     ///
     /// # Errors
     /// - [`TokenError::OutOfRange`] if `held_out` is not above 0 and below 1.
@@ -25,8 +26,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the index, from 0, of the first token that is held out for validation in a file of `tokens` tokens. `ends`
-/// has the end position of each document as little-endian bytes, and `held_out` is the share of the tokens to hold out.
+/// Returns the index, from 0, of the first held-out token in a file of `tokens` tokens. `ends` has the end position of
+/// each document as little-endian bytes. `held_out` is the share of the tokens to hold out.
 fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
     if !(held_out > 0.0 && held_out < 1.0) {
         let (name, allowed) = ("held_out", "above 0 and below 1".into());

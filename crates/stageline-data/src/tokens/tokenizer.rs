@@ -13,17 +13,17 @@ use crate::tokens::error::TokenError;
 use crate::tokens::format::hex;
 use crate::tokens::regular::open_file;
 
-/// The largest length of a `tokenizer.json` in bytes, so that a wrong file is refused before it fills the memory.
+/// The largest length of a `tokenizer.json` in bytes. The limit keeps a wrong file from filling the memory.
 const MOST: u64 = 512 << 20;
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
 /// - The file's post-processor may add special tokens, such as `<s>`. As in the Transformers library, they are added to
 ///   whole texts: to documents, and by [`Encode::encode_whole`]. [`Encode::encode`] adds none.
-/// - The truncation and padding that the file asks for are ignored, because truncation would cut off the ends of long
+/// - The truncation and the padding in the file are ignored, because truncation would cut off the ends of long
 ///   documents. The dropout of a BPE is ignored too, because a text must always have the same tokens.
-/// - If a text contains the name of a special token, such as `<|endoftext|>`, the name is encoded as that token, as in
-///   Hugging Face's Python library.
+/// - A special token's name in a text, such as `<|endoftext|>`, is encoded as that token, as in Hugging Face's Python
+///   library.
 pub struct Tokenizer {
     /// The path of the `tokenizer.json`, for error messages.
     path: PathBuf,
@@ -40,7 +40,7 @@ impl Tokenizer {
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or [`TokenError::Io`]
     ///   if it cannot be read.
     /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, or if the tokenizer library panics on the file.
-    ///   Some invalid files cause a panic only later; the call that encodes or decodes a text then returns this error.
+    ///   On some invalid files, it panics only when a text is encoded or decoded. That call then returns this error.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;

@@ -11,8 +11,8 @@ use sha2::{Digest, Sha256};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::{HASH, HEADER, Header};
 
-/// Writes a token file under a temporary name. If the writer is dropped before it is finished, the temporary file is
-/// deleted.
+/// A writer of a token file. The file has a temporary name until the writer finishes it. If the writer is dropped
+/// earlier, the file is deleted.
 ///
 /// The tokens are written as they come. The end position of each document (8 bytes) stays in memory until the file is
 /// finished.
@@ -46,8 +46,8 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the document that is being written to a token file. The tokens must be in the vocabulary,
-    /// which is not checked.
+    /// Appends tokens to the current document of the token file. The tokens must be in the vocabulary; this is not
+    /// checked.
     pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
@@ -58,8 +58,8 @@ impl TokenWriter {
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
 
-    /// Ends the document that is being written to a token file, after appending the token `end` if it is given. A
-    /// document without tokens is left out, and nothing is appended to it.
+    /// Ends the current document of the token file. If `end` is given, this token is appended to the document first. A
+    /// document without tokens is left out of the file and gets no end token.
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
         if self.tokens == self.ends.last().copied().unwrap_or(0) {
             return Ok(());
@@ -69,13 +69,13 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Returns the number of tokens that have been written to a new token file so far.
+    /// Returns the number of tokens that the new token file has so far.
     pub(crate) fn tokens(&self) -> u64 {
         self.tokens
     }
 
-    /// Completes the token file with its header, which contains `key` (the hash of the source, the encoding and the
-    /// options), and renames it from its temporary name to `path`.
+    /// Completes the token file: writes its header, which contains `key`, and renames it to `path`. `key` is the hash
+    /// of the source, the encoding and the options.
     pub(crate) fn finish(mut self, key: [u8; HASH], path: &Path) -> Result<(), TokenError> {
         self.complete(key).map_err(TokenError::write(&self.temporary.path))?;
         fs::rename(&self.temporary.path, path).map_err(TokenError::write(path))?;
@@ -110,7 +110,7 @@ pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(ends).finalize().into()
 }
 
-/// A temporary file that is deleted when this value is dropped, unless the file was renamed before.
+/// A temporary file. It is deleted when this value is dropped, unless it was renamed before.
 struct Temporary {
     path: PathBuf,
     is_renamed: bool,

@@ -31,8 +31,8 @@ impl Opened {
         Ok(byte[0])
     }
 
-    /// Reads the first byte of the training text. The read must fail, because a test has changed the file. Returns the
-    /// change of the file that the error names.
+    /// Reads the first byte of the training text, which must fail because a test has changed the file. Returns the
+    /// change that the error reports.
     fn refused(&self) -> Change {
         match self.read().unwrap_err() {
             CorpusError::Changed { path, had: 10, now } if path == self.file => now,
@@ -99,8 +99,8 @@ fn a_folder_in_its_place_is_no_file() {
     assert_eq!(opened.refused(), Change::NoFile);
 }
 
-/// Tests a named pipe in the place of a corpus file: a read returns the error that the path now leads to something
-/// other than a file. The read must not open the pipe, which would block until another process writes to the pipe.
+/// Tests a named pipe in the place of a corpus file. A read must return the error that the path no longer leads to a
+/// file. It must not open the pipe, because that would block until another process writes to the pipe.
 #[cfg(unix)]
 #[test]
 fn a_pipe_in_its_place_is_no_file_and_does_not_block() {
@@ -168,8 +168,8 @@ fn only_windows_in_the_changed_file_fail_and_opening_again_reads_the_new_content
     assert_eq!(whole.iter().filter(|&&byte| byte == b'3').count(), 5);
 }
 
-/// Tests reads of a corpus file that another thread shortens and restores: every read is complete, or an error that
-/// says that the file changed.
+/// Tests reads of a corpus file while another thread shortens and restores it. Every read must be complete, or return
+/// the error that the file changed.
 #[test]
 fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     let opened = opened();
@@ -192,8 +192,8 @@ fn a_file_that_shrinks_during_reads_is_at_most_an_error() {
     assert_eq!(opened.read().unwrap(), 0, "the file has its length and time again, and is full of zeros");
 }
 
-/// Tests reads of a corpus file that another thread rewrites once. A write between the check before a read and the read
-/// itself is detected by the check after the read.
+/// Tests reads of a corpus file while another thread rewrites it once. Each read checks the file before and after. The
+/// check after the read detects a change that came between the first check and the read.
 #[test]
 fn no_byte_of_a_rewritten_file_is_ever_returned() {
     for _ in 0..300 {

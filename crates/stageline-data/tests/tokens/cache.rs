@@ -10,8 +10,8 @@ use stageline_data::{Bytes, Encode, SpecialTokens, TokenError, TokenFile, prepar
 
 use crate::{Room, documents, tokens};
 
-/// An encoding for tests that has a fingerprint, a vocabulary and special tokens before a text, but fails on any text
-/// and any tokens.
+/// A test encoding that fails to encode any text and to decode any tokens. It has a fingerprint, a vocabulary and
+/// special tokens that come before a text.
 struct Failing {
     fingerprint: &'static str,
     before: &'static [u32],

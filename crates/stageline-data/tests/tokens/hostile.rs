@@ -11,8 +11,8 @@ use crate::{Room, tokens};
 
 const HEADER: usize = 104;
 
-/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, and a temporary folder in which tests write
-/// damaged copies of it.
+/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, and the path of the damaged copies that
+/// tests write.
 struct Forge {
     bytes: Vec<u8>,
     path: PathBuf,
@@ -33,7 +33,8 @@ impl Forge {
     }
 
     /// Writes a damaged copy of the token file and opens it, which must fail. The closure `damage` changes the bytes of
-    /// the copy, and then the checksum of the copy is corrected. Returns the fault that the error of the opening names.
+    /// the copy. The checksum of the copy is then corrected, so that it does not reveal the damage. Returns the fault
+    /// that the error reports.
     fn fault(&self, damage: impl Fn(&mut Vec<u8>)) -> String {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
@@ -46,8 +47,8 @@ impl Forge {
         }
     }
 
-    /// Writes a damaged copy of the token file, in which `number` replaces the 8 bytes at the offset `at`, and opens
-    /// it, which must fail. Returns the fault that the error of the opening names.
+    /// Writes a damaged copy of the token file and opens it, which must fail. In the copy, `number` replaces the 8
+    /// bytes at the offset `at`. Returns the fault that the error reports.
     fn with_number(&self, at: usize, number: u64) -> String {
         self.fault(|bytes| bytes[at..at + 8].copy_from_slice(&number.to_le_bytes()))
     }
@@ -104,8 +105,8 @@ fn ends_must_ascend_to_the_number_of_tokens() {
     assert_eq!(forge.with_number(ends + 16, 5), "its last document ends at 5, and it has 6 tokens");
 }
 
-/// Flips each bit of a token file in turn. Opening the file must fail, unless the bit is in a token: then reading gives
-/// another token of the vocabulary, or fails.
+/// Flips each bit of a token file in turn, and opens the file. Opening must fail unless the bit belongs to a token. In
+/// that case, reading must fail or return another token of the vocabulary.
 #[test]
 fn every_wrong_bit_outside_the_tokens_is_refused() {
     let forge = Forge::new();

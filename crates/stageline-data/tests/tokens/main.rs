@@ -43,7 +43,6 @@ impl Room {
     }
 }
 
-/// Returns all tokens of a token file as a list.
 fn tokens(file: &TokenFile) -> Vec<u32> {
     let mut tokens = vec![0; file.len() as usize];
     file.read(0, &mut tokens).unwrap();

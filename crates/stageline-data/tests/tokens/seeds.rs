@@ -11,8 +11,8 @@ mod tokenizer;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/token_file");
 
-/// Texts that the fuzzer inserts at random into its stored inputs, which describe token files: separators, and numbers,
-/// some of which are at the limits of their range.
+/// Texts that the test inserts at random into the fuzzer's stored inputs for token files. They are separators and
+/// numbers, some of which are at the limits of their range.
 const WORDS: [&str; 16] = [
     "0",
     "1",
@@ -42,8 +42,8 @@ fn any_bytes_are_a_token_file_or_an_error() {
 #[cfg(feature = "tokenizers")]
 #[test]
 fn any_bytes_are_a_tokenizer_or_an_error() {
-    /// Texts that the fuzzer inserts at random into files of tokenizers (`tokenizer.json`): numbers, other JSON values,
-    /// and names of tokenizer models.
+    /// Texts that the test inserts at random into the fuzzer's stored tokenizer files (`tokenizer.json`). They are
+    /// numbers, other JSON values, and names of tokenizer models.
     const WORDS: [&str; 12] = [
         "0",
         "1",

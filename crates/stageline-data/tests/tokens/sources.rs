@@ -8,7 +8,7 @@ use stageline_data::{Bytes, Encode, TokenError, TokenFile, TokenOptions, prepare
 
 use crate::{Room, documents, reopen, tokens};
 
-/// An encoding for tests in which each character is a token, by its number in Unicode.
+/// A test encoding in which each character is a token. The token's number is the character's Unicode number.
 struct Characters {
     vocabulary: usize,
 }

@@ -8,7 +8,7 @@ use stageline_data::{Encode, TokenError, Tokenizer, prepare};
 
 use crate::{Room, tokens};
 
-/// The text of a `tokenizer.json` for tests, whose tokens are whole words and whose token numbers have gaps.
+/// The text of a `tokenizer.json` for tests. Its tokens are whole words, and the token numbers have gaps.
 const WORDS: &str = r#"{
     "version": "1.0", "truncation": null, "padding": null, "normalizer": {"type": "Lowercase"},
     "pre_tokenizer": {"type": "Whitespace"}, "post_processor": null, "decoder": null,
@@ -41,9 +41,8 @@ fn words_have_the_tokens_of_the_vocabulary() {
     assert_eq!((tokens(&file), file.vocabulary()), (vec![0, 1, 2, 3, 0, 7, 2, 3, 9], 10));
 }
 
-/// Returns the tokenizer of [`WORDS`] (a `tokenizer.json` for tests) with a post-processor that adds special tokens to
-/// a text. `single` is the template of the post-processor, and `end` is the number that the template gives to the
-/// special token `<end>`.
+/// Returns the test tokenizer [`WORDS`] with a post-processor that adds special tokens to a text. `single` is the
+/// template of the post-processor. `end` is the token number of `<end>` in the template.
 fn with_template(root: &Path, single: &str, end: u32) -> Result<Tokenizer, TokenError> {
     let special = |name: &str, id: u32| format!(r#""{name}": {{"id": "{name}", "ids": [{id}], "tokens": ["{name}"]}}"#);
     let template = format!(
@@ -58,8 +57,8 @@ fn with_template(root: &Path, single: &str, end: u32) -> Result<Tokenizer, Token
     Tokenizer::open(&path)
 }
 
-/// The placeholder for the text to encode in the template of a tokenizer's post-processor, which adds special tokens
-/// around the text.
+/// The JSON that stands for the text itself in the template of a tokenizer's post-processor. The template's other
+/// entries are special tokens.
 const TEXT: &str = r#"{"Sequence": {"id": "A", "type_id": 0}}"#;
 
 /// Returns the template of a post-processor that adds the special token `?` before a text and `<end>` after it.
@@ -138,8 +137,8 @@ fn a_long_text_of_lines_has_the_tokens_of_its_lines() {
     assert!(tokens(&file) == [vec![0], tokenizer.encode(line).unwrap().repeat(20_000)].concat());
 }
 
-/// Tests a text of 1.5 million blanks and two words. The regular expressions of tokenizers give up after a number of
-/// steps and then leave the rest of a text unsplit, so the text must be encoded in pieces.
+/// Tests a text of 1.5 million spaces and two words. A tokenizer's regular expression gives up after a number of steps
+/// and leaves the rest of the text unsplit. The text must therefore be encoded in pieces.
 #[test]
 fn a_long_run_of_blanks_does_not_change_the_tokens_behind_it() {
     let tokenizer = Tokenizer::open(&fixture("bpe.json")).unwrap();
@@ -167,8 +166,8 @@ fn a_file_that_is_no_tokenizer_is_refused_with_its_path() {
     assert!(matches!(Tokenizer::open(root.path()), Err(TokenError::NotAFile { .. })));
 }
 
-/// Tests tokenizer files on which the tokenizer library panics, some when the file is opened and others when a text is
-/// encoded. The files are seeds (stored inputs) of the fuzzer.
+/// Tests tokenizer files on which the tokenizer library panics, either when the file is opened or when a text is
+/// encoded. Each panic must become an error that names the file. The files are stored inputs of the fuzzer.
 #[test]
 fn files_on_which_the_tokenizer_library_panics_are_errors_with_their_path() {
     let seeds = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/seeds/tokenizer");

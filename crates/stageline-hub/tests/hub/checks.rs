@@ -12,14 +12,14 @@ use stageline_hub::{
 
 use crate::toy::{self, INDEX, SHARDS};
 
-/// Makes the layout (names, types and shapes) of a new model with one tensor.
+/// Returns a layout (names, types and shapes of tensors) for a new model with one tensor.
 fn new() -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype: Dtype::F32, shape: vec![1] }]).unwrap()
 }
 
 /// Asserts that the check before an export refuses the target folder `to`. The export would write weights with the
-/// given layout, and the companions (files beside the weights) of the folder `from`. The error message must contain the
-/// given `parts`, and the check must not add or remove files in `to`. Returns the error.
+/// given layout, and copy the companions (files beside the weights) of the folder `from`. The error message must
+/// contain `parts`. The check must not add or remove files in `to`. Returns the error.
 #[track_caller]
 fn assert_refused(layout: &Layout, from: &Path, to: &Path, parts: &[&str]) -> FolderError {
     let before = names(to);
@@ -30,7 +30,7 @@ fn assert_refused(layout: &Layout, from: &Path, to: &Path, parts: &[&str]) -> Fo
     error
 }
 
-/// Returns the sorted names in a folder; empty if there is no folder.
+/// Returns the sorted names of the files in a folder; empty if the folder does not exist.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).into_iter().flatten();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
@@ -38,7 +38,6 @@ fn names(folder: &Path) -> Vec<String> {
     names
 }
 
-/// Exports the toy model of the folder `from` to the folder `to`.
 fn export(from: &Path, to: &Path) -> Result<(), FolderError> {
     let folder = ModelFolder::open(from)?;
     folder.layout()?.write(to, |name| folder.tensor(name))?;

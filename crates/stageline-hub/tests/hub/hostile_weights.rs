@@ -4,8 +4,8 @@ use stageline_hub::{Dtype, FolderError, ModelFolder};
 
 use crate::toy::{self, SINGLE};
 
-/// Asserts that a model folder with the bytes `weights` as its weights file is refused as malformed, with an error
-/// message that contains the given parts.
+/// Asserts that a model folder is refused as malformed if its weights file has the bytes `weights`. The error message
+/// must contain `parts`.
 #[track_caller]
 fn assert_refused(weights: &[u8], parts: &[&str]) {
     let dir = toy::single(weights);

@@ -34,21 +34,21 @@ pub const WORDS: [&str; 20] = [
     "\"x\":{\"dtype\":\"F32\",\"shape\":[0],\"data_offsets\":[0,0]},",
 ];
 
-/// A random change to the bytes of a file, for tests.
+/// A random mutation of the bytes of a file, for tests.
 #[derive(Clone, Debug)]
 enum Mutation {
     Truncate(Index),
     Set(Index, u8),
     Flip(Index, u8),
-    /// A random change of a test that replaces bytes of a file by one of [`WORDS`]. The fields are the place of the
-    /// first replaced byte, the largest number of bytes to replace, and the index of the word.
+    /// A random mutation that replaces bytes of a file by one of [`WORDS`]. The fields are the position of the first
+    /// replaced byte, the largest number of replaced bytes, and the index of the word.
     Replace(Index, usize, usize),
-    /// A random change of a test that replaces the end of a file. The new end is a copy of the file's bytes from a
-    /// random place to the end of the file. The first field says where the copied bytes begin, and the second field
-    /// where the replaced end begins.
+    /// A random mutation that replaces the end of a file by a copy of another part. The first field is the position
+    /// where the copied part begins; it extends to the end of the file. The second field is the position where the
+    /// replaced end begins.
     Splice(Index, Index),
-    /// A random change of a test that replaces the first eight bytes of a file, which in a weights file are the length
-    /// of its header.
+    /// A random mutation that replaces the first eight bytes of a file. In a weights file, these are the length of the
+    /// header.
     Length(u64),
 }
 
@@ -98,8 +98,8 @@ fn mutation() -> impl Strategy<Value = Mutation> {
     ]
 }
 
-/// Opens a model folder that may be malformed, reads every tensor and writes a copy of the folder. Returns the errors
-/// of these attempts, so that a test can check their messages.
+/// Opens a model folder that may be malformed, reads every tensor and writes a copy of the folder. Returns all errors,
+/// for a test that checks their messages.
 fn errors(path: &Path) -> Vec<FolderError> {
     let folder = match ModelFolder::open(path) {
         Ok(folder) => folder,

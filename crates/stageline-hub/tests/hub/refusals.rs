@@ -9,13 +9,12 @@ use stageline_hub::{
 
 use crate::toy::{self, INDEX, SINGLE};
 
-/// Makes the description of a tensor (name, type and shape) for the layout of a model to write.
 fn tensor(name: &str, dtype: Dtype, shape: &[usize]) -> TensorLayout {
     TensorLayout { name: name.to_owned(), dtype, shape: shape.to_vec() }
 }
 
-/// Asserts that a model with the given layout and values is not written to a folder, that the folder stays empty, and
-/// that the error message contains the given `parts`.
+/// Asserts that a model with the given layout and values is not written to a folder, and that the folder stays empty.
+/// The error message must contain `parts`.
 #[track_caller]
 fn assert_refused(layout: &Layout, values: impl FnMut(&str) -> Result<Values<'static>, String>, parts: &[&str]) {
     let dir = toy::folder(&[]);

@@ -13,7 +13,7 @@ pub const INDEX: &str = "model.safetensors.index.json";
 pub const SINGLE: &str = "model.safetensors";
 pub const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The text of the index in the model folder with two weights files that [`sharded`] makes.
+/// The text of the index in the model folder that [`sharded`] makes, which has two weights files.
 pub const INDEX_TEXT: &str = r#"{
   "metadata": {
     "total_parameters": 8,
@@ -28,7 +28,7 @@ pub const INDEX_TEXT: &str = r#"{
 }
 "#;
 
-/// A tensor of a test's weights file: its name, type, shape and bytes.
+/// A tensor of a weights file in tests: its name, type, shape and bytes.
 pub type Tensor<'a> = (&'a str, Dtype, Vec<usize>, Vec<u8>);
 
 /// Returns the little-endian bytes of F32 values.
@@ -45,7 +45,7 @@ pub fn weights(tensors: &[Tensor]) -> Vec<u8> {
     safetensors::serialize(views, Some(format)).unwrap()
 }
 
-/// Returns the bytes of a weights file with the given header and bytes of tensors, whether they are valid or not.
+/// Returns the bytes of a weights file with the given header and tensor bytes, both of which may be invalid.
 pub fn raw(header: &str, data: &[u8]) -> Vec<u8> {
     [&(header.len() as u64).to_le_bytes(), header.as_bytes(), data].concat()
 }
@@ -88,8 +88,7 @@ pub fn single(weights: &[u8]) -> TempDir {
     folder(&[("config.json", b"{}"), (SINGLE, weights)])
 }
 
-/// Opens a model folder, which must fail, and returns the error of the attempt after checking that its text is safe to
-/// print.
+/// Opens a model folder, which must fail, and returns the error. Checks that the text of the error is safe to print.
 pub fn refused(path: &Path) -> FolderError {
     let error = ModelFolder::open(path).expect_err("the folder is malformed");
     check_text(&error);
@@ -120,7 +119,7 @@ pub fn assert_says(error: &FolderError, parts: &[&str]) {
     }
 }
 
-/// Makes a named pipe, which blocks whoever opens it until another process opens the pipe too.
+/// Makes a named pipe. A process that opens it waits until another process opens it too.
 pub fn pipe(path: &Path) {
     let made = std::process::Command::new("mkfifo").arg(path).status().expect("mkfifo can be run");
     assert!(made.success(), "mkfifo {}", path.display());

@@ -17,19 +17,20 @@ fn files(path: &Path) -> BTreeMap<String, Vec<u8>> {
     entries.map(|path| (path.file_name().unwrap().to_str().unwrap().to_owned(), fs::read(&path).unwrap())).collect()
 }
 
-/// Returns the values of a tensor of `folder`, for a test that writes them unchanged: as f32 if the tensor's type can
-/// be converted to f32, and otherwise as bytes.
+/// Returns the values of a tensor of `folder`, for a test that writes them unchanged. They are f32 values if the
+/// tensor's type can be converted to f32, and bytes otherwise.
 fn unchanged<'a>(folder: &'a ModelFolder, name: &str) -> Result<Values<'a>, FolderError> {
     let tensor = folder.tensor(name)?;
     Ok(tensor.to_f32().map_or_else(|_| tensor.into(), Values::F32))
 }
 
-/// Makes a layout (names, types and shapes of tensors to write) with the one tensor `w` of the given type and shape.
+/// Returns the layout of a model to write with the one tensor `w`, which has the given type and shape.
 fn one(dtype: Dtype, shape: &[usize]) -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype, shape: shape.to_vec() }]).unwrap()
 }
 
-/// Writes a tensor of one dimension with the given values in the type `dtype`, and returns its bytes on disk.
+/// Writes the given values to a file as a tensor of one dimension in the type `dtype`. Returns the tensor's bytes in
+/// the file.
 fn written(dtype: Dtype, values: Vec<f32>) -> Vec<u8> {
     let dir = toy::folder(&[("config.json", b"{}")]);
     one(dtype, &[values.len()]).write(dir.path(), |_| Ok::<_, FolderError>(values.clone())).unwrap();

@@ -13,7 +13,7 @@ pub struct Config {
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
-    /// The number of learned position embeddings of a GPT-2 model, which is the longest sequence in tokens.
+    /// The number of learned position embeddings of a GPT-2 model. It is the length of the longest sequence, in tokens.
     pub positions: usize,
     /// The width of the hidden activations of a GPT-2 model's feed-forward parts.
     pub hidden: usize,
@@ -21,8 +21,8 @@ pub struct Config {
     pub activation: Activation,
     /// Whether attention scores of a GPT-2 model are divided by the square root of a head's size.
     pub scale_by_size: bool,
-    /// Whether the attention scores of each block of a GPT-2 model are also divided by the block's number, which is 1
-    /// for the first block.
+    /// Whether the attention scores of each block of a GPT-2 model are also divided by the block's number, counted from
+    /// 1.
     pub scale_by_block: bool,
     pub tied: bool,
     /// The standard deviation of the initial weights of a new GPT-2 model.
@@ -49,8 +49,8 @@ struct Fields {
     activation_function: String,
     layer_norm_epsilon: f64,
     initializer_range: f64,
-    /// Whether the configuration ties the head's projection to the table of token embeddings; `None` if the field is
-    /// missing or `null`, and the default applies.
+    /// Whether the configuration ties the head's projection to the table of token embeddings. `None` stands for a
+    /// missing field or `null`, for which the default applies.
     tie_word_embeddings: Option<bool>,
     scale_attn_weights: bool,
     scale_attn_by_inverse_layer_idx: bool,
@@ -124,9 +124,9 @@ impl Config {
         })
     }
 
-    /// Returns the factor by which the queries of a block are multiplied before attention. Attention always divides its
-    /// scores by the square root of a head's size, and the factor changes this to the scale that the configuration asks
-    /// for. `index` is the index of the block, counted from 0.
+    /// Returns the factor by which the queries of a block are multiplied before attention. Attention divides its scores
+    /// by the square root of a head's size. The factor changes this scale to the one that the configuration asks for.
+    /// `index` is the index of the block, counted from 0.
     pub fn query_scale(&self, index: usize) -> f64 {
         let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
         let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };
@@ -134,8 +134,8 @@ impl Config {
     }
 }
 
-/// The field names of other model families' configurations that the Transformers library also accepts for GPT-2 (its
-/// `attribute_map`), each with GPT-2's own name of the field.
+/// The field names of other model families that the Transformers library also accepts in a GPT-2 configuration (its
+/// `attribute_map`). Each entry has such a name, and GPT-2's own name of the field.
 const ALIASES: [(&str, &str); 4] = [
     ("hidden_size", "n_embd"),
     ("num_hidden_layers", "n_layer"),

@@ -43,7 +43,7 @@ struct Attention {
     query_key_value: Linear,
     output: Linear,
     heads: usize,
-    /// The factor by which the queries of a GPT-2 block are multiplied before attention, to scale its attention scores;
+    /// The factor by which the queries of a GPT-2 block are multiplied before attention, to scale the attention scores;
     /// 1 for most models.
     query_scale: f64,
     #[module(skip)]
@@ -65,9 +65,9 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns the sum of the token embedding and the position embedding of every token, and the scope of attention.
-    /// `starts` is the second part of the model's input. Positions count from the start of the document, of the sample
-    /// or of the generated text, as the scope says.
+    /// Returns activations and the scope of attention. An activation is the sum of a token's embedding and its
+    /// position's embedding. `starts` has the starts of documents, or the mark of an input that continues a generated
+    /// text. Positions count from the start of the document, of the sample or of the generated text, as the scope says.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         let scope = self.cache.scope(length, starts);
@@ -84,8 +84,8 @@ impl Embeddings {
     }
 }
 
-/// Returns the position of every token in its document, `[batch, length]`, given the positions in the sample at which
-/// the documents begin.
+/// Returns the position of every token in its document, `[batch, length]`. `starts` has, for every token, the position
+/// in the sample at which its document begins.
 fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
     let shape = starts.dims();
     let positions = Tensor::<1, Int>::arange(0..shape[1] as i64, &starts.device()).unsqueeze::<2>();
@@ -117,7 +117,8 @@ impl Block {
         }
     }
 
-    /// Returns the output of the block for activations `[batch, length, width]`, with attention in `scope`.
+    /// Returns the output of the block for activations `[batch, length, width]`. `scope` says which earlier tokens a
+    /// token attends to.
     pub(crate) fn forward(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
         block(self, input, move |block, input| block.compute(input, scope.clone()))
     }

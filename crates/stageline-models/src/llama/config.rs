@@ -16,7 +16,7 @@ pub struct Config {
     pub layers: usize,
     pub heads: usize,
     pub key_value_heads: usize,
-    /// The number of elements that an attention head's query, key or value has for one token.
+    /// The number of elements that the query, the key or the value of one attention head has for one token.
     pub head_size: usize,
     pub epsilon: f64,
     pub tied: bool,
@@ -85,8 +85,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of the JSON object `object`, such as default values of a configuration, with those of `with`.
-/// A `null` in `with` does not overwrite a boolean or `max_window_layers`.
+/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with`
+/// does not overwrite a boolean or `max_window_layers`.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {
@@ -156,8 +156,8 @@ impl Config {
     }
 }
 
-/// Returns an error if a size, a count, the norm epsilon or the standard deviation of the initial weights in a
-/// configuration is out of its allowed range.
+/// Returns an error if a value in a configuration is out of its allowed range. The checked values are sizes, counts,
+/// the norm epsilon and the standard deviation of the initial weights.
 fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     limits::sizes(&[
         ("vocab_size", fields.vocab_size),
@@ -218,7 +218,7 @@ mod tests {
     use super::*;
 
     /// Reads the configuration of a small test model of the type `kind`. The fields in `with` are added to the usual
-    /// fields of the tests, or replace them.
+    /// fields of this model, or replace them.
     fn read(kind: &str, with: Value) -> Result<Config, String> {
         let mut config = json!({"hidden_size": 24, "num_hidden_layers": 3, "num_attention_heads": 6});
         config["num_key_value_heads"] = 6.into();

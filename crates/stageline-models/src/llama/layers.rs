@@ -70,8 +70,8 @@ impl Embeddings {
         Self { tokens, cache: cache.clone() }
     }
 
-    /// Returns the embedding of every token, and the scope of attention. `starts` is the second part of the model's
-    /// input.
+    /// Returns the embedding of every token, and the scope of attention. `starts` has the starts of documents, or the
+    /// mark of an input that continues a generated text.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         (self.tokens.forward(tokens), self.cache.scope(length, starts))
@@ -108,7 +108,8 @@ impl Block {
         }
     }
 
-    /// Returns the output of the block for activations `[batch, length, width]`, with attention in `scope`.
+    /// Returns the output of the block for activations `[batch, length, width]`. `scope` says which earlier tokens a
+    /// token attends to.
     pub(crate) fn forward(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
         block(self, input, move |block, input| block.compute(input, scope.clone()))
     }
@@ -133,8 +134,8 @@ impl Attention {
     /// same shape. The second argument is the array of the sizes batch, length and width.
     ///
     /// Positions count from the start of the sample, also if the sample has several documents. This does not change the
-    /// scores: a rotary embedding turns queries and keys so that a score depends on their distance alone, and a query
-    /// sees only keys of its own document.
+    /// scores. A rotary embedding makes a score depend only on the distance of query and key, and a query sees only
+    /// keys of its own document.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], scope: Scope) -> Tensor<2> {
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {

@@ -15,8 +15,8 @@ use serde_json::{Map, Value};
 #[derive(Clone, Default, Deserialize)]
 pub struct Rope {
     rope_type: Option<String>,
-    /// The field `type` of a rotary embedding's configuration, which older files have instead of `rope_type`; some
-    /// files have both.
+    /// The field `type` of a rotary embedding's configuration: the older name of the field `rope_type`. Some files have
+    /// both fields.
     #[serde(rename = "type")]
     old_type: Option<String>,
     /// The base of the rotary embedding's frequencies; 10,000 if the configuration has none.
@@ -29,10 +29,10 @@ pub struct Rope {
 }
 
 impl Rope {
-    /// Reads the description of the rotary embedding from `config`, the contents of a `config.json` with the default
-    /// values of missing fields. The description is one object: `rope_scaling` if it has fields, or else
-    /// `rope_parameters`. The other object is ignored. A field of the description that is `null` is not missing. These
-    /// rules are those of the Transformers library (`convert_rope_params_to_dict` and `standardize_rope_params`).
+    /// Reads the description of the rotary embedding from `config`, a `config.json` whose missing fields are filled
+    /// with default values. The description is the object `rope_scaling` if it has fields, or else `rope_parameters`.
+    /// The other object is ignored. A `null` field of the description does not count as missing. These rules are those
+    /// of the Transformers library (`convert_rope_params_to_dict` and `standardize_rope_params`).
     ///
     /// # Errors
     /// Returns the reason as text if a field has a value that this crate does not support.
@@ -59,8 +59,9 @@ impl Rope {
         serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| error.to_string())
     }
 
-    /// Returns the frequencies of the rotary embedding in radians per position, for heads of `head_size` elements:
-    /// `theta` to the power of `-2 i / head_size` for pair i of the elements, scaled as the configuration says.
+    /// Returns the frequencies of the rotary embedding in radians per position, for heads of `head_size` elements. The
+    /// frequency of pair i of the elements is `theta` to the power of `-2 i / head_size`, scaled as the configuration
+    /// says.
     ///
     /// # Errors
     /// Returns the reason as text if a field is missing or has a value that this crate does not support.
@@ -129,8 +130,8 @@ fn plain(theta: f32, pair: usize, size: usize) -> f32 {
 
 /// Scales one frequency of the rotary embedding (in radians per position) as Llama 3.1 does. `original` is the context
 /// length before the scaling, in positions. A frequency with fewer than `low` periods in this length is divided by
-/// `factor`, one with more than `high` periods is kept, and between the two the result is interpolated (Grattafiori et
-/// al., 2024, arXiv:2407.21783; the formula is that of Meta's `apply_scaling`).
+/// `factor`. One with more than `high` periods is not changed. Between the two, the result is interpolated (Grattafiori
+/// et al., 2024, arXiv:2407.21783). The formula is that of Meta's `apply_scaling`.
 fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> f32 {
     let [longest, shortest] = [low, high].map(|periods| (original / periods) as f32);
     let wavelength = frequency.recip() * TAU;
@@ -150,8 +151,6 @@ mod tests {
 
     use super::*;
 
-    /// Returns the frequencies of a rotary embedding for heads of `size` elements, in radians per position, given the
-    /// embedding's configuration and the base `theta`.
     fn frequencies(rope: &Rope, theta: f64, size: usize) -> Vec<f32> {
         Rope { rope_theta: Some(theta), ..rope.clone() }.frequencies(size).unwrap()
     }
@@ -168,10 +167,12 @@ mod tests {
         }
     }
 
-    /// Returns the exact frequency of a pair of a head's elements before any scaling, and a bound on the relative error
-    /// of this frequency if it is computed in f32. The bound is the sum of three rounding errors of at most half an ulp
-    /// (unit in the last place) each: those of the power, of the reciprocal, and of the exponent, which is at most 1.
-    /// The error of the exponent is multiplied by the logarithm of `theta`.
+    /// Returns the exact frequency of a pair of a head's elements before any scaling. Also returns a bound on the
+    /// relative error of this frequency in f32.
+    ///
+    /// The bound is the sum of three rounding errors, each of at most half an ulp (unit in the last place): those of
+    /// the power, the reciprocal and the exponent. The exponent is at most 1. Its error is multiplied by the logarithm
+    /// of `theta`.
     fn exact(theta: f64, pair: usize, size: usize) -> (f64, f64) {
         let unit = f64::from(f32::EPSILON);
         (theta.powf(-2.0 * pair as f64 / size as f64), unit * (theta.ln() / 2.0 + 1.0))
@@ -226,9 +227,9 @@ mod tests {
         assert_eq!(scaled[14..19], [0x3b52_7720, 0x3aa9_279b, 0x39e1_3620, 0x38cb_98f7, 0x37a3_418d]);
     }
 
-    /// Tests whether `rope_scaling` or `rope_parameters` is read as the description of the rotary embedding. The
-    /// expected frequencies are those that LlamaConfig and LlamaRotaryEmbedding of the Transformers library 5.24 give,
-    /// with heads of 4 elements: 1 and 1 / sqrt(theta).
+    /// Tests which object of `config.json` describes the rotary embedding: `rope_scaling` or `rope_parameters`. The
+    /// expected frequencies are those of the Transformers library 5.24 (LlamaConfig and LlamaRotaryEmbedding). For
+    /// heads of 4 elements, they are 1 and 1 / sqrt(theta).
     #[test]
     fn one_object_describes_the_rotary_embedding_and_an_empty_one_counts_as_missing() {
         for (with, second) in [
@@ -276,10 +277,10 @@ mod tests {
         }
     }
 
-    /// Tests which field gives the context length before the scaling of the type `llama3`: a field
+    /// Tests which field gives the context length before the scaling of the type `llama3`. A field
     /// `original_max_position_embeddings` at the top level of `config.json` has precedence over one in the description
-    /// of the rotary embedding. The expected frequencies are those that LlamaConfig and LlamaRotaryEmbedding of the
-    /// Transformers library 5.24 give.
+    /// of the rotary embedding. The expected frequencies are those of the Transformers library 5.24 (LlamaConfig and
+    /// LlamaRotaryEmbedding).
     #[test]
     fn the_original_length_at_the_top_level_has_precedence() {
         let rope = |original: Value| {

@@ -9,7 +9,6 @@ use stageline_models::{LanguageModel, ModelError};
 
 use crate::toy::{configurations, new, plain};
 
-/// Returns the sorted names in a folder, for a test to compare.
 fn names(folder: &Path) -> Vec<String> {
     let entries = fs::read_dir(folder).unwrap();
     let mut names: Vec<_> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();

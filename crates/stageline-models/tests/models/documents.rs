@@ -24,7 +24,8 @@ fn document(sample: usize, number: usize) -> Vec<i64> {
     (0..LENGTHS[number]).map(|at| ((at * at + 5 * at + 11 * sample + 17 * number) % VOCABULARY) as i64).collect()
 }
 
-/// Returns the input and the targets of the first or the second documents of some samples, each as a sample of its own.
+/// Returns the input and the targets of one document of each of the given samples. Each document is a sample of its
+/// own. `number` is 0 for the first document of the samples, and 1 for the second.
 fn alone(number: usize, samples: Range<usize>) -> (Samples, Tokens) {
     let documents: Vec<_> = samples.map(|sample| document(sample, number)).collect();
     let part =
@@ -32,8 +33,8 @@ fn alone(number: usize, samples: Range<usize>) -> (Samples, Tokens) {
     ((part(0..LENGTHS[number] - 1), None), part(1..LENGTHS[number]))
 }
 
-/// Returns the samples of two documents each, with or without the starts of the documents. The first token of the
-/// second document is no target.
+/// Returns a batch of samples with two documents each. `separate` says whether the batch has the starts of the
+/// documents. The first token of the second document is masked as a target.
 fn packed(separate: bool) -> Batch<Samples, Tokens> {
     let [first, second] = LENGTHS;
     let samples: Vec<_> = (0..SAMPLES).map(|sample| [document(sample, 0), document(sample, 1)].concat()).collect();

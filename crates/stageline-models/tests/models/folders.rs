@@ -9,9 +9,11 @@ use stageline_models::LanguageModel;
 
 use crate::toy::{VOCABULARY, batch, configurations, logits, new, plain, tokens};
 
-/// Writes a model folder `to` from the folder `from`: the tensors after the closure `change` has changed their names,
-/// types and shapes, and the configuration merged with the fields of `config`. A tensor that is new (other than a copy
-/// of the table of token embeddings), or has another size than in `from`, is full of zeros.
+/// Writes a changed copy of the model folder `from` to the folder `to`. The closure `change` changes the names, types
+/// and shapes of the tensors. The fields of `config` are added to the configuration, or replace its fields.
+///
+/// New tensors, and tensors with a new size, are filled with zeros. A new copy of the table of token embeddings has the
+/// table's values.
 fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<TensorLayout>)) {
     let source = ModelFolder::open(from).unwrap();
     let mut tensors: Vec<_> = source.layout().unwrap().tensors().cloned().collect();
@@ -128,8 +130,8 @@ fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read()
     assert_eq!(logits(&mut plain(&LanguageModel::open(&bare).unwrap())), expected);
 }
 
-/// Tests a rule of the Transformers library: a head whose values differ from the table of token embeddings is not tied
-/// to the table, whatever the configuration says.
+/// Tests a rule of the Transformers library. A head whose values differ from the table of token embeddings is not tied
+/// to the table, even if the configuration says that it is.
 #[test]
 fn a_head_with_values_of_its_own_is_not_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -142,8 +144,8 @@ fn a_head_with_values_of_its_own_is_not_tied() {
     assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)));
 }
 
-/// Tests a rule of the Transformers library: if the head is tied to the table of token embeddings, a model folder may
-/// have the table under the head's name `lm_head.weight` instead of the table's own name.
+/// Tests a rule of the Transformers library for a head that is tied to the table of token embeddings. A model folder
+/// may have the table under the head's name, `lm_head.weight`, instead of the table's own name.
 #[test]
 fn a_tied_table_may_have_the_name_of_the_head() {
     let folder = tempfile::tempdir().unwrap();
@@ -178,9 +180,9 @@ fn a_tied_table_may_have_the_name_of_the_head() {
     }
 }
 
-/// Tests that a head stays tied if the model folder has a second copy of the table of token embeddings with the same
-/// values in another type. The export must write both in one type, because a trained table rounded to two types would
-/// give two different tables.
+/// Tests a model folder with a second copy of the table of token embeddings, which has the same values in another type.
+/// The head must stay tied to the table. The export must write both in one type, because a trained table that is
+/// rounded to two types gives two different tables.
 #[test]
 fn a_copy_of_the_table_in_another_type_is_tied() {
     let folder = tempfile::tempdir().unwrap();
@@ -218,8 +220,8 @@ fn a_copy_of_the_table_in_another_type_is_tied() {
     assert!(table.bytes == copy.bytes);
 }
 
-/// Tests the settings by which GPT-2 scales attention scores. A model with changed settings must give the same logits,
-/// up to rounding, as a model with the default settings whose queries are multiplied by the change of the scale.
+/// Tests the settings by which GPT-2 scales attention scores. Changed settings must give the same logits, up to
+/// rounding, as default settings with queries that are multiplied by the change of the scale.
 #[test]
 fn scales_of_attention_scores_are_scales_of_queries() {
     const WIDTH: usize = 24;
@@ -257,14 +259,13 @@ fn scales_of_attention_scores_are_scales_of_queries() {
     assert!(off < 1e-3 * change, "{off:e} {change:e}");
 }
 
-/// Writes a small Llama model for tests to the folder `place`, from a configuration file in the folder `home`.
 fn export_llama(home: &Path, place: &Path) {
     let model = new(home, &configurations()[1]);
     model.export(plain(&model).snapshot().unwrap(), place).unwrap();
 }
 
-/// Copies a model folder to the folder `bad` with changes that make the copy's configuration invalid, and returns the
-/// error of opening the copy.
+/// Copies a model folder to the folder `bad` with an invalid configuration, and returns the error of opening the copy.
+/// `config` has the changed fields of the configuration.
 fn refusal(place: &Path, bad: &Path, config: Value) -> String {
     let _ = std::fs::remove_dir_all(bad);
     rewritten(place, bad, config, |_| {});

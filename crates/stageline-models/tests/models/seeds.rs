@@ -11,8 +11,8 @@ use std::fs;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/language_model");
 
-/// The words that random mutations insert into a model's files: fields and types of configurations and headers, numbers
-/// at the limits of their range, and text that is unsafe to print.
+/// Texts that random mutations insert into a model's files: fields and types of configurations and headers, numbers at
+/// the limits of their range, and text that is unsafe to print.
 const WORDS: [&str; 20] = [
     "0",
     "1",
@@ -36,8 +36,8 @@ const WORDS: [&str; 20] = [
     "\u{202e}",
 ];
 
-/// The fuzz seeds whose models must be refused: the name of each seed's file, with a part of the expected error
-/// message. All other seeds are valid models.
+/// The stored inputs (seeds) of the fuzzer that are models to be refused: the file name of each, with a part of the
+/// expected error message. All other seeds are valid models.
 const REFUSED: [(&str, &str); 78] = [
     ("activation_long", r#"hidden_act "xxx"#),
     ("activation_other", r#"hidden_act "relu": these models have silu"#),

@@ -29,8 +29,8 @@ fn trained_whole(model: &LanguageModel) -> (Vec<u64>, Vec<u32>) {
     (losses, logits)
 }
 
-/// Returns one setting of every kind of recomputation for tests, because the library has no list of the kinds. The
-/// `match` has no wildcard arm, so a new kind does not compile until it has an arm here.
+/// Returns one setting of every kind of recomputation, for tests. The `match` has no wildcard arm, so a new kind does
+/// not compile until it has an arm here.
 fn recomputations() -> Vec<Recompute> {
     let two = NonZero::new(2).unwrap();
     let next = |recompute: &Recompute| {
@@ -62,11 +62,11 @@ fn cut(stages: usize) -> &'static str {
     }
 }
 
-/// Trains a model of the family at `index` in the list of toy models, and asserts that every schedule of the library
-/// gives the same bits with every kind of recomputation, on 1, 2 or 3 workers.
+/// Asserts that training gives the same bits with every schedule and every kind of recomputation, on 1, 2 or 3 workers.
+/// `index` is the index of the model's family in the list of toy models.
 ///
-/// Each pair of a schedule and a kind of recomputation runs on one number of workers, which depends on `turn`. Tests
-/// with three successive values of `turn` together run every pair on 1, 2 and 3 workers.
+/// Each pair of a schedule and a kind of recomputation runs on one number of workers, which depends on `turn`. Three
+/// successive values of `turn` together run every pair on 1, 2 and 3 workers.
 fn assert_same_bits(index: usize, tied: bool, turn: usize) {
     let folder = tempfile::tempdir().unwrap();
     let mut config = configurations().swap_remove(index);

@@ -38,9 +38,9 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Appends to the autodiff graph of `output` an operation ([`HandIn`]) that passes the given `gradient` on to `output`
-/// in the backward. Returns the operation's output, a scalar from which a backward can start, or `None` if `output` is
-/// not a tensor of the backend `B` or burn's own gradient checkpointing is on.
+/// Appends an operation ([`HandIn`]) to the autodiff graph of `output`. In the backward, it passes the given `gradient`
+/// on to `output`. Returns the operation's output, a scalar from which a backward can start. Returns `None` if `output`
+/// is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,
@@ -57,9 +57,9 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// Tests a backward that starts from two given gradients, one for a tensor and one for the tensor's square. The
-    /// input's gradient has the same bits as in a backward from the sum of both tensors, each multiplied by its given
-    /// gradient.
+    /// Tests a backward that starts from given gradients of two tensors: a tensor and its square. The gradient of the
+    /// input must have the same bits as in a backward from a sum. The sum adds both tensors, each multiplied by its
+    /// given gradient.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

@@ -23,9 +23,9 @@ pub struct Sum {
     /// The float type in which parameter gradients are summed: each gradient is cast to it before it is added. If
     /// `None`, gradients are added in their own type.
     pub dtype: Option<FloatDType>,
-    /// The sum of the squared norms of all parameter gradients that were added so far: a list with one tensor of shape
-    /// `[1]` on the gradients' device, or an empty list before the first gradient. `None` if squared norms are not
-    /// measured.
+    /// The sum of the squared norms of all parameter gradients that were added so far; `None` if squared norms are not
+    /// measured. The list has one tensor of shape `[1]` on the gradients' device. It is empty before the first
+    /// gradient.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 
@@ -36,8 +36,8 @@ impl Sum {
         Self { gradients, dtype, squared_norms: None }
     }
 
-    /// Adds one more gradient of the parameter `id` to the running sum of this parameter's gradients, in place if
-    /// nothing else uses the sum's tensor.
+    /// Adds one more gradient of the parameter `id` to the running sum of its gradients. The sum is changed in place if
+    /// nothing else uses its tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
@@ -58,7 +58,8 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds the gradients of all parameters of `module`, as far as `gradients` contains them, to the running sums.
+    /// Adds the gradients of the parameters of `module` to the running sums. Parameters without a gradient in
+    /// `gradients` are skipped.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) {
         module.visit(&mut AddAll { sum: self, gradients });
     }
@@ -77,17 +78,17 @@ impl ModuleVisitor for AddAll<'_> {
     }
 }
 
-/// Weight gradients of a layer that a backward has left out, to be computed after it. They belong to one call of the
-/// layer's forward.
+/// The deferred weight gradients of a layer: a backward leaves them out, and they are computed after it. They belong to
+/// one call of the layer's forward.
 pub struct Deferred {
-    /// The ids of those parameters of a layer whose gradients are deferred until after the backward.
+    /// The ids of a layer's parameters whose gradients are deferred until after the backward.
     pub ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
 
 impl Deferred {
-    /// Creates the deferred gradients of the parameters `ids`. The closure `compute` is called later and adds one
-    /// gradient for each of these parameters to a running sum; it computes without autodiff.
+    /// Creates the deferred gradients of the parameters `ids`. The closure `compute` is called later. It computes one
+    /// gradient for each of these parameters without autodiff, and adds it to a running sum.
     pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
         Self { ids, compute: Box::new(compute) }
     }
@@ -101,11 +102,10 @@ impl Deferred {
 
 /// Defers gradients of a layer's parameters until after the backward, if the running backward permits it. `ids` has the
 /// id of each parameter whose gradient may be deferred, and `None` for each other parameter (see [`may_put_off`]).
-/// Returns for each parameter whether its gradient is now deferred. No gradient is deferred if the running backward
-/// defers none at all, or if it must not defer the gradient of one of these parameters.
 ///
-/// `later` returns the closure that will compute all deferred gradients together. The layer must compute all other
-/// gradients itself and register them in the autodiff graph.
+/// Returns for each parameter whether its gradient is now deferred. No gradient is deferred if the running backward
+/// defers none, or must not defer one of these gradients. `later` returns the closure that will compute all deferred
+/// gradients together. The layer must compute all other gradients itself and register them in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -118,42 +118,41 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
 /// Returns the id of a parameter if a layer may defer its gradient. `value` is the tensor that the layer's forward used
 /// as the value of the parameter.
 ///
-/// Returns `None` if the parameter is frozen, or if its value is not the parameter's own tensor (LoRA and other
-/// reparameterisations), because only the autodiff graph can derive the gradients of the tensors behind that value.
+/// Returns `None` if the parameter is frozen. Returns `None` also if `value` is computed from other tensors, as with
+/// LoRA and other reparameterisations. Only the autodiff graph can derive the gradients of those tensors.
 pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// The state of a running split backward (a backward that leaves weight gradients to be computed after it): the weight
-/// gradients that it has deferred so far, and the parameters whose gradients it must compute at once.
+/// The state of a running split backward, which leaves weight gradients to be computed later. It has the gradients
+/// deferred so far, and the parameters whose gradients must not be deferred.
 struct Scope {
-    /// The ids of the parameters whose gradients the running backward must compute itself instead of deferring them,
-    /// such as parameters that are tied to another stage's.
+    /// The ids of the parameters whose gradients must not be deferred, such as parameters that are tied to another
+    /// stage's.
     exempt: HashSet<ParamId>,
     deferred: Vec<Deferred>,
 }
 
 thread_local! {
-    /// The weight gradients that the backward on this thread has deferred so far (left to be computed after it), and
-    /// the parameters whose gradients it must not defer; `None` outside [`collect`].
+    /// The state of the split backward that runs on this thread; `None` outside [`collect`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward`, and returns its result and the weight gradients that layers deferred during it, which the caller
-/// computes later. They are in the order in which the layers deferred them. Gradients of parameters with ids in
-/// `exempt` are not deferred.
+/// Runs `backward`. Returns its result, and the weight gradients that layers deferred during it, in the order in which
+/// they deferred them. The caller computes these gradients later. Gradients of parameters with ids in `exempt` are not
+/// deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     let (result, scope) = collecting(&SCOPE, Scope { exempt, deferred: Vec::new() }, backward);
     (result, scope.deferred)
 }
 
-/// Defers the weight gradients `later` of a custom layer until after the backward; the layer's backward calls this
-/// function. The pipeline computes them at the time that its schedule sets for weight gradients.
+/// Defers the weight gradients `later` of a custom layer until after the backward. The layer's backward calls this
+/// function. The pipeline computes the gradients at the time that its schedule sets for weight gradients.
 ///
 /// # Errors
-/// Returns the argument `later` if the gradients cannot be deferred: outside a pipeline, in a backward that is not
-/// split into input and weight gradients, and for parameters that are tied to another stage's. The layer must then
-/// compute the gradients itself and register them in the autodiff graph.
+/// Returns the argument `later` if the gradients cannot be deferred. This is so outside a pipeline, in a backward that
+/// is not split into input and weight gradients, and for parameters that are tied to another stage's. The layer must
+/// then compute the gradients itself and register them in the autodiff graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(scope) if later.ids.iter().all(|id| !scope.exempt.contains(id)) => {

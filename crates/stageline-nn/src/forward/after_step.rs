@@ -9,21 +9,21 @@ use std::cell::RefCell;
 
 use crate::forward::recomputation::is_recomputation;
 
-/// A closure that a layer's forward passes to [`after_step`], such as an update of running statistics, to run after the
-/// optimizer step.
+/// An effect of a layer's forward, such as an update of running statistics. It is a closure that runs after the
+/// optimizer step (see [`after_step`]).
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The closures that the forwards of the running step on this thread passed to [`after_step`], such as updates of
-    /// running statistics.
+    /// The effects (such as updates of running statistics) that the forwards of the running step on this thread passed
+    /// to [`after_step`].
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The closures of the last step (such as updates of running statistics), which [`keep`] stores until the step is
+    /// The effects of the last step (such as updates of running statistics). [`keep`] stores them until the step is
     /// committed or rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Runs the closure `effect` on this thread after the optimizer step of the current step, for layers that keep running
-/// statistics.
+/// Runs the closure `effect` on this thread after the optimizer step of the current step. Layers use it to update
+/// running statistics.
 ///
 /// The effect is dropped without running if the step is skipped. A forward that recomputes activations registers no
 /// effect, because the first forward has registered it. If steps overlap (`Pipeline::steps`), the effect may run after
@@ -35,9 +35,9 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
     EFFECTS.with_borrow_mut(|effects| effects.push(Box::new(effect)));
 }
 
-/// Stores the effects (such as updates of running statistics) that forwards of the current step passed to
-/// [`after_step`] until the step is committed or rolled back, so that the next step collects its own effects. Effects
-/// of an earlier step that are still stored are dropped.
+/// Stores the effects of the current step until the step is committed or rolled back. Effects are closures, such as
+/// updates of running statistics, that forwards passed to [`after_step`]. The next step can then collect its own
+/// effects. Effects of an earlier step that are still stored are dropped.
 pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }
@@ -55,13 +55,13 @@ pub fn do_kept() {
 }
 
 /// Runs the effects (such as updates of running statistics) that forwards of the current step passed to [`after_step`].
-/// A training loop without a pipeline calls this function after its optimizer step; a pipeline needs no such call.
+/// A training loop without a pipeline calls this function after its optimizer step. A pipeline needs no such call.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
 /// Drops the effects (such as updates of running statistics) that forwards of the current step passed to
-/// [`after_step`]. A training loop without a pipeline calls this function if it skips a step; a pipeline needs no such
+/// [`after_step`]. A training loop without a pipeline calls this function if it skips a step. A pipeline needs no such
 /// call.
 pub fn skipped() {
     drop(EFFECTS.take());

@@ -9,9 +9,8 @@ use burn::tensor::DType;
 use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
-/// A fallback: an operation of a layer that a forward computes by burn's own operations instead of this crate's
-/// kernels, or an attention that stores its scores because its heads are too large for the FlashAttention kernels. The
-/// fallback includes the reason.
+/// A fallback in a forward, with its reason. Either burn's own operations compute an operation of a layer instead of
+/// this crate's kernels, or attention stores its scores because its heads are too large for the FlashAttention kernels.
 ///
 /// ```
 /// use stageline_nn::{Fallback, Reason};
@@ -24,41 +23,40 @@ use crate::forward::thread_scope::collecting;
 pub struct Fallback {
     /// The name of the operation that is not computed by this crate's kernels, such as `causal attention`.
     pub operation: &'static str,
-    /// The path of the layer in its stage, such as `1.3`, in the form in which burn names the paths of parameters. The
-    /// path is empty for a stage that is not a sequence of layers.
+    /// The path of the layer in its stage, such as `1.3`, in the form of burn's parameter paths. It is empty for a
+    /// stage that is not a sequence of layers.
     pub layer: String,
     /// The reason why the operation is not computed by this crate's kernels.
     pub reason: Reason,
 }
 
-/// The reason why an operation of a layer is not computed by the kernels that this crate has for it. The text of a
-/// reason says how the operation is computed instead, and how to avoid that.
+/// The reason why an operation of a layer is not computed by this crate's kernels for it. The text of a reason says how
+/// the operation is computed instead, and how to avoid that.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// No kernel of this crate computes the operation, because the device's kernels do not take elements of the type in
-    /// this variant, such as bf16 on a CPU.
+    /// No kernel of this crate computes the operation, because the device's kernels do not take elements of its type,
+    /// such as bf16 on a CPU. The value is this type.
     Type(DType),
-    /// No kernel of this crate computes the operation, because its tensors have elements of several types, which this
-    /// variant lists; a kernel takes one type.
+    /// No kernel of this crate computes the operation, because its tensors have elements of several types. The value
+    /// has these types. A kernel takes one type.
     Types(Vec<DType>),
     /// No kernel of this crate computes the operation, because burn's own gradient checkpointing is on, which the
     /// kernels do not support.
     GradientCheckpointing,
-    /// No kernel of this crate computes the operation, because its tensors are of different backends, or only some of
-    /// them are on autodiff devices.
+    /// No kernel of this crate computes the operation, because its tensors are of different backends. The same reason
+    /// applies if only some of them are on autodiff devices.
     MixedDevices,
-    /// No kernel of this crate computes the operation, because the kernels of the device, which belongs to another
-    /// host, are unknown: burn opened the device instead of Stageline's `DeviceName::open_all`, which asks the host's
-    /// server for its kernels.
+    /// No kernel of this crate computes the operation, because the kernels of another host's device are unknown. The
+    /// device was opened by burn. Stageline's `DeviceName::open_all` would ask the host's server for its kernels.
     UnknownServer,
-    /// The attention stores its scores, because its heads have more elements than the FlashAttention kernels, which
-    /// store no scores, support on the device.
+    /// The attention stores its scores, because its heads are larger than the FlashAttention kernels support on the
+    /// device. These kernels store no scores.
     LargeHead {
-        /// The size of the attention's heads, in elements.
+        /// The number of elements of one attention head.
         size: usize,
-        /// The largest size of a head, in elements, that the FlashAttention kernels support on the device; 0 if they
-        /// support none there.
+        /// The largest number of elements of a head that the FlashAttention kernels support on the device; 0 if they
+        /// support no heads there.
         largest: usize,
     },
 }
@@ -99,14 +97,13 @@ impl fmt::Display for Reason {
 }
 
 thread_local! {
-    /// The operations of the running forward that were not computed by this crate's kernels so far; `None` if no
-    /// [`finding_fallbacks`] runs on the thread.
+    /// The fallbacks of the running forward so far: the operations that this crate's kernels did not compute. `None` if
+    /// no [`finding_fallbacks`] runs on the thread.
     static FOUND: RefCell<Option<Vec<Fallback>>> = const { RefCell::new(None) };
 }
 
-/// Records that an operation of the running forward is not computed by this crate's kernels, if a call of
-/// [`finding_fallbacks`] on this thread looks for such operations. An operation that runs several times in one layer is
-/// recorded once.
+/// Records that an operation of the running forward is not computed by this crate's kernels. Does nothing outside
+/// [`finding_fallbacks`]. An operation that runs several times in one layer is recorded once.
 pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason) {
     FOUND.with_borrow_mut(|found| {
         let Some(found) = found else { return };
@@ -168,9 +165,9 @@ mod tests {
         cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that burn's own gradient checkpointing is reported for each of a model's operations, as the reason why no
-    /// kernel of this crate computes the operation. Without this checkpointing, kernels compute all operations, both in
-    /// a training and in an evaluation.
+    /// Tests that burn's own gradient checkpointing is reported as the reason why no kernel of this crate computes a
+    /// model's operations. Without this checkpointing, kernels must compute all operations, in training and in
+    /// evaluation.
     #[test]
     #[cfg(feature = "flex")]
     fn burns_gradient_checkpointing_is_noted_for_every_operation() {

@@ -10,8 +10,8 @@ thread_local! {
     static COUNT: Cell<Option<f64>> = const { Cell::new(None) };
 }
 
-/// Adds the floating-point operations (FLOPs) of a layer's forward to the count that [`counting_flops`] keeps on this
-/// thread; does nothing if none is kept. A multiplication and an addition are two FLOPs.
+/// Adds the floating-point operations (FLOPs) of a layer's forward to the count of [`counting_flops`] on this thread.
+/// Does nothing outside [`counting_flops`]. A multiplication and an addition are two FLOPs.
 ///
 /// The layers of this crate report their matrix products. A custom layer calls this function in its forward to be
 /// counted as well.

@@ -4,13 +4,13 @@
 use std::cell::RefCell;
 
 thread_local! {
-    /// The position of the layer that runs on this thread: one index (from 0) for each sequence of layers that contains
-    /// it, beginning with the outermost sequence; empty outside [`in_layers`].
+    /// The position of the layer that runs on this thread: its index, from 0, in each sequence of layers that contains
+    /// it. The index in the outermost sequence comes first. Empty outside [`in_layers`].
     static PATH: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `forward`, which runs a sequence of layers on this thread, and counts the layers, so that messages can name
-/// the running layer by its index. Each layer must run inside [`in_layer`].
+/// Calls `forward`, which runs a sequence of layers on this thread, and counts the layers. Messages can then name the
+/// running layer by its index. Each layer must run inside [`in_layer`].
 pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
@@ -23,16 +23,16 @@ pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// Runs one layer by calling `forward`, and advances the counter of layers in the innermost sequence ([`in_layers`]),
-/// so that the next layer has the next index. Outside a sequence, as in a recomputation, the layer has no index.
+/// Runs one layer by calling `forward`, and counts it in the innermost sequence of layers ([`in_layers`]). The next
+/// layer then has the next index. Outside a sequence, as in a recomputation, the layer has no index.
 pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     let result = forward();
     PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));
     result
 }
 
-/// Returns the path of the layer that runs on this thread, as burn names it in the paths of parameters, such as `1.3`;
-/// an empty text outside a sequence of layers.
+/// Returns the path of the layer that runs on this thread, such as `1.3`, in the form of burn's parameter paths.
+/// Returns an empty text outside a sequence of layers.
 pub(crate) fn layer_path() -> String {
     let indices = PATH.with_borrow(|path| path.iter().map(usize::to_string).collect::<Vec<_>>());
     indices.join(".")

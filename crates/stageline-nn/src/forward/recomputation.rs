@@ -10,14 +10,14 @@ thread_local! {
 }
 
 /// Whether the forward on this thread recomputes activations in a backward (activation checkpointing); false in the
-/// first forward. In a recomputation a layer must not update statistics or counters again, and must draw the same
+/// first forward. In a recomputation, a layer must not update statistics or counters again. It must draw the same
 /// random numbers as in the first forward.
 pub fn is_recomputation() -> bool {
     RECOMPUTING.get()
 }
 
-/// Calls `forward` on this thread as a recomputation of activations: [`is_recomputation`] is true meanwhile, so that
-/// layers do not update statistics or counters a second time.
+/// Calls `forward` on this thread as a recomputation of activations. [`is_recomputation`] returns true while it runs,
+/// so that layers do not update statistics or counters a second time.
 pub fn as_recomputation<R>(forward: impl FnOnce() -> R) -> R {
     during(&RECOMPUTING, true, forward)
 }

@@ -5,8 +5,7 @@ use std::cell::Cell;
 
 use crate::forward::thread_scope::during;
 
-/// The position of a micro-batch's samples in a training: the training step, and a range of samples within the step's
-/// batch.
+/// The samples of a micro-batch in a training: the training step, and a range of samples within the step's batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
     /// The index, from 0, of the training step to which a micro-batch's samples belong.
@@ -18,22 +17,22 @@ pub struct Samples {
 }
 
 thread_local! {
-    /// The samples (the step, and a range of its batch) of the training forward that runs on this thread; `None` if
-    /// none runs.
+    /// The samples of the training forward that runs on this thread: the step, and a range of its batch. `None` if no
+    /// training forward runs.
     static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
 }
 
 impl Samples {
-    /// Returns the samples (the step, and a range of its batch) of the training forward that runs on this thread, or
-    /// `None` if none runs. A pipeline sets these samples around every forward of a training step, and not in an
-    /// evaluation.
+    /// Returns the samples of the training forward that runs on this thread: the step, and a range of its batch.
+    /// Returns `None` if no training forward runs. A pipeline sets the samples around every forward of a training step,
+    /// and not in an evaluation.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as the training forward of the given samples (a step, and a range of its batch),
-    /// and returns its result. A training loop without a pipeline calls this function around every forward, so that
-    /// layers such as dropout know the samples.
+    /// Runs `forward` on this thread as the training forward of the given samples, and returns its result. The samples
+    /// are a step, and a range of its batch. A training loop without a pipeline calls this function around every
+    /// forward, so that layers such as dropout know the samples.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

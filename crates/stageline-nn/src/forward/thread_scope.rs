@@ -16,9 +16,9 @@ pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl F
     run()
 }
 
-/// Runs the closure `run` with the thread-local variable `key` set to the collection `empty`, to which the closure's
-/// code can add. Returns the closure's result and the filled collection. The variable is `None` afterwards, also after
-/// a panic.
+/// Runs the closure `run` with the thread-local variable `key` set to the collection `empty`. Code in the closure can
+/// add to the collection. Returns the closure's result and the collection. Afterwards the variable is `None`, also
+/// after a panic.
 pub fn collecting<T, R>(key: &'static LocalKey<RefCell<Option<T>>>, empty: T, run: impl FnOnce() -> R) -> (R, T) {
     struct Close<T: 'static>(&'static LocalKey<RefCell<Option<T>>>);
     impl<T> Drop for Close<T> {

@@ -6,9 +6,9 @@ use std::ops::Range;
 
 /// The numbers of query heads and key-value heads of a causal attention, and the number of keys that a query sees.
 ///
-/// The columns of attention's input are the queries of all query heads, the keys of all key-value heads, and then the
-/// values of all key-value heads; each head has the same number of elements. An integer `n` converts into `n` query
-/// heads and `n` key-value heads without a window.
+/// The columns of attention's input are the queries of all query heads, then the keys of all key-value heads, and then
+/// their values. Each head has the same number of elements. An integer `n` converts into `n` query heads and `n`
+/// key-value heads without a window.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionHeads {
     /// The number of query heads of a causal attention.
@@ -29,8 +29,8 @@ impl From<usize> for AttentionHeads {
 }
 
 impl AttentionHeads {
-    /// Returns the number of heads side by side in the input of a causal attention: the query heads plus twice the
-    /// key-value heads, because each key-value head has keys and values.
+    /// Returns the number of heads side by side in the input of a causal attention. Each query head counts once, and
+    /// each key-value head twice, for its keys and its values.
     pub(crate) fn columns(self) -> usize {
         self.query + 2 * self.key_value
     }
@@ -41,8 +41,8 @@ impl AttentionHeads {
         self.query / self.key_value
     }
 
-    /// Returns the position of the first key that a query of a causal attention sees, given the query's position; 0 if
-    /// the attention has no sliding window.
+    /// Returns the position of the first key that the query at the position `query` sees in a causal attention. It is 0
+    /// if the attention has no sliding window.
     #[cfg(any(feature = "flex", feature = "remote"))]
     pub(crate) fn first_key(self, query: usize) -> usize {
         self.window.map_or(0, |window| (query + 1).saturating_sub(window))
@@ -55,7 +55,7 @@ pub fn scale(size: usize) -> f64 {
 }
 
 /// The number of consecutive queries that the CPU kernel of attention processes as one block. The kernel skips the keys
-/// that no query of a block sees: keys after the block's last query, and keys before the window of its first query.
+/// that no query of a block sees: keys after the last query, and keys before the window of the first query.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
@@ -71,8 +71,8 @@ pub struct Block {
 
 #[cfg(feature = "flex")]
 impl Block {
-    /// Returns the number of queries and the number of keys in one block of causal attention, which are the shape of
-    /// the block's matrix of attention scores.
+    /// Returns the shape of the matrix of attention scores of a block of queries: the number of queries and the number
+    /// of keys.
     pub fn shape(&self) -> [usize; 2] {
         [self.queries.len(), self.keys.len()]
     }

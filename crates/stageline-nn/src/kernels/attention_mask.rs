@@ -2,8 +2,8 @@
 
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-/// Returns the mask `[length, length]` that is true where the key (column) is at a later position than the query (row),
-/// or before the window of the query.
+/// Returns the mask `[length, length]` that is true where a query (row) does not see a key (column). Such a key is at a
+/// later position than the query, or before the window of the query.
 pub fn hidden(length: usize, window: Option<usize>, device: &Device) -> Tensor<2, Bool> {
     let shape = [length, length];
     let future = Tensor::<2, Bool>::tril_mask(shape, 0, device);
@@ -13,7 +13,7 @@ pub fn hidden(length: usize, window: Option<usize>, device: &Device) -> Tensor<2
     }
 }
 
-/// Returns the mask `[batch, length, length]` that is true where the key (column) is before the document of the query
+/// Returns the mask `[batch, length, length]` that is true where a key (column) is before the document of a query
 /// (row). `starts`, `[batch, length]`, are the positions of the first key in each query's document.
 pub fn before_document(starts: Tensor<2, Int>) -> Tensor<3, Bool> {
     let ([batch, length], device) = (starts.dims(), starts.device());

@@ -42,14 +42,13 @@ use policy::{Mark, note};
 pub use segments::sequence;
 
 thread_local! {
-    /// The running sum of the parameter gradients that recomputed parts of the model (such as transformer blocks)
-    /// produce in the backward on this thread; `None` if the thread runs no backward inside [`gather`].
+    /// The running sum of the gradients of parameters in recomputed parts of the model, such as transformer blocks.
+    /// `None` if the thread runs no backward inside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward`, and returns its result and the gradients of the parameters of recomputed parts of the model (such
-/// as transformer blocks). The result of `backward` lacks these gradients, because a recomputed part has an autodiff
-/// graph of its own.
+/// Runs `backward`. Returns its result, and the gradients of the parameters in recomputed parts of the model, such as
+/// transformer blocks. The result lacks these gradients, because a recomputed part has an autodiff graph of its own.
 pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
@@ -121,7 +120,7 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     recomputed(module, input, forward)
 }
 
-/// Runs a part of a model without keeping its activations, and returns its output; the backward recomputes the part. If
+/// Runs a part of a model without keeping its activations, and returns its output. The backward recomputes the part. If
 /// the part cannot be recomputed, its activations are kept, and a count in [`Parts`] shows the reason. As in [`block`],
 /// `forward` must use no parameters other than those of `module`.
 pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
@@ -143,20 +142,20 @@ pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// Returns a copy of a module for one forward of a recomputed part (such as a block), with its parameters detached from
-/// their autodiff graph. If `tracked` is set, trained parameters are leaves of a separate graph, which gives them
-/// gradients; otherwise no graph tracks the parameters.
+/// Returns a copy of a module for one forward of a recomputed part, such as a block. The parameters of the copy are
+/// detached from the stage's autodiff graph. If `tracked` is set, trained parameters are leaves of a separate graph,
+/// which gives them gradients. Otherwise no graph tracks the parameters.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = map_floats(module.clone(), |param| Some(param.value().leaf(tracked && param.is_trained())));
     if tracked { unify(module) } else { module }
 }
 
-/// A closure that recomputes a part of a model (such as a block) in the backward: it takes the gradient of the part's
-/// output and returns the gradient of its input, or `None` if the output does not depend on the input.
+/// A closure that recomputes a part of a model (such as a block) in the backward. It takes the gradient of the part's
+/// output, and returns the gradient of its input. It returns `None` if the output does not depend on the input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
 
 /// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The
-/// part's backward takes the closure out and calls it once.
+/// backward of the part takes the closure out and calls it once.
 struct State<B: Backend>(Arc<Mutex<Option<RecomputePart<B>>>>);
 
 impl<B: Backend> Clone for State<B> {
@@ -188,12 +187,12 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     }
 }
 
-/// Runs the forward of a part of a model without recording a graph, and records in the autodiff graph of `input` one
-/// operation whose backward recomputes the part. Returns the operation's output.
+/// Runs the forward of a part of a model without recording a graph. Then records one operation in the autodiff graph of
+/// `input`, whose backward recomputes the part. Returns the operation's output.
 ///
-/// `forward` must be `Some`: the closure that computes the part. The function takes the closure out of the option only
-/// if it returns an output. It returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own
-/// gradient checkpointing is on. The caller can then try the next backend or call the closure itself.
+/// Returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is
+/// on. The option `forward` must have the closure that computes the part. It keeps the closure if the result is `None`,
+/// so that the caller can try the next backend or call the closure itself.
 fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,

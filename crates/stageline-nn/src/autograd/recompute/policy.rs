@@ -7,40 +7,42 @@ use std::num::NonZero;
 
 use crate::forward::thread_scope::during;
 
-/// A choice of the parts of a stage (such as blocks) whose activations are recomputed in the backward instead of kept
-/// from the forward. Gradients have the same bits with every choice.
+/// A setting of activation checkpointing: the choice of parts of a stage (such as blocks) whose activations the
+/// backward recomputes. All other activations are kept from the forward. Gradients have the same bits with every
+/// setting.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// Recomputes no part in the backward, and keeps all activations from the forward.
+    /// The setting that recomputes nothing in the backward: all activations are kept from the forward.
     #[default]
     Nothing,
-    /// Recomputes the parts marked by [`selective`](super::selective), such as attention, whose activations are large
-    /// and cheap to compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    /// The setting that recomputes the parts marked by [`selective`](super::selective), such as attention. Their
+    /// activations are large and cheap to compute (Korthikanti et al., 2022,
+    /// [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
     Selective,
-    /// Recomputes the parts marked by [`feed_forward`](super::feed_forward), whose hidden activations are the widest of
-    /// a transformer.
+    /// The setting that recomputes the parts marked by [`feed_forward`](super::feed_forward). Their hidden activations
+    /// are the widest of a transformer.
     FeedForward,
-    /// Recomputes the first n blocks of a stage (parts marked by [`block`](super::block)), where n is the value of this
-    /// variant.
+    /// The setting that recomputes the first n blocks of a stage (parts marked by [`block`](super::block)). The value
+    /// is n.
     Blocks(usize),
-    /// Recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)), beginning with the first
-    /// block; n is the value of this variant and at least 1.
+    /// The setting that recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)),
+    /// beginning with the first block. The value is n, which is at least 1.
     EveryNth(NonZero<usize>),
-    /// Recomputes the blocks of a stage (parts marked by [`block`](super::block)) whose numbers, counted from 0 within
-    /// the stage, are in this variant's set.
+    /// The setting that recomputes a set of blocks of a stage (parts marked by [`block`](super::block)). The value has
+    /// the numbers of these blocks, counted from 0 within the stage.
     Only(BlockSet),
-    /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks, where n is the
-    /// value of this variant: only the inputs of segments are kept, and the backward has the activations of one segment
-    /// at a time.
+    /// The setting that recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks.
+    /// The value is n. Only the inputs of segments are kept, and the backward has the activations of one segment at a
+    /// time.
     Segments(NonZero<usize>),
-    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks. If a block's
-    /// input is as large as its activations, this needs about as much memory as the activations of 2 sqrt(L) blocks
-    /// (Chen et al., 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). A transformer block's activations are
-    /// far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
+    /// The setting that recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks
+    /// (Chen et al., 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). If a block's input is as large as its
+    /// activations, this needs about as much memory as the activations of 2 sqrt(L) blocks. A transformer block's
+    /// activations are far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
     SquareRoot,
-    /// Recomputes all blocks (parts marked by [`block`](super::block), and the blocks of a
-    /// [`sequence`](super::sequence)) and keeps only their inputs. A step then takes about a third more computation
-    /// than without recomputation.
+    /// The setting that recomputes all blocks and keeps only their inputs. Blocks are the parts marked by
+    /// [`block`](super::block), and the blocks of a [`sequence`](super::sequence). A step takes about a third more
+    /// computation than without recomputation.
     Full,
 }
 
@@ -60,16 +62,16 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A set of blocks of a stage that are recomputed in the backward (see [`Recompute::Only`]), as block numbers from 0 to
+/// A set of blocks of a stage that the backward recomputes (see [`Recompute::Only`]). The blocks have numbers from 0 to
 /// 127.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
-/// The error that a set of recomputed blocks (a [`BlockSet`]) cannot contain a block because the block's number is
-/// above 127.
+/// The error for a block whose number is above 127. A set of recomputed blocks ([`BlockSet`]) cannot contain such a
+/// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOutOfRange {
-    /// The number of the block that cannot be in a set of recomputed blocks, because the number is above 127.
+    /// The number of the block. It is above 127, so a set of recomputed blocks cannot contain it.
     pub block: usize,
 }
 
@@ -82,7 +84,7 @@ impl fmt::Display for BlockOutOfRange {
 impl std::error::Error for BlockOutOfRange {}
 
 impl BlockSet {
-    /// Makes the set of recomputed blocks whose numbers within the stage are `blocks`.
+    /// Makes a set of recomputed blocks. `blocks` are the numbers of the blocks within the stage, counted from 0.
     ///
     /// # Errors
     /// Returns [`BlockOutOfRange`] for the first number above 127.
@@ -93,7 +95,7 @@ impl BlockSet {
         })
     }
 
-    /// Whether this set of recomputed blocks contains the stage's block with the number `block`.
+    /// Whether the stage's block with the number `block` is in this set of recomputed blocks.
     pub fn contains(self, block: usize) -> bool {
         block < 128 && self.0 & 1 << block != 0
     }
@@ -107,8 +109,8 @@ impl fmt::Display for BlockSet {
     }
 }
 
-/// The kind of a part that a model marks for recomputation, one for each marking function: [`block`](super::block),
-/// [`selective`](super::selective) and [`feed_forward`](super::feed_forward).
+/// The kind of a part that a model marks for recomputation. There is one kind for each marking function:
+/// [`block`](super::block), [`selective`](super::selective) and [`feed_forward`](super::feed_forward).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Block,
@@ -117,44 +119,43 @@ pub(super) enum Mark {
 }
 
 thread_local! {
-    /// The [`Recompute`] setting of the forward that runs on this thread: the choice of parts that the backward
-    /// recomputes.
+    /// The [`Recompute`] setting of the forward that runs on this thread.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of blocks that the forward on this thread has begun so far, which is also the index (from 0) of the
-    /// next block. The [`Recompute`] setting selects blocks by their indices.
+    /// The number of blocks that the forward on this thread has begun so far, which is the index, from 0, of the next
+    /// block. The [`Recompute`] setting selects blocks by their indices.
     static PASSED: Cell<usize> = const { Cell::new(0) };
     /// Whether the forward on this thread is inside a block of a [`sequence`](super::sequence) that is not recomputed.
-    /// Blocks marked inside that block are then neither counted nor recomputed.
+    /// Other blocks inside this block are neither counted nor recomputed.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The counts of a stage's parts (such as blocks) that the [`Recompute`] setting has selected so far in the forward
-    /// on this thread.
+    /// The counts of the parts (such as blocks) that the [`Recompute`] setting has selected so far in the forward on
+    /// this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
 }
 
-/// The counts of a stage's parts (such as blocks or attentions) that a [`Recompute`] setting chose for recomputation in
-/// one forward: the parts that the backward will recompute, and the parts whose activations are kept after all.
+/// The counts of the parts of a stage (such as blocks or attentions) that a [`Recompute`] setting selected in one
+/// forward. The backward recomputes some of them. The activations of the others are kept, because these parts cannot be
+/// recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of blocks, attentions and feed-forward parts of a stage's forward whose activations are dropped and
-    /// recomputed in the backward.
+    /// The number of selected parts (blocks, attentions and feed-forward parts) that the backward recomputes.
     pub(super) recomputed: usize,
-    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because the
-    /// parts' inputs are outside the autodiff graph.
+    /// The number of parts selected for recomputation that keep their activations because their inputs are outside the
+    /// autodiff graph.
     pub(super) untracked: usize,
-    /// The number of a stage's parts that were selected for recomputation, but whose activations are kept because this
-    /// crate was built without the backend of the parts' inputs, or because burn's own gradient checkpointing is on.
+    /// The number of parts selected for recomputation that keep their activations for one of two reasons. Either this
+    /// crate was built without the backend of their inputs, or burn's own gradient checkpointing is on.
     pub(super) unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the [`Recompute`] setting selected no part of a stage's forward, for example because the stage has only
+    /// Whether the [`Recompute`] setting selected no part of a stage. This is so, for example, if the stage has only
     /// embeddings.
     pub fn are_none(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns a message that says why no part of the stage is recomputed although the [`Recompute`] setting asks for
-    /// recomputation, and how to remedy that; `None` if at least one part is recomputed.
+    /// Returns a message if the [`Recompute`] setting asks for recomputation but no part of the stage is recomputed.
+    /// The message says why, and how to remedy that. Returns `None` if at least one part is recomputed.
     pub fn complaint(self) -> Option<&'static str> {
         match self {
             Self { recomputed: 1.., .. } => None,
@@ -192,10 +193,10 @@ impl Recompute {
 }
 
 impl Mark {
-    /// Returns whether the [`Recompute`] setting of this thread selects the next part of the forward, whose kind is
-    /// `self`, for recomputation. If the part is a block, the call also counts the block, because blocks are selected
-    /// by their numbers. A block inside a kept block of a [`sequence`](super::sequence) is neither selected nor
-    /// counted.
+    /// Whether the [`Recompute`] setting of this thread selects the next part of the forward for recomputation. The
+    /// part has the kind `self`. If it is a block, the call also counts it, because blocks are selected by their
+    /// numbers. Inside a block of a [`sequence`](super::sequence) that is not recomputed, other blocks are neither
+    /// selected nor counted.
     pub(super) fn is_selected(self) -> bool {
         if self == Self::Block && INSIDE.get() {
             return false;
@@ -214,21 +215,22 @@ impl Mark {
     }
 }
 
-/// The division of a sequence of blocks into parts for recomputation: single blocks or segments of blocks.
+/// The division of a sequence of blocks into parts for recomputation. A part is a single block, or a segment of several
+/// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceParts {
-    /// A division of a sequence of blocks in which every part is a single block. The [`Recompute`] setting selects the
-    /// blocks that are recomputed, by their indices (from 0).
+    /// The division of a sequence into single blocks. The [`Recompute`] setting selects the blocks that are recomputed,
+    /// by their indices (from 0).
     Blocks,
-    /// A division of a sequence of blocks into segments of n consecutive blocks, where n is the value of this variant.
-    /// Every segment is recomputed in the backward.
+    /// The division of a sequence into segments of n consecutive blocks. The value is n. Every segment is recomputed in
+    /// the backward.
     Segments(usize),
 }
 
 impl SequenceParts {
-    /// Returns the division of a sequence of `blocks` blocks into parts under the [`Recompute`] setting of this thread.
-    /// Returns `None` if the setting selects neither blocks nor segments, or if the sequence lies inside a block of
-    /// another sequence.
+    /// Returns the division of a sequence of `blocks` blocks under the [`Recompute`] setting of this thread. Returns
+    /// `None` if the setting selects neither blocks nor segments. Returns `None` also inside a block of another
+    /// sequence.
     pub fn of(blocks: usize) -> Option<Self> {
         match POLICY.get() {
             _ if INSIDE.get() => None,
@@ -239,10 +241,11 @@ impl SequenceParts {
         }
     }
 
-    /// Runs a sequence of blocks part by part (a part is one block or a segment of blocks) and returns the output of
-    /// the last part. The closure `recomputed` computes the parts that the [`Recompute`] setting selects, and the
-    /// closure `kept` computes the other parts; each closure gets a part's blocks and the part's input. While `kept`
-    /// runs, the blocks inside its part (those that call [`block`](super::block)) are neither counted nor recomputed.
+    /// Runs a sequence of blocks part by part and returns the output of the last part. A part is one block or a segment
+    /// of blocks. The closure `recomputed` computes the parts that the [`Recompute`] setting selects, and the closure
+    /// `kept` computes the others. Each closure gets the blocks of a part and the input of the part.
+    ///
+    /// While `kept` runs, the calls of [`block`](super::block) inside its part are neither counted nor recomputed.
     pub fn run<B, T>(
         self,
         blocks: &[B],
@@ -256,8 +259,7 @@ impl SequenceParts {
         })
     }
 
-    /// Returns the length, in blocks, of the parts into which a sequence of blocks is divided; the last part may be
-    /// shorter.
+    /// Returns the number of blocks in each part of a sequence of blocks. The last part may have fewer.
     fn length(self) -> usize {
         match self {
             Self::Blocks => 1,
@@ -265,14 +267,14 @@ impl SequenceParts {
         }
     }
 
-    /// Returns whether the next part of a sequence of blocks is recomputed in the backward. If the parts are single
-    /// blocks, each call also counts one block, because blocks are selected by their numbers.
+    /// Returns whether the backward recomputes the next part of a sequence of blocks. If the part is a single block,
+    /// the call also counts it, because blocks are selected by their numbers.
     fn takes_next(self) -> bool {
         self != Self::Blocks || Mark::Block.is_selected()
     }
 }
 
-/// Passes the counts of recomputed and kept parts of this thread's forward to the closure `count`, which changes them.
+/// Changes the counts of recomputed and kept parts of this thread's forward by the closure `count`.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);

@@ -11,8 +11,8 @@ use super::numbers::numbers;
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
 
-/// The sizes of attention's input `[batch, length, (query heads + 2 x key-value heads) x size]`, from which the
-/// positions of queries, keys and values in the input follow.
+/// The sizes of attention's input `[batch, length, (query heads + 2 x key-value heads) x size]`. They determine where
+/// queries, keys and values are in the input.
 #[derive(Clone, Copy)]
 struct Sizes {
     length: usize,
@@ -28,8 +28,8 @@ struct Head<T> {
     value: T,
 }
 
-/// The gradients of one key-value head's keys and values, and of the queries of all query heads that share the head,
-/// each `[length, size]`.
+/// The gradients of one key-value head's keys and values, and of the queries that share this head, each `[length,
+/// size]`.
 struct Group<'a> {
     queries: Vec<MatrixMut<'a>>,
     key: MatrixMut<'a>,
@@ -42,7 +42,7 @@ impl Sizes {
         Self { length: shape[1], heads, size: shape[2] / heads.columns() }
     }
 
-    /// Returns the number of elements in the queries of all query heads of attention at one position of a sequence.
+    /// Returns the number of elements of all query heads' queries at one position of a sequence.
     fn width(self) -> usize {
         self.heads.query * self.size
     }
@@ -52,27 +52,27 @@ impl Sizes {
         self.heads.columns() * self.size
     }
 
-    /// Returns the number of elements that one sample has in attention's input. The input's gradient has as many.
+    /// Returns the number of elements of one sample in attention's input.
     fn sample(self) -> usize {
         self.length * self.stride()
     }
 
-    /// Returns the queries of the query head with the index `head`, and the keys and values that it uses, from
-    /// attention's input for one sample.
+    /// Returns the queries of the query head with the index `head`, and the keys and values that they attend to.
+    /// `sample` is attention's input for one sample.
     fn head(self, sample: &[f32], head: usize) -> Head<Matrix<'_>> {
         let column = |head: usize| self.columns(sample, self.stride(), head);
         let key = self.heads.query + head / self.heads.group();
         Head { query: column(head), key: column(key), value: column(key + self.heads.key_value) }
     }
 
-    /// Returns a view of the matrix `[length, size]` of the attention head with the index `head` in `values`, which has
-    /// one row of `stride` numbers for each position.
+    /// Returns the matrix `[length, size]` of the attention head with the index `head`, as a view of `values`. The
+    /// slice `values` has one row of `stride` numbers for each position.
     fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 
-    /// Splits the gradient of attention's input for one sample into writable views, one for each key-value head: the
-    /// gradients of the head's keys and values, and of the queries that share the head.
+    /// Splits the gradient of attention's input for one sample into writable views, one for each key-value head. A view
+    /// has the gradients of the head's keys and values, and of the queries that share the head.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);
@@ -84,11 +84,11 @@ impl Sizes {
     }
 }
 
-/// Computes causal attention of a contiguous input. Returns the output and, for each query head of each sample, the
-/// attention weights: the matrices `[queries, keys]` of the blocks of queries, one after the other.
+/// Computes causal attention of a contiguous input. Returns the output, and a list of attention weights for each query
+/// head of each sample. A list has the matrices `[queries, keys]` of the blocks of queries, one after the other.
 ///
-/// `starts`, `[batch, length]`, has for each query the position of the first key in its document, before which the
-/// query sees no keys; `None` if every sample is one document.
+/// `starts`, `[batch, length]`, has for each query the position of the first key in its document. The query sees no
+/// keys before this position. `None` means that every sample is one document.
 pub fn attended(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,
@@ -131,9 +131,9 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
     first_keys
 }
 
-/// Computes the attention of one query head of one sample into `output`. Returns the head's attention weights: the
-/// matrices `[queries, keys]` of its blocks of queries, one after the other. `first_keys` has for each query the
-/// position of the first key that it sees.
+/// Computes the attention of one query head of one sample into `output`. `first_keys` has for each query the position
+/// of the first key that it sees. Returns the head's attention weights: the matrices `[queries, keys]` of its blocks of
+/// queries, one after the other.
 fn attend(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
@@ -192,7 +192,7 @@ pub fn to_input(
 }
 
 /// Computes the gradients of the queries, keys and values of one attention head into `gradients`. The gradients of keys
-/// and values are added to the previous contents, because several query heads may share a key-value head, so
+/// and values are added to the previous contents, because several query heads may share a key-value head. So
 /// `gradients` must begin as zeros.
 fn to_head(
     sizes: Sizes,

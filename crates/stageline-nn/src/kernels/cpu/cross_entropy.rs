@@ -13,8 +13,9 @@ use crate::kernels::masked_targets::MASKED;
 /// The number of rows of logits for which one CPU core computes the cross-entropy or its gradient at a time.
 const ROWS: usize = 64;
 
-/// Returns the cross-entropy of contiguous logits `[rows, classes]` summed over rows, `[1]`, and two numbers of each
-/// row for the backward, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of exp(logit - largest logit)).
+/// Returns the cross-entropy of contiguous logits `[rows, classes]`, summed over the rows, `[1]`. Also returns two
+/// numbers of each row for the backward, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of exp(logit -
+/// largest logit)).
 pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
     let classes = logits.shape()[1];
     let targets = classes_of(targets, classes);
@@ -26,9 +27,8 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
 }
 
-/// Returns the gradient of the cross-entropy's contiguous logits, given the gradient of the summed loss and `scales`,
-/// the two numbers of each row that [`summed`] returned: the largest logit, and 1 / (sum of exp(logit - largest
-/// logit)).
+/// Returns the gradient of the contiguous logits of a cross-entropy, given the gradient of the summed loss. `scales`
+/// has the two numbers that [`summed`] returned for each row.
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,
@@ -44,8 +44,8 @@ pub fn gradient_of_logits(
     FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
 }
 
-/// Returns the targets of the cross-entropy as class indices, with `None` for masked targets. Panics if any other
-/// target is not one of the `classes` classes.
+/// Returns the targets of the cross-entropy as class indices. A masked target is `None`. Panics if another target is
+/// not one of the `classes` classes.
 fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<Option<usize>> {
     let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
     let class = |target: i64| {

@@ -20,8 +20,8 @@ const CHUNK: usize = 256;
 /// derivative. Fewer chunks do not repay the cost of using another core.
 const FOR_ONE_CORE: usize = 64;
 
-/// Returns the activation function GELU of every element of a contiguous CPU tensor: exact, or approximated by a
-/// hyperbolic tangent, as `form` says.
+/// Returns the activation function GELU of every element of a contiguous CPU tensor. `form` selects the exact function
+/// or its tanh approximation.
 pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(|chunk| of_chunk(chunk, form)).collect();
@@ -67,8 +67,8 @@ wide! {
 /// The density of the standard normal distribution at 0: 1 / sqrt(2 pi).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// The bound to which arguments of the error function `erf` are clamped, because in f32 the function rounds to 1 for
-/// all greater numbers.
+/// The largest argument with which the error function `erf` is computed. A larger argument is replaced by this number,
+/// because in f32 the function is 1 for both. Negative arguments are limited in the same way.
 const FLAT: f32 = 3.832_507;
 
 /// Returns the error function of x, within a few units in the last place: x times a rational function of x^2 (XLA's
@@ -94,7 +94,7 @@ fn phi(x: f32) -> f32 {
     0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
 }
 
-/// Returns the activation function GELU of one number: exact, or approximated by a hyperbolic tangent, as `form` says.
+/// Returns the activation function GELU of one number. `form` selects the exact function or its tanh approximation.
 #[inline(always)]
 fn value(x: f32, form: GeluForm) -> f32 {
     match form {
@@ -103,19 +103,19 @@ fn value(x: f32, form: GeluForm) -> f32 {
     }
 }
 
-/// Returns `2 sqrt(2 / pi) (x + 0.044715 x^3)`, whose sigmoid replaces the cumulative distribution function in GELU's
-/// approximation by a hyperbolic tangent.
+/// Returns `2 sqrt(2 / pi) (x + 0.044715 x^3)`. GELU's tanh approximation multiplies x by the sigmoid of this number.
 #[inline(always)]
 fn twice_cubic(x: f32) -> f32 {
     GeluForm::TWICE as f32 * (x + GeluForm::CUBIC as f32 * x * x * x)
 }
 
-/// The bound to which arguments of the derivative of GELU's tanh approximation are clamped, because in f32 the
-/// derivative is 0 for all numbers below -12 and 1 for all numbers above 12.
+/// The largest argument with which the derivative of GELU's tanh approximation is computed. A larger argument is
+/// replaced by this number, because in f32 the derivative is 1 for both. Negative arguments are limited in the same
+/// way, where the derivative is 0.
 const FLAT_TANH: f32 = 12.0;
 
-/// Returns the derivative of the activation function GELU at x: of the exact function, or of its approximation by a
-/// hyperbolic tangent, as `form` says.
+/// Returns the derivative of the activation function GELU at x. `form` selects the exact function or its tanh
+/// approximation.
 #[inline(always)]
 fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {
@@ -141,8 +141,8 @@ mod tests {
     use super::{CHUNK, derivative, of_chunk, to_chunk, value};
     use crate::kernels::cpu::wide::versions::assert_same_bits;
 
-    /// Returns the error function of x in f64, by its Taylor series near 0 and a continued fraction of its complement
-    /// elsewhere.
+    /// Returns the error function of x in f64. Uses the Taylor series near 0, and elsewhere a continued fraction of the
+    /// complementary error function.
     fn erf(x: f64) -> f64 {
         if x < 0.0 {
             return -erf(-x);
@@ -198,7 +198,7 @@ mod tests {
         assert!(derivative(1e30, Tanh) == 1.0 && derivative(-1e30, Tanh).abs() < 1e-30);
     }
 
-    /// Tests GELU's approximation by a hyperbolic tangent, computed in f32, against its definition in f64.
+    /// Tests GELU's tanh approximation, computed in f32, against its definition in f64.
     #[test]
     fn the_tanh_form_matches_its_definition_in_f64() {
         for step in -100_000..=100_000 {

@@ -11,12 +11,12 @@ use super::wide::{sum, wide};
 use crate::kernels::variants::{Norm, Normalisation};
 
 /// The number of input rows that one CPU core processes at a time in a normalisation. Gradients of the parameters are
-/// first summed over each such group of rows, so that the sums do not depend on the number of cores.
+/// first summed over each such group of rows. So the sums do not depend on the number of cores.
 const ROWS: usize = 64;
 
-/// Computes the normalisation of a contiguous input `[..., width]`, and returns the output and the moments of the rows,
-/// `[rows, 2]`: the number that was subtracted from the row (its mean, or 0 for RMS normalisation), and 1 / sqrt(mean
-/// square of the row after the subtraction + epsilon).
+/// Computes the normalisation of a contiguous input `[..., width]`. Returns the output, and two numbers of each row,
+/// `[rows, 2]`. The first is the number that was subtracted from the row: its mean, or 0 for RMS normalisation. The
+/// second is 1 / sqrt(mean square of the row after the subtraction + epsilon).
 pub fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -138,7 +138,8 @@ mod tests {
     use super::{Norm, Normalisation, normalise, to_input, to_parameters};
     use crate::kernels::cpu::wide::versions::assert_same_bits;
 
-    /// The width of the rows that a test normalises. It is no multiple of the number of elements in a SIMD vector.
+    /// The width of the rows in a test of normalisation. It is not a multiple of the number of elements in a SIMD
+    /// vector.
     const WIDTH: usize = 83;
 
     #[test]

@@ -5,29 +5,29 @@ use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
-/// The number of multiplications below which a matrix product uses one core, because more cores do not pay; burn-flex
-/// has the same bound.
+/// The number of multiplications below which a matrix product uses one core. More cores would not make such a product
+/// faster. burn-flex has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// A distance in f32 numbers (1 KiB). A matrix product is slow if the stored rows of its transposed right matrix begin
-/// at multiples of this distance from each other: `gemm` reads one number of each row in turn, and the rows fall into
-/// few sets of a core's cache and evict each other.
+/// A distance between the stored rows of a matrix, in f32 numbers (1 KiB). Rows that begin at multiples of this
+/// distance fall into few sets of a core's cache and evict each other. If the matrix is the transposed right matrix of
+/// a product, `gemm` is slow, because it reads one number of each row in turn.
 const SAME_SETS: usize = 256;
 
-/// The minimum number of rows of a product's left matrix for which the right matrix is copied to avoid conflicts in a
-/// core's cache. With fewer rows, the copy would cost more time than it saves.
+/// The smallest number of rows of a product's left matrix with which the right matrix is copied. The copy avoids
+/// conflicts in a core's cache. With fewer rows, it would take more time than it saves.
 const FEWEST_ROWS: usize = 16;
 
-/// The largest part of a product's right matrix, in f32 numbers, that is copied at once to avoid conflicts in a core's
-/// cache. A part may be larger if it has at most [`LEAST_COLUMNS`] columns.
+/// The largest part of a product's right matrix, in f32 numbers, that is copied at once. The copy avoids conflicts in a
+/// core's cache. A part of at most [`LEAST_COLUMNS`] columns may be larger.
 const COPIED: usize = 1 << 20;
 
-/// The smallest number of columns of a product's right matrix that are copied at once to avoid conflicts in a core's
-/// cache, unless fewer columns are left. Smaller copies would cost time, because `gemm` reads the left matrix again for
-/// each copy.
+/// The smallest number of columns of a product's right matrix that are copied at once. The copy avoids conflicts in a
+/// core's cache. Fewer columns would cost time, because `gemm` reads the left matrix again for each copy. Only the last
+/// copy may have fewer.
 const LEAST_COLUMNS: usize = 256;
 
-/// The number of unused numbers after each row of a copied matrix: one cache line (64 bytes), so that consecutive rows
+/// The number of unused f32 numbers after each row of a copied matrix: one cache line (64 bytes). Consecutive rows then
 /// begin in different sets of a core's cache.
 const APART: usize = 16;
 
@@ -42,8 +42,8 @@ pub(super) struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Returns a view of `values` as a matrix of `rows` rows, which begin `stride` numbers apart and have `columns`
-    /// numbers each.
+    /// Returns a view of `values` as a matrix of `rows` rows of `columns` numbers. The rows begin `stride` numbers
+    /// apart.
     ///
     /// # Panics
     /// Panics if the matrix does not lie in the slice.
@@ -64,8 +64,8 @@ impl<'a> Matrix<'a> {
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
     }
 
-    /// Returns the product of this matrix and the matrix `right` as a list of its numbers, one row after the other. The
-    /// product's bits do not depend on the number of cores.
+    /// Returns the product of this matrix and the matrix `right` as a list of numbers, row by row. The product's bits
+    /// do not depend on the number of cores.
     pub(super) fn times(self, right: Matrix) -> Vec<f32> {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
         let parallelism = if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) };
@@ -98,8 +98,8 @@ impl<'a> Matrix<'a> {
         Self { values, rows: range.len(), ..self }
     }
 
-    /// Copies the rows of a matrix into the list `copy`, with [`APART`] unused numbers after each row, and returns a
-    /// view of the copy. The matrix must not be a transposed view.
+    /// Copies the rows of a matrix into the list `copy`, with [`APART`] unused numbers after each row. Returns a view
+    /// of the copy. The matrix must not be a transposed view.
     fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
         let stride = self.columns + APART;
         copy.clear();
@@ -124,8 +124,8 @@ pub(super) struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Splits a slice, which has rows of `stride` numbers, into writable matrices of `columns` columns each that lie
-    /// side by side.
+    /// Splits a slice, which has rows of `stride` numbers, into writable matrices that lie side by side. Each matrix
+    /// has `columns` columns.
     ///
     /// # Panics
     /// Panics if `columns` is 0 or does not divide `stride`.
@@ -182,9 +182,9 @@ impl<'a> MatrixMut<'a> {
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
 /// if the shapes of the three matrices do not fit each other or contain a zero.
 ///
-/// If `right` is stored column by column, and its columns begin at multiples of [`SAME_SETS`] numbers from each other,
-/// the columns would evict each other from a core's cache. If `left` has at least [`FEWEST_ROWS`] rows, the columns are
-/// therefore first copied, with [`APART`] unused numbers after each column.
+/// The columns of `right` may evict each other from a core's cache. This happens if `right` is stored column by column
+/// and its columns begin at multiples of [`SAME_SETS`] numbers. If `left` has at least [`FEWEST_ROWS`] rows, such
+/// columns are first copied, with [`APART`] unused numbers after each column.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
@@ -302,7 +302,8 @@ mod tests {
     }
 
     /// Tests that copying the right matrix of a product, at once or in parts, does not change the product's bits. The
-    /// product to compare with has the same right matrix in a layout that needs no copy.
+    /// product is compared with one of the same matrices that needs no copy, because its right matrix has another
+    /// layout.
     #[test]
     fn a_product_with_copies_is_the_same_bits_as_one_without() {
         let numbers = |salt: usize, count: usize| {

@@ -35,12 +35,12 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 impl Kernels for Flex {
-    /// Two numbers of each input row that the backward of a normalisation needs, `[rows, 2]`: the row's mean (0 for RMS
-    /// normalisation), and the reciprocal of its standard deviation or root mean square.
+    /// Two numbers of each input row for the backward of a normalisation, `[rows, 2]`. The first is the row's mean (0
+    /// for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
     /// The values that the backward of causal attention needs: attention's input, and a list of attention weights for
-    /// every query head of every sample. A list has the matrices `[queries, keys]` of the head's blocks of queries, one
-    /// after the other.
+    /// every query head of every sample. A list has the matrices `[queries, keys]` of the blocks of queries, one after
+    /// the other.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn obstacle(_: &Device<Flex>, dtype: DType) -> Option<Reason> {
@@ -121,8 +121,8 @@ impl Kernels for Flex {
         causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
     }
 
-    /// Returns the cross-entropy summed over the rows, and two numbers of each row of logits, `[rows, 2]`: the largest
-    /// logit, and 1 / (sum over the classes of exp(logit - largest logit)).
+    /// Returns the cross-entropy of logits, summed over the rows. Also returns two numbers of each row, `[rows, 2]`:
+    /// the largest logit, and 1 / (sum over the classes of exp(logit - largest logit)).
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }
@@ -137,8 +137,8 @@ impl Kernels for Flex {
         cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
     }
 
-    /// Returns the sum of the squares of all elements of a CPU tensor, in f64. One thread adds the squares, because
-    /// burn's own sum on the CPU is parallel and its order depends on the number of cores.
+    /// Returns the sum of the squares of all elements of a CPU tensor, computed in f64. One thread adds the squares,
+    /// because the order of burn's own parallel sum depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
         let square = |value: f64| value * value;
         let sum: f64 = match tensor.dtype() {

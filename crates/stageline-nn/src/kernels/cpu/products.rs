@@ -10,9 +10,8 @@ use super::numbers::numbers;
 use super::wide::wide;
 use crate::kernels::products::Products;
 
-/// Computes the matrix products of linear layers on the CPU. Contiguous, non-empty f32 matrices are multiplied by this
-/// crate's code, because burn 0.22 would spend time to fill the output with zeros first; other tensors are multiplied
-/// by burn.
+/// Computes the matrix products of linear layers on the CPU. This crate's code multiplies contiguous, non-empty f32
+/// matrices, because burn 0.22 would spend time to fill the output with zeros first. burn multiplies all other tensors.
 impl Products for Flex {
     fn product(
         input: FloatTensor<Flex>,

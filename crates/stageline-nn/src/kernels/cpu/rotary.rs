@@ -12,9 +12,9 @@ use super::wide::wide;
 /// The number of positions of a sequence whose rotary embedding one CPU core computes at a time.
 const POSITIONS: usize = 64;
 
-/// Returns a contiguous input `[batch, length, heads x size]` with its heads rotated: in each head, element `i` and
-/// element `i + size / 2` are the coordinates of a point, which is rotated by an angle that depends on the position.
-/// The cosines and sines of the angles are contiguous tensors `[length, size / 2]`.
+/// Rotates the heads of a contiguous input `[batch, length, heads x size]`. In each head, element `i` and element `i +
+/// size / 2` are the coordinates of a point. The point is rotated by an angle that depends on the position. The cosines
+/// and sines of the angles are contiguous tensors `[length, size / 2]`.
 pub fn rotated(input: &FloatTensor<Flex>, cosines: &FloatTensor<Flex>, sines: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     let (shape, half) = (input.shape(), cosines.shape()[1]);
     let (length, width) = (shape[1], shape[2]);

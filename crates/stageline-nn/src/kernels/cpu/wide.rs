@@ -3,10 +3,11 @@
 //! Every version makes the operations of the source in the same order, without fused multiply-add, so results have the
 //! same bits on any processor.
 
-/// Compiles a function for AVX-512, for AVX2 and for the target's default instruction set. A call runs the version with
-/// the widest vectors that the processor supports. On aarch64 only the default is compiled, which has NEON.
+/// A macro that compiles a function for several instruction sets: AVX-512, AVX2 and the target's default. A call runs
+/// the version with the widest vectors that the processor supports. On aarch64 only the default is compiled, which has
+/// NEON.
 ///
-/// The body must loop with `for`: the closure of a `for_each` or a `fold` may be compiled as a separate function,
+/// The body must loop with `for`. The closure of a `for_each` or a `fold` may be compiled as a separate function,
 /// without these vectors.
 macro_rules! wide {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
@@ -39,8 +40,8 @@ macro_rules! wide {
 
 pub(super) use wide;
 
-/// Whether the processor has the AVX-512 extensions for which the macro `wide!` compiles functions. Every processor
-/// with AVX-512 since Skylake-X has them.
+/// Whether the processor has the AVX-512 extensions that functions of the macro `wide!` use. Every processor with
+/// AVX-512 since Skylake-X has them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx512() -> bool {
     versions_left_out() < 1
@@ -50,14 +51,13 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("avx512bw")
 }
 
-/// Whether the processor has AVX2, for which the macro `wide!` compiles functions.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx2() -> bool {
     versions_left_out() < 2 && is_x86_feature_detected!("avx2")
 }
 
-/// Returns the number of instruction sets, the widest first, that functions of the macro `wide!` do not use on this
-/// thread: 1 leaves out AVX-512, and 2 also AVX2. The number is 0 except in tests.
+/// Returns the number of instruction sets that functions of the macro `wide!` leave out on this thread, beginning with
+/// the widest: 1 leaves out AVX-512, and 2 also AVX2. The number is 0 except in tests.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn versions_left_out() -> usize {
     0
@@ -68,8 +68,8 @@ fn versions_left_out() -> usize {
     versions::LEFT_OUT.get()
 }
 
-/// The number of partial sums that are computed in parallel when a row of numbers is added up: one in each lane of a
-/// vector register.
+/// The number of partial sums that are computed in parallel in the sum of a row of numbers. There is one for each lane
+/// of a vector register.
 const LANES: usize = 16;
 
 /// Returns the sum of `term(index, number)` over all numbers of a row, where `number` is the number at position
@@ -90,7 +90,7 @@ pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     lanes.iter().sum()
 }
 
-/// Returns the largest number of a row, ignoring NaNs; negative infinity if the row has no other numbers.
+/// Returns the largest number of a row, ignoring NaNs. Returns negative infinity if the row has no other numbers.
 #[inline(always)]
 pub(super) fn largest(row: &[f32]) -> f32 {
     let larger = |one: f32, other: f32| if other > one { other } else { one };
@@ -111,16 +111,16 @@ pub(super) fn largest(row: &[f32]) -> f32 {
     most
 }
 
-/// Returns the exponential of a number that is at most 0, such as a score minus the largest of its row. Numbers below
-/// -87 give the exponential of -87.
+/// Returns the exponential of a number that is at most 0, such as a score minus the largest score of its row. A number
+/// below -87 is replaced by -87.
 #[inline(always)]
 pub(super) fn exp_from_below(x: f32) -> f32 {
     // The comparison keeps NaN, which `max` would replace by -87.
     exp(if x < -87.0 { -87.0 } else { x })
 }
 
-/// Returns the logistic function 1 / (1 + exp(-x)), within a few units in the last place; for numbers below -87 it is
-/// the value at -87.
+/// Returns the logistic function 1 / (1 + exp(-x)), within a few units in the last place. A number below -87 is
+/// replaced by -87.
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     let small = exp_from_below(-x.abs());
@@ -131,8 +131,8 @@ pub(super) fn sigmoid(x: f32) -> f32 {
 /// Cephes' `expf`: a power of 2 times a polynomial of the remainder.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// The number 1.5 x 2^23. Adding it to a small f32 number rounds the small number to an integer, which is then in
-    /// the last bits of the sum.
+    /// The number 1.5 x 2^23. Adding it to a small f32 number rounds the small number to an integer. This integer is
+    /// then in the last bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x * std::f32::consts::LOG2_E + ROUND;
     let power = rounded - ROUND;
@@ -154,14 +154,14 @@ pub(super) mod versions {
     use std::cell::Cell;
 
     thread_local! {
-        /// The number of instruction sets, the widest first, that functions of the macro `wide!` do not use on this
-        /// thread: 1 leaves out AVX-512, and 2 also AVX2.
+        /// The number of instruction sets that functions of the macro `wide!` leave out on this thread, beginning with
+        /// the widest: 1 leaves out AVX-512, and 2 also AVX2.
         pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
     }
 
     /// Asserts that `function` returns the same bits with AVX-512, with AVX2 and with the default instruction set, as
-    /// far as the processor has them. The instruction set is selected for the functions of the macro `wide!` on the
-    /// current thread, so `function` must call them on this thread.
+    /// far as the processor has them. `function` must call functions of the macro `wide!` on the current thread,
+    /// because the instruction set is selected for this thread only.
     pub fn assert_same_bits(function: impl Fn() -> Vec<f32>) {
         let bits = |left_out: usize| {
             LEFT_OUT.set(left_out);
