@@ -23,20 +23,18 @@ use stageline_train::{Data, HandCut, NoFlags, Program, Run};
 
 use support::{Layer, row};
 
-/// The allocator of the test program, which counts the memory in use. Without such an allocator a training has no
-/// memory estimate, and never refuses to start for lack of memory.
+/// The allocator of this test program, which counts the memory in use. The memory estimate of a training needs it.
+/// Without an estimate, no training is refused for lack of memory.
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The name of an environment variable. A test starts a second process and sets the variable to the folder into which
-/// that process writes its outputs.
+/// The environment variable that names the output folder of a second process, which a test starts.
 const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 
-/// The index, from 0, of the training step whose batch the hanging data source of a test never returns.
+/// The training step, counted from 0, whose batch never arrives, because a test's data source hangs.
 const HANGS_AT: usize = 3;
 
-/// A source of batches for tests whose inputs and masks are ones. Reading the batch of one chosen step hangs, panics
-/// or fails.
+/// A source of test batches in which all inputs and masks are 1. It can be set to hang, panic or fail at a given step.
 #[derive(Default)]
 struct Ones {
     hangs_at: Option<usize>,
@@ -59,13 +57,13 @@ impl Data for Ones {
     }
 }
 
-/// Returns a run with the given settings. Each of its steps trains on two micro-batches of three samples each.
+/// Returns a run of 10 steps, each on two micro-batches of three samples. `settings` can change that.
 fn run(settings: &[(&str, &str)]) -> Run<NoFlags> {
     let common = [("micro_batches", "2"), ("micro_batch_size", "3"), ("steps", "10")];
     Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap()
 }
 
-/// Calls `train` with a run that has the given settings and writes a log, and returns that log.
+/// Creates a run with the given settings and a log, passes it to `train`, and returns the log.
 fn log(settings: &[(&str, &str)], train: impl FnOnce(Run<NoFlags>)) -> RunLog {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("run.jsonl");
@@ -90,7 +88,7 @@ fn the_log_has_the_memory_of_all_batches() {
     assert_eq!(bytes(&[("read_ahead", "2")]), (1 + 2) * 6 * 16);
 }
 
-/// Returns a model of three stages that is cut by hand.
+/// Returns a model of three stages that is cut by hand, and not by the training.
 fn chain() -> HandCut<impl Fn(Vec<StageConfig>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Tensor<2>>> {
     HandCut::new(3, |configs: Vec<StageConfig>| {
         let mut configs = configs.into_iter();
@@ -100,8 +98,8 @@ fn chain() -> HandCut<impl Fn(Vec<StageConfig>) -> PipelineBuilder<Tensor<2>, Te
     })
 }
 
-/// Tests the log of a training whose model is cut by hand. The log has one layer for each stage, so that training
-/// speeds can be predicted from the log.
+/// Tests the log of a training whose model is cut by hand. The log lists each stage as one layer, so that training
+/// speeds can be predicted from it.
 #[test]
 fn the_log_of_a_chain_has_a_layer_for_each_stage() {
     let train = |run: Run<NoFlags>| drop(run.train(&chain(), Ones::default()).unwrap());
@@ -135,8 +133,8 @@ fn a_training_whose_parameters_are_all_frozen_is_refused() {
     assert_eq!(error, "all parameters of the model are frozen, so no step changes any; freeze fewer");
 }
 
-/// Tests the error of a training that does not fit into the memory. The error proposes another number of stages if the
-/// flags partition the model into stages, but not if the program has cut the model by hand.
+/// Tests the error of a training that does not fit into the memory. The error proposes another number of stages, unless
+/// the program has cut the model by hand.
 #[test]
 fn no_other_number_of_stages_is_proposed_for_a_chain() {
     let refused = |flags: &[(&str, &str)], by_hand: bool| {
@@ -158,8 +156,8 @@ fn no_other_number_of_stages_is_proposed_for_a_chain() {
     assert!(of_list.contains(" --stages 1 --cut 0"), "{of_list}");
 }
 
-/// Tests a training in which one batch cannot be made. The training ends with an error, and a checkpoint contains the
-/// steps before that batch.
+/// Tests a training whose data source fails at one step. The training ends with an error, and its checkpoint has all
+/// steps before that one.
 #[test]
 fn a_data_source_that_panics_or_fails_loses_no_step() {
     for (data, message) in [
@@ -173,8 +171,8 @@ fn a_data_source_that_panics_or_fails_loses_no_step() {
     }
 }
 
-/// Trains on a data source that hangs, and sends its own process a SIGTERM once the training waits for a batch. Another
-/// test starts it in a new process, because a signal reaches the whole process.
+/// Trains on a data source that hangs, and sends its own process a SIGTERM during the wait for the batch. Another test
+/// starts it in a new process, because a signal reaches the whole process.
 #[test]
 #[ignore = "is started by another test, because it sends its process a signal"]
 fn child_whose_data_hang() {
@@ -193,8 +191,8 @@ fn child_whose_data_hang() {
     assert!(ended.is_none(), "the training is done, although a batch is missing");
 }
 
-/// Tests that a signal ends a training whose data source hangs. The training returns without waiting for the thread
-/// that hangs, the process ends, and there are a checkpoint and a log of all completed steps.
+/// Tests that a signal ends a training whose data source hangs. The process ends, and its checkpoint and its log have
+/// all completed steps.
 #[test]
 fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();

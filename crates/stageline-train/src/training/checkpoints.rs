@@ -16,11 +16,11 @@ use crate::settings::job::{Job, Keeping};
 use crate::settings::merge::Settings;
 use crate::settings::resume::shown;
 
-/// The exit status of the process after a second SIGINT or SIGTERM, which is the status that shells give for SIGINT.
+/// The exit status of a process that a second SIGINT or SIGTERM ends. Shells use the same status for SIGINT.
 const INTERRUPTED: i32 = 130;
 
-/// The facts about a run that its checkpoints store, to recognise the run when it is resumed: its data, seed, batch
-/// size and settings.
+/// The facts by which a run is recognised when it is resumed: its data, seed, batch size and settings. Every checkpoint
+/// of the run stores them.
 pub struct Identity {
     data: String,
     seed: u64,
@@ -29,8 +29,8 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the facts that identify a run in its checkpoints. `job` has the validated settings of the run, and
-    /// `data` is the fingerprint of its training data.
+    /// Returns the facts by which a run is recognised when it is resumed. `job` has the settings of the run, and `data`
+    /// is the fingerprint of its training data.
     pub fn of(job: &Job, data: String) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
         // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
@@ -40,12 +40,12 @@ impl Identity {
         Self { data, seed, batch_size, settings }
     }
 
-    /// Checks that this run may resume a checkpoint. The run and the checkpoint must have the same data, seed and batch
-    /// size. The run ends after `steps` steps, so the checkpoint must not have been written after more steps than that.
+    /// Checks that this run may resume from `checkpoint`. `steps` is the number of training steps after which this run
+    /// ends.
     ///
     /// # Errors
-    /// Returns an error if the data, the seed or the batch size differ from those in the checkpoint, or the checkpoint
-    /// was written after more than `steps` steps.
+    /// Returns an error if the data, the seed or the batch size of the run differ from those in the checkpoint. Returns
+    /// an error also if the checkpoint was written after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
@@ -67,8 +67,8 @@ impl Identity {
         Ok(())
     }
 
-    /// Writes the facts that identify the run, the number of samples trained on so far, and the plan (as CSV text) into
-    /// the manifest of a checkpoint.
+    /// Writes facts about the run into a checkpoint: its data, seed, batch size and settings, the number of samples
+    /// trained on so far, and the plan as CSV text.
     fn write(&self, checkpoint: &mut Checkpoint, plan: String) {
         let samples = checkpoint.progress.steps * self.batch_size as u64;
         for (name, value) in [
@@ -84,20 +84,21 @@ impl Identity {
     }
 }
 
-/// The opened folder into which a run writes its checkpoints, and a shared boolean that the first SIGINT or SIGTERM
-/// sets to true, so that the training ends after the current step.
+/// The folder into which a run writes its checkpoints, and a flag that the first SIGINT or SIGTERM sets. The training
+/// ends when the flag is set.
 pub struct Place {
     store: Store,
     signalled: Arc<AtomicBool>,
 }
 
-/// Opens the folder that `--checkpoint` names and installs the handlers of SIGINT and SIGTERM. Returns `None` if
+/// Opens the folder that `--checkpoint` names, and installs the handlers of SIGINT and SIGTERM. Returns `None` if
 /// `--checkpoint` is unset.
 ///
 /// The first of these signals ends the training with a checkpoint, and the second ends the process.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be used, or already has checkpoints although the run does not resume one.
+/// Returns an error if the folder cannot be used. Returns an error also if the folder already has checkpoints and the
+/// run does not resume from one.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     if resumed.is_none() {
@@ -124,24 +125,23 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     Ok(Some(Place { store, signalled }))
 }
 
-/// Writes checkpoints in the background while the training continues, and decides whether a signal or `--stop-after`
-/// ends the training.
+/// Writes the checkpoints of a run in the background while the training continues. Also decides whether a signal or
+/// `--stop-after` ends the training.
 pub struct Keeper {
     writer: Option<Writer>,
     identity: Identity,
-    /// The interval between two checkpoints, in training steps.
+    /// The number of training steps between two checkpoints.
     every: usize,
     stop_after: Option<usize>,
     signalled: Arc<AtomicBool>,
-    /// The latest checkpoint: the number of training steps after which it was written, and its path if an earlier run
-    /// wrote it. `None` before the first checkpoint.
+    /// The latest checkpoint, as its number of completed training steps and its path; `None` if there is no checkpoint
+    /// yet. The path is known only for a checkpoint of an earlier run.
     kept: Option<(u64, Option<PathBuf>)>,
 }
 
 impl Keeper {
-    /// Starts the background writer of checkpoints for the opened folder `place`. If `place` is `None`, no checkpoints
-    /// are written. If the run resumes the checkpoint `resumed` from this folder, that checkpoint is not written a
-    /// second time.
+    /// Starts the background writer of checkpoints. Without `place`, no checkpoints are written. `resumed` is the
+    /// checkpoint from which the run resumes; it is not written again if it is in the same folder.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
         let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
@@ -156,27 +156,26 @@ impl Keeper {
         })
     }
 
-    /// Returns the shared boolean that the first SIGINT or SIGTERM sets to true, so that a wait can end at a signal.
-    /// Without checkpoints it stays false, because a signal then ends the process.
+    /// Returns the flag that the first SIGINT or SIGTERM sets. Waits check the flag, so that a signal ends them.
+    /// Without checkpoints the flag stays unset, because then a signal ends the process.
     pub fn stop_signal(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.signalled)
     }
 
-    /// Whether the training must end early, now that `steps` steps are done: because a signal came, or `--stop-after`
-    /// is reached.
+    /// Whether the training ends after `steps` completed steps, because of a signal or because of `--stop-after`.
     pub fn stops(&self, steps: usize) -> bool {
         self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
     }
 
-    /// Returns the next number of completed steps, greater than `steps`, at which a checkpoint is due or `--stop-after`
-    /// ends the training.
+    /// Returns the number of completed steps at which the next checkpoint is due or `--stop-after` ends the training.
+    /// It is greater than `steps`, the current number of completed steps.
     pub fn due_after(&self, steps: usize) -> usize {
         let next = (steps / self.every + 1).saturating_mul(self.every);
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint of the pipeline if `steps`, the number of completed steps, is 0 or a multiple of the interval
-    /// `--every`.
+    /// Saves a checkpoint of the pipeline if one is due: at the start of a training, and at every multiple of `--every`
+    /// steps. `steps` is the number of completed steps.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where
         In: Payload,
@@ -210,8 +209,8 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits until the last checkpoint of the run is on disk, and prints the `--resume` flag that resumes from it;
-    /// prints nothing if there is no checkpoint. After this call, no further checkpoint can be saved.
+    /// Waits until the last checkpoint of the run is on disk. Then prints the `--resume` flag that resumes from this
+    /// checkpoint, or nothing if there is no checkpoint. No checkpoint can be saved after this call.
     pub fn finish(&mut self) -> Result<()> {
         let written = self.writer.take().map(Writer::finish).transpose()?.flatten();
         let Some((steps, before)) = self.kept.take() else { return Ok(()) };

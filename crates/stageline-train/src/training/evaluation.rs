@@ -8,8 +8,9 @@ use crate::data::Data;
 use crate::outputs::log::Log;
 use crate::outputs::record;
 
-/// Warns if the model's loss seems to be a mean over the samples of a micro-batch, although the pipeline needs the sum.
-/// The check evaluates two samples together and one by one: a mean over both is half the sum of their single losses.
+/// Warns if the model's loss seems to be a mean over the samples of a micro-batch; the pipeline needs their sum. The
+/// check compares the loss of two samples together with the sum of their single losses. If the loss is a mean, this sum
+/// is twice as large as the loss of both together.
 pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
@@ -41,8 +42,7 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
 }
 
 /// Evaluates the held-out samples in `batches`, prints their mean loss and metrics, and writes both to the log. `steps`
-/// is the number of training steps so far. Returns the report of all batches, or `None` if there are no held-out
-/// samples.
+/// is the number of completed training steps. Returns `None` if there are no held-out samples.
 pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,

@@ -27,27 +27,26 @@ use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
 
-/// The type of the pipelines that are built from a model of the type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The settings, plan and model from which the pipeline of a run is built. The flag `--verify`, which compares the
-/// pipeline with full-batch training on one device, builds several pipelines from them.
+/// The settings, the plan and the model from which the pipelines of a run are built. A training builds one pipeline.
+/// `--verify` builds several, to compare them with full-batch training on one device.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
     pub model: &'a M,
     pub planned: &'a Planned,
     pub optimizer: ModuleOptimizer,
-    /// Whether the user's program sets the optimizer in its code, so that `--optimizer` has no effect.
+    /// Whether the user's program sets the optimizer in its code. `--optimizer` then has no effect.
     owns_optimizer: bool,
-    /// The optimizer of the model's first and last layer; `None` if these two layers have the optimizer of all other
+    /// The optimizer of the model's first and last layer; `None` if these two have the same optimizer as all other
     /// layers.
     ends: Option<AdamW>,
     pub learning_rate: ModuleLrScheduler,
 }
 
 impl<'a, M: Model> Recipe<'a, M> {
-    /// Creates the recipe from which the pipelines of a run are built. `optimizer` and `learning_rate` are set if the
-    /// user's program chooses them in its code; for `None`, the flags decide.
+    /// Creates a recipe for the pipelines of a run. `optimizer` and `learning_rate` are those that the user's program
+    /// sets in its code. If one of them is `None`, the flags decide.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -63,14 +62,14 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 
     /// Returns the description of this training from which its memory is estimated. `most_stages` is the largest number
-    /// of stages into which the model can be partitioned. `step` is the index of the run's first step, counted from 0.
-    /// `resumed` says whether the run resumes a checkpoint. `batches` has the sizes of the batches in bytes.
+    /// of stages into which the model can be cut. `step` is the index of the run's first step, counted from 0.
+    /// `resumed` says whether the run resumes from a checkpoint.
     pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
         Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
     }
 
-    /// Prints the names of the first and the last layer of every stage; prints nothing for a model that the user has
+    /// Prints the names of the first and the last layer of every stage. Prints nothing for a model that the user has
     /// cut into stages by hand.
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
@@ -81,15 +80,16 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Builds the pipeline of a training, and restores the state of `checkpoint` if one is given. Returns the pipeline,
-    /// and the device of each stage of the first replica.
+    /// Builds the pipeline of a training, and restores the state of `checkpoint` if one is given. Also returns the
+    /// device of each stage in the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
     }
 
-    /// Returns the builder of a training's pipeline, with freshly initialised parameters or with the state of
-    /// `checkpoint`. `devices` has a list for each replica, with the device of each of its stages.
+    /// Returns the builder of a training's pipeline. `devices` has one list for each replica, with the device of each
+    /// stage. The pipeline starts with the state of `checkpoint`, or with newly initialised parameters if there is
+    /// none.
     fn builder(
         &self,
         devices: &[Vec<Device>],
@@ -146,8 +146,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(builder)
     }
 
-    /// Compares training by the pipeline with full-batch training on one device over `steps` steps, and prints the
-    /// comparison.
+    /// Trains `steps` steps by the pipeline and by full-batch training on one device, and prints a comparison of the
+    /// two trainings.
     ///
     /// # Errors
     /// Returns an error if the two trainings differ by more than the tolerances of [`Verify`], or a batch cannot be
@@ -170,8 +170,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Returns the description of a run, which becomes the first line of its log. `batch_bytes` is the host memory that
-    /// batches take, in bytes.
+    /// Returns the description of a run, which becomes the first line of its log. `batch_bytes` is the memory of the
+    /// batches on the host, in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,
@@ -205,8 +205,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 }
 
-/// Returns the facts about the machine for the description of the run in the log: its operating system and processor
-/// architecture, its number of cores, and the size of each GPU's memory in bytes, if that is known.
+/// Returns facts about the machine for the log of a run: its system, its number of cores, and the memory of each GPU in
+/// bytes. A GPU whose memory is not known is left out.
 fn machine(devices: &[Device]) -> BTreeMap<String, Value> {
     let facts = [
         fact("system", format!("{} {}", std::env::consts::OS, std::env::consts::ARCH)),
@@ -219,8 +219,6 @@ fn machine(devices: &[Device]) -> BTreeMap<String, Value> {
     facts.into_iter().chain(gpus(devices).iter().filter_map(size)).collect()
 }
 
-/// Returns a fact about the machine, such as its number of cores, as a name and a value for the description of the run
-/// in the log.
 fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }
@@ -228,7 +226,7 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
 /// Measures the latency and bandwidth of the network between each stage and the next, prints them, and returns them.
 /// `devices` has the device of each stage.
 ///
-/// The entry of two stages on the same host is `None`. The list is empty if all stages are on one host.
+/// The entry of a pair of stages on the same host is `None`. The list is empty if all stages are on one host.
 pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
     let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };
@@ -242,9 +240,8 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
-/// Returns the share of the devices' peak FLOP/s that a training at one sample per second uses. Multiplied by the
-/// number of samples per second, it is the model FLOP utilisation. Returns `None` if the peak or the model's FLOPs are
-/// not known.
+/// Returns the model FLOP utilisation of a training that processes one sample per second: the share of the devices'
+/// peak FLOP/s that the model's FLOPs need. Returns `None` if the peak or the model's FLOPs are not known.
 pub fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
     // arXiv:2204.02311, appendix B).

@@ -27,10 +27,9 @@ use crate::training::evaluation::{evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Loop, OnStep, Stopped};
 
-/// One run of a training program. It has the settings of the training, and the values of the flags that the program
-/// adds for its model and its data.
+/// One run of a training program, with the settings of the training and the values of the program's own flags.
 pub struct Run<F> {
-    /// The values of the flags that the program adds to those of every training, for its model and its data.
+    /// The values of the flags that the program defines for its own model and data.
     pub flags: F,
     job: Job,
     saved: Option<Saved>,
@@ -38,16 +37,14 @@ pub struct Run<F> {
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
-    /// The advice for the user on how to make the model smaller, such as `lower --layers`, for error messages about
-    /// memory.
+    /// The advice on how to make the model smaller, such as `lower --layers`. Error messages about memory contain it.
     smaller: &'static str,
 }
 
-/// The type of the trained pipeline of a model `M`.
 type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The result of a training that reached its last step: the pipeline, the loss and the metrics on held-out samples, and
-/// the hash of the parameters.
+/// The result of a training that reached its last step: the pipeline, the evaluation of the held-out samples, and the
+/// hash of the parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,
@@ -73,7 +70,7 @@ impl<F> Run<F> {
         }
     }
 
-    /// Returns the run's seed of the initial parameters and of the order of samples.
+    /// Returns the seed of the run. The initial parameters and the order of the samples depend on it.
     pub fn seed(&self) -> u64 {
         self.job.seed
     }
@@ -83,13 +80,14 @@ impl<F> Run<F> {
         self.job.training.batch_size
     }
 
-    /// Returns the number of optimizer steps after which the training ends.
+    /// Returns the number of training steps after which the training ends. The steps of earlier runs of this training
+    /// count.
     pub fn steps(&self) -> usize {
         self.job.training.steps
     }
 
-    /// Replaces the optimizer that `--optimizer` names with one that the program chooses. An optimizer that keeps its
-    /// states on the host is made by [`OptimizerState::of`](stageline::OptimizerState::of).
+    /// Replaces the optimizer that `--optimizer` names with one that the program chooses. For an optimizer that keeps
+    /// its states on the host, use [`OptimizerState::of`](stageline::OptimizerState::of).
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Some(optimizer.into()), ..self }
@@ -102,8 +100,8 @@ impl<F> Run<F> {
         Self { learning_rate: Some(schedule.into()), ..self }
     }
 
-    /// Sets the advice for the user on how to make the model smaller, such as `lower --layers`, for the error message
-    /// of a training that does not fit into the memory.
+    /// Sets the advice on how to make the model smaller, such as `lower --layers`. If a training does not fit into the
+    /// memory, the error message contains it.
     #[must_use]
     pub fn smaller(self, way_out: &'static str) -> Self {
         Self { smaller: way_out, ..self }
@@ -116,9 +114,11 @@ impl<F> Run<F> {
         Self { on_step: Box::new(call), ..self }
     }
 
-    /// Builds the pipeline that the settings describe, without training it: with the initial parameters of the model,
-    /// or with those of the checkpoint of `--resume`. The cut balances the parameters of the stages. Layers are run on
-    /// `sample`, the input of one sample, only for `--cut measured` and `--schedule search`.
+    /// Builds the pipeline that the settings describe, without training it. It has the initial parameters of the model,
+    /// or those of the checkpoint of `--resume`.
+    ///
+    /// By default, the stages have about equally many parameters. The layers are run on `sample`, the input of one
+    /// sample, only for `--cut measured` and `--schedule search`.
     ///
     /// # Errors
     /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
@@ -132,16 +132,21 @@ impl<F> Run<F> {
         Ok(recipe.build(checkpoint)?.0)
     }
 
-    /// Trains the model on the data as the settings say. A program that needs its data after the training gives a clone
-    /// of an [`Arc`].
+    /// Trains the model on the data as the settings say. A program that needs its data after the training passes a
+    /// clone of an [`Arc`].
     ///
-    /// Returns the trained pipeline, or `None` if the run only compared the pipeline with full-batch training on one
-    /// device (`--verify`), or was ended early by `--stop-after` or a signal.
+    /// Returns the trained pipeline. Returns `None` if the run was ended early by `--stop-after` or a signal, or if it
+    /// only compared the pipeline with full-batch training on one device (`--verify`).
     ///
     /// # Errors
-    /// Returns an error if the settings do not fit the model or the data, all parameters are frozen, the training does
-    /// not fit into the memory, a batch cannot be read, two reads of one sample differ, an output cannot be written, or
-    /// a step fails. With `--checkpoint`, the steps before the error are saved in a checkpoint.
+    /// With `--checkpoint`, the steps before an error are saved in a checkpoint. Returns an error in these cases:
+    ///
+    /// - The settings do not fit the model or the data.
+    /// - All parameters are frozen.
+    /// - The training does not fit into the memory.
+    /// - A batch cannot be read, or two reads of one sample differ.
+    /// - An output cannot be written.
+    /// - A step fails.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
@@ -209,7 +214,7 @@ impl<F> Run<F> {
 }
 
 /// Ends a training that reached its last step: prints the hash of its parameters and completes its log. `validation` is
-/// the evaluation after the last step, and `waited` the time for which steps waited for their batches.
+/// the evaluation after the last step, and `waited` the total time that steps waited for their batches.
 fn finish<M: Model>(
     model: &M,
     mut pipeline: PipelineOf<M>,
@@ -232,7 +237,7 @@ fn finish<M: Model>(
     Ok(Trained { pipeline, validation, parameters_sha256 })
 }
 
-/// Returns the input of a batch of one sample, for which the costs of the model's layers are counted or measured.
+/// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.
 fn input<In: Payload, Target: Payload>(sample: Batch<In, Target>) -> Result<In> {
     let Some((input, _)) = sample.into_micro_batches(1)?.pop() else { bail!("a batch of one sample is empty") };
     Ok(input)
@@ -250,8 +255,8 @@ mod tests {
     use crate::program::{NoFlags, Program};
     use crate::support::row;
 
-    /// A source of batches for tests, in which all values of the input are 1. The first sample of each batch is masked
-    /// in the loss.
+    /// A source of test batches in which all values of the input are 1. The first sample of each batch is masked in the
+    /// loss.
     struct Ones;
 
     impl Data for Ones {
@@ -270,8 +275,8 @@ mod tests {
         Run::new((), job, None, Progress::default())
     }
 
-    /// Tests that settings given in code train with the same result as the same flags on the command line, and that a
-    /// wrong setting is an error.
+    /// Tests that settings given in code train with the same result as the same flags on the command line. A wrong
+    /// setting is an error.
     #[test]
     fn settings_given_in_code_are_those_of_the_flags() {
         let by_flags = run().train(&row(), Ones).unwrap().unwrap();

@@ -21,36 +21,33 @@ use crate::settings::values::FlushName;
 use crate::training::checkpoints::Keeper;
 use crate::training::watch::Watch;
 
-/// A function of the user's program that is called after every training step with the step's report and its metrics.
-/// The function may add values to the metrics, which are written to the log afterwards.
+/// A function of the user's program that is called after every training step, with the step's report and metrics. It
+/// may add values to the metrics before they are written to the log.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
-/// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar. The
-/// pipeline, the data and the log are given to [`run`](Self::run).
+/// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar.
 pub struct Loop<'a> {
     pub job: &'a Job,
-    /// The number of training steps that earlier runs of this training have done; 0 if the run resumes no checkpoint.
+    /// The number of training steps in the checkpoint from which this run resumes; 0 without a checkpoint.
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The share of the devices' peak FLOP/s that a training at one sample per second uses. Multiplied by the number of
-    /// samples per second, it is the model FLOP utilisation. `None` if the peak or the model's FLOPs are not known.
+    /// The model FLOP utilisation of a training that processes one sample per second: the share of the devices' peak
+    /// FLOP/s that the model's FLOPs need. `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// The estimated memory of the training on each device, in bytes. After the first step of the run it is compared
-    /// with the memory that the device has reserved. The list is empty if there is no estimate, and after that step.
+    /// The estimated memory of the training on each device, in bytes; empty if there is no estimate. After the first
+    /// step it is compared with the memory that the device has reserved, and then emptied.
     pub estimated: Vec<(Device, u64)>,
-    /// A line of text for the user with the bubble of the last training step and the causes of its idle time; `None`
-    /// until the training has done its last step.
+    /// The text that the user sees about the idle time of the last training step; `None` before this step is done.
     pub last_bubble: Option<String>,
 }
 
-/// The result of the loop over the training steps: the number of steps done, and the time for which they waited for
-/// batches.
+/// The result of the loop over the training steps.
 pub struct Stopped {
     /// The number of training steps that are done, over all runs of the training.
     pub steps: usize,
-    /// The total time for which training steps were blocked because their batches had not been read yet.
+    /// The total time that training steps waited for their batches to be read.
     pub waited: Duration,
 }
 
@@ -135,8 +132,8 @@ impl Loop<'_> {
         Ok(Stopped { steps: done, waited: batches.waited() })
     }
 
-    /// Returns the number of completed steps, greater than `done`, at which the training next pauses for a checkpoint
-    /// or an evaluation.
+    /// Returns the number of completed steps at which the training next pauses for a checkpoint or an evaluation. It is
+    /// greater than `done`, the current number of completed steps.
     fn before_next_pause(&self, done: usize) -> usize {
         let evaluation = match self.job.training.validate_every {
             0 => usize::MAX,
@@ -146,8 +143,8 @@ impl Loop<'_> {
     }
 }
 
-/// Returns a line of text for the user with the bubble (idle time) of a training step and how it divides into causes,
-/// each in percent of the total stage time (workers x step time).
+/// Returns a line of text about the idle time of a training step: the bubble, and the part of each cause of idle time.
+/// All are percentages of the total stage time (workers x step time).
 fn causes(report: &StepReport) -> String {
     let shares = Account::shares(&report.recording.accounts(), report.step_time.as_secs_f64());
     let percent = shares.map(|(cause, share)| (cause, 100.0 * share)).into_iter();

@@ -5,39 +5,35 @@ use std::sync::Arc;
 
 use stageline_report::record::{Health, layer_of};
 
-/// The number of past steps whose gradient norms are kept, so that the norm of a step can be compared with their
-/// median.
+/// The number of past steps whose gradient norms are remembered. The norm of a new step is compared with their median.
 const REMEMBERED: usize = 32;
-/// The smallest number of past steps whose gradient norms suffice to judge the norm of a new step. With fewer past
-/// steps, no jump of the norm is reported.
+/// The number of past steps that are needed before a jump of the gradient norm is reported.
 const FEWEST: usize = 8;
-/// The factor by which a step's gradient norm must exceed the median of the norms of past steps to count as a jump.
+/// The factor by which a step's gradient norm must exceed the median of past steps' norms to count as a jump.
 const JUMP: f64 = 10.0;
-/// The number of consecutive steps with a gradient of exactly 0 after which a parameter is reported. It is above 1
-/// because a layer before a projection that starts at zero has no gradient in the first step.
+/// The number of consecutive steps with a gradient of exactly 0 after which a parameter is reported. One step is not
+/// enough: before a projection that is initialised with 0, a layer has no gradient in the first step.
 const DEAD_AFTER: usize = 20;
-/// The update ratio of a layer (the norm of its update, divided by the norm of its parameters) above which the update
-/// is reported as too large; about 1e-3 is usual.
+/// The update ratio above which the update of a layer is reported as too large; about 1e-3 is usual. The update ratio
+/// is the norm of the update divided by the norm of the parameters.
 const OVERWRITTEN: f64 = 0.1;
-/// The factor that decides which layers are reported as hardly trained: those whose update ratio (norm of the update,
-/// divided by the norm of the parameters) is below this factor times the median ratio of all layers. It is small
-/// because the ratios of a model's layers differ by a factor of 100: normalisations have larger parameters than matrix
-/// products.
+/// The factor that decides which layers are reported as hardly trained. The update ratio of such a layer is below this
+/// factor times the median ratio of all layers. The factor is small, because the ratios of one model's layers can
+/// differ by a factor of 100. The update ratio is the norm of the update divided by the norm of the parameters.
 const HARDLY: f64 = 1e-3;
 
-/// Keeps the gradient norms of past training steps, and looks in each new step for signs of a bad training, such as a
-/// jump of the norm or a dead parameter.
+/// Finds signs of a bad training in each new step, such as a jump of the gradient norm. Keeps the gradient norms of
+/// past steps for comparison.
 #[derive(Debug, Default)]
 pub struct Watch {
     /// The global gradient norms (Euclidean, over all parameters) of the last steps, the newest last.
     norms: VecDeque<f64>,
-    /// The step before which no further jump of the gradient norm is reported, so that several large norms in a row
-    /// give one warning.
+    /// The step from which on a jump of the gradient norm is reported again. Several large norms in a row thus give one
+    /// warning.
     quiet_until: usize,
-    /// The number of consecutive steps in which a parameter's gradient was exactly 0, by the name of the parameter.
+    /// The number of consecutive steps in which the gradient of a parameter was exactly 0, by the parameter's name.
     without_gradient: HashMap<Arc<str>, usize>,
-    /// The names of the layers for which a very large or very small update has been reported, so that each is reported
-    /// once.
+    /// The names of the layers whose very large or very small update was reported. Each layer is reported once.
     reported: HashSet<String>,
 }
 
@@ -119,8 +115,8 @@ impl Watch {
     }
 }
 
-/// Returns the name of the layer with the largest gradient, and the share, from 0 to 1, of this layer in the squared
-/// norm of the whole gradient. `of_each` has the name and the gradient norm of each parameter.
+/// Returns the name of the layer with the largest gradient, and its share (0 to 1) of the squared norm of all
+/// gradients. `of_each` has the name and the gradient norm of each parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {

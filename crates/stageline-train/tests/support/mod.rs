@@ -9,8 +9,8 @@ use burn::tensor::{Device, Tensor};
 use stageline::nn::Linear;
 use stageline::{LossStage, Row, Stage, Weight};
 
-/// A linear layer with two inputs and two outputs, which counts how often its forward runs. Its target is a mask of
-/// ones and zeros: the loss is the masked sum of the squared outputs, and the loss weight is the sum of the mask.
+/// A linear layer with two inputs and two outputs that counts its forwards. Its target is a mask of zeros and ones. The
+/// loss is the masked sum of the squared outputs, and the loss weight is the sum of the mask.
 #[derive(Module, Debug)]
 pub struct Layer {
     linear: Linear,
@@ -46,7 +46,6 @@ impl LossStage for Layer {
     }
 }
 
-/// Returns a model of four linear layers for tests that do not count the layers' forwards.
 pub fn row() -> Row<Layer, Layer, Layer> {
     counted_row(&Arc::default())
 }

@@ -24,52 +24,43 @@ use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 use stageline_nn::{Operation, Recompute};
 
-/// The type of a function that assembles all stages of one data-parallel replica: it copies the modules to their
-/// devices and connects the stages. Its arguments are the assembly that collects the stages, the source of the first
-/// stage's input, and the last stage's channels for targets and outputs.
+/// A function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
+/// connects the stages. Its arguments are the assembly that collects the stages, the source of the first stage's input,
+/// and the channels of the last stage.
 pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, AnySource<In>, CallerChannels<Out, Target>)>;
 
-/// A complete chain: all stages of a model in order, from which every data-parallel replica is assembled. The chain has
-/// the device of each stage, and the table that says which stage owns each parameter (`Owners`), which is the stage
-/// whose optimizer steps it.
+/// A complete chain: all stages of a model in order, with the settings of each stage. Every data-parallel replica is
+/// assembled from it.
 pub(crate) struct Joined<In, Out, Target> {
-    /// The device of each stage in replica 0, the first data-parallel replica, in the order of the stages.
+    /// The device of each stage in the first data-parallel replica (replica 0), in stage order.
     pub(crate) devices: Vec<Device>,
-    /// The recomputation setting of each stage, in the order of the stages: the part of its forward that the stage
-    /// recomputes in its backward (activation checkpointing).
+    /// The recomputation setting (activation checkpointing) of each stage, in stage order.
     pub(crate) recompute: Vec<Recompute>,
-    /// The operations that each stage lists (`Stage::operations`), in the order of the stages. Those that have no kernel
-    /// on the device of their stage can be refused before any module is copied.
+    /// The operations that each stage lists (`Stage::operations`), in stage order. They are checked for missing kernels
+    /// before any module is copied.
     pub(crate) operations: Vec<Vec<Operation>>,
     pub(crate) owners: Owners,
-    /// The function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
-    /// connects the stages.
     pub(crate) wire: LastWire<In, Out, Target>,
     pub(crate) scoring: Scoring<Target>,
 }
 
-/// A pipeline after its assembly and before its worker threads start: the data-parallel replicas, with modules on their
-/// devices and stages joined by channels. If training resumes from a checkpoint, it also has the fields of the
-/// checkpoint's optimizer states that do not match the optimizers, and the learning rate at the checkpoint's last
-/// optimizer step.
+/// A pipeline whose modules are on their devices and whose stages are connected by channels. Its worker threads have
+/// not started yet.
 pub(crate) struct Assembled<In, Out, Target> {
-    /// The data-parallel replicas, each as a pair: the caller's ends of the replica's channels for batches, and the
-    /// replica's assembled stages.
+    /// The data-parallel replicas. Each has the caller's ends of its channels for batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
-    /// rejects, and fields that it requires but the checkpoint lacks.
+    /// The optimizer state fields of a checkpoint that do not match the stages' optimizers. The optimizer rejects such
+    /// a field, or the checkpoint lacks it.
     pub(crate) unfit: Vec<Unfit>,
-    /// The learning rate of the first stage at the last optimizer step that the checkpoint contains, computed by the
-    /// learning rate schedule of this pipeline. A warning compares it with the rate that the checkpoint records. `None`
-    /// if training does not resume from a checkpoint, or if the checkpoint contains no optimizer step.
+    /// The learning rate of the first stage at the last optimizer step of the checkpoint, by this pipeline's schedule.
+    /// `None` without a checkpoint, or if the checkpoint has no optimizer step.
     pub(crate) learning_rate: Option<f64>,
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages by channels and by routes for tensors. `devices` has the device of each stage, by replica. `groups` is
-    /// the number of groups of micro-batches whose gradients are summed separately in a step. `restored` has each
-    /// stage's part of a checkpoint, and is empty if training does not resume from one.
+    /// stages. `devices` has one list for each replica, with the device of each stage. `groups` is the number of groups
+    /// in which gradients are summed. `restored` has each stage's part of a checkpoint, and is empty if there is none.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.

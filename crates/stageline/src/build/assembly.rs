@@ -30,10 +30,9 @@ pub(crate) struct Unplaced<M> {
 }
 
 impl<S: Stage> Unplaced<S> {
-    /// Creates a stage whose module is not yet copied to a device, from the stage's number, module, optimizer and
-    /// learning rate. Initialises all parameters now, on the caller's thread: burn would initialise them lazily, and
-    /// the order of random numbers must not depend on threads. Waits while another thread initialises a seeded module,
-    /// because all threads draw from one random number generator.
+    /// Creates a stage whose module is not yet copied to a device. All parameters are initialised now, on the caller's
+    /// thread, because random numbers must be drawn in a fixed order. Waits while another thread initialises a module
+    /// from a seed.
     pub(crate) fn new(stage: usize, module: S, optimizer: ModuleOptimizer, learning_rate: ModuleLrScheduler) -> Self {
         unseeded(|| materialize(&module));
         // `valid` followed by `train` drops burn's own gradient checkpointing, whose graphs the stage's inputs could
@@ -42,10 +41,10 @@ impl<S: Stage> Unplaced<S> {
         Self { stage, module, optimizer, learning_rate }
     }
 
-    /// Copies the stage's module to the stage's device in the replica that is being assembled, with the parameter
-    /// values of a checkpoint if training resumes from one. Logs a warning for each operation that Stageline's kernels do
-    /// not compute on that device; those that are refused were found before (`validate_devices`). Returns the stage's
-    /// slot (its device and its exchanges with other stages) and the copied module with its optimizer.
+    /// Copies the stage's module to its device in the replica that is being assembled. Takes the parameters from a
+    /// checkpoint if training resumes from one. Logs a warning for each operation that Stageline's kernels do not
+    /// compute on the device. Returns the stage's slot (its place in the pipeline) and the copied module with its
+    /// optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let mut slot = assembly.slot(self.stage);
         let (operations, described) = (self.module.operations(), describe(&self.module));
@@ -72,46 +71,35 @@ impl<S: Stage> Unplaced<S> {
     }
 }
 
-/// The state of a data-parallel replica while it is being assembled: its settings, its devices, the connections that
-/// have not yet been given to a stage, and the stages assembled so far.
+/// A data-parallel replica that is being assembled: its settings, its devices, its unused connections, and the stages
+/// so far.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
-    /// The number of micro-batches that each channel between two neighbouring stages can buffer.
+    /// The number of micro-batches that each channel between neighbouring stages can buffer.
     pub(crate) capacity: usize,
     pub(crate) precision: Precision,
     pub(crate) rollback: Rollback,
-    /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
-    /// are added up.
+    /// The number of consecutive micro-batches whose gradients are summed as one group.
     pub(crate) per_group: usize,
-    /// The device of each stage in the replica that is being assembled.
     pub(crate) devices: Vec<Device>,
-    /// The routes of activations and gradients (the devices or network connections to which they are sent), one for
-    /// each pair of neighbouring stages of the replica, in the order of the stages.
+    /// The routes of activations and gradients between neighbouring stages, one for each pair of stages.
     pub(crate) routes: Vec<Route>,
-    /// The tied parameters of each stage: the ids of the parameters that the stage shares with other stages of this
-    /// replica, and the channels by which these stages exchange gradients and values.
+    /// The tied parameters that each stage shares with other stages of this replica, with the channels for their
+    /// gradients and values.
     pub(crate) ties: Vec<Ties>,
-    /// The role of each stage (the owner, whose optimizer steps the parameters, or a holder of copies) in the exchange
-    /// of gradients and parameter values with the same stage of other replicas.
+    /// The role of each stage in the exchange of gradients and parameters with the same stage of other replicas.
     pub(crate) collectives: Vec<Collective>,
-    /// The part of a checkpoint from which each stage resumes, in the order of the stages; empty if training does not
-    /// resume from a checkpoint.
+    /// The part of a checkpoint from which each stage resumes, in stage order; empty without a checkpoint.
     pub(crate) restored: Vec<Restored>,
-    /// The fields of a checkpoint's optimizer states that do not match the stages' optimizers: fields that an optimizer
-    /// rejects, and fields that it requires but the checkpoint lacks.
     pub(crate) unfit: Vec<Unfit>,
-    /// The learning rate of the first stage at the last optimizer step that the checkpoint contains, computed by the
-    /// learning rate schedule of this pipeline. A warning compares it with the rate that the checkpoint records. `None`
-    /// if training does not resume from a checkpoint, or if the checkpoint contains no optimizer step.
     pub(crate) learning_rate: Option<f64>,
-    /// The stages of a data-parallel replica that have been assembled (copied to their devices and connected) so far.
+    /// The stages of this data-parallel replica that are assembled so far.
     pub(crate) runners: Stages,
 }
 
 impl Assembly {
-    /// Returns the slot of one stage: the record of its place in the pipeline (replica and index), its device, and the
-    /// exchanges of gradients and parameter values in which it takes part. The exchanges are moved out of this assembly
-    /// of the replica, so the method is called once for each stage.
+    /// Returns the slot of a stage: its place in the pipeline, its device, and its channels for gradients and
+    /// parameters. The channels are moved out of this assembly, so this is called once for each stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,

@@ -19,8 +19,8 @@ use crate::update::loss_scale::LossScale;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 
-/// The builder of a pipeline: a complete chain (all stages of a model in order) with the settings of the pipeline.
-/// [`build`](Self::build) validates the settings and starts the pipeline.
+/// The builder of a pipeline, with all stages of a model and the settings of the pipeline. [`build`](Self::build)
+/// validates the settings and starts the pipeline.
 #[must_use = "nothing starts before `build`"]
 pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) stages: Joined<In, Out, Target>,
@@ -85,17 +85,18 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Adds a data-parallel replica: one more copy of all stages, on the given devices (one for each stage), which runs
-    /// the same plan.
+    /// Adds a data-parallel replica: one more copy of all stages, which runs the same plan. `devices` has one device
+    /// for each stage.
     ///
-    /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0,
-    /// which runs on the stages' own devices, has the first M.
+    /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0
+    /// runs on the stages' own devices and has the first M micro-batches.
     ///
-    /// Once at the end of a step, the gradient sums of each stage are added in replica order, and only the optimizers
-    /// of replica 0 step. The parameters therefore have the same bits as with one replica of R x M micro-batches whose
-    /// gradients are summed in R separate groups ([`gradient_groups`](Self::gradient_groups)). To keep that order,
-    /// gradient sums go through the host's memory even between GPUs. Checkpoints and modules are those of replica 0,
-    /// and do not depend on R.
+    /// At the end of a step, the gradient sums of each stage are added in replica order, and only the optimizers of
+    /// replica 0 step. To keep that order, gradient sums go through the host's memory even between GPUs.
+    ///
+    /// The parameters therefore have the same bits as with a single replica, if that one runs R x M micro-batches and
+    /// sums their gradients in R groups ([`gradient_groups`](Self::gradient_groups)). Checkpoints and modules are those
+    /// of replica 0, and do not depend on R.
     pub fn replica(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
         self.replica_devices.push(devices.into_iter().map(Device::inner).collect());
         self
@@ -104,8 +105,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the number of groups of consecutive micro-batches in which gradients are summed. If unset, it is the number
     /// of replicas (R).
     ///
-    /// Each group is summed on its own, in the order of its micro-batches, and then the groups' sums are added up in
-    /// order. The bits of a floating-point sum depend on its groups: one replica with R x M micro-batches in R groups
+    /// Each group is summed on its own, in the order of its micro-batches. Then the sums of the groups are added up in
+    /// order. The bits of a floating-point sum depend on these groups. One replica with R x M micro-batches in R groups
     /// gives the same bits as R replicas with M micro-batches each. With more than one group, two gradient sums are in
     /// memory at a time.
     pub fn gradient_groups(mut self, groups: usize) -> Self {
@@ -130,9 +131,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 
     /// Sets the number of samples per training step for which the user chose the learning rates and step counts.
     ///
-    /// The first step with another number of samples, for example after a change of the number of micro-batches, logs a
-    /// warning with the consequences ([`BatchChange`](crate::BatchChange)). Learning rates and step counts are not
-    /// adjusted.
+    /// The first step with another number of samples logs a warning with the consequences
+    /// ([`BatchChange`](crate::BatchChange)). Learning rates and step counts are not adjusted.
     pub fn tuned_for(mut self, samples: usize) -> Self {
         self.tuned_for = Some(samples);
         self
@@ -145,9 +145,11 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the reaction of [`build`](Self::build) to an operation of a layer that Stageline's kernels do not compute on
-    /// the device of its stage. If unset, such an operation is an error on a GPU, also on one of another host, and a
-    /// warning on a CPU. Attention that stores its scores is then a warning on every device.
+    /// Sets the reaction of [`build`](Self::build) to operations that Stageline's kernels do not compute on the device
+    /// of their stage.
+    ///
+    /// If unset, such an operation is an error on a GPU, of this host or another one, and a warning on a CPU. Attention
+    /// that stores its scores is then a warning on every device.
     pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = Some(fallbacks);
         self
@@ -160,8 +162,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets how gradients are clipped, once per step, after they are summed over all micro-batches. If unset, they are
-    /// not clipped.
+    /// Sets how gradients are clipped. They are clipped once per step, after they are summed over all micro-batches. If
+    /// unset, they are not clipped.
     pub fn clip(mut self, clip: Clip) -> Self {
         self.flush.clip = Some(clip);
         self
@@ -173,52 +175,52 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the interval, in training steps, at which a step reports the health of every parameter (the norms of its
-    /// gradient and of its update, and further statistics), beginning with the first step. If unset or 0, no step
-    /// reports it.
+    /// Sets the interval, in training steps, at which a step reports the health of every parameter. The first step
+    /// reports it as well. If unset or 0, no step reports it.
     ///
-    /// Such a report copies parameters and gradients to the host's memory, which takes about as long as the optimizer
-    /// step.
+    /// The health consists of the norms of the parameter's gradient and update, and of further statistics. Each report
+    /// copies parameters and gradients to the host's memory, which takes about as long as the optimizer step.
     pub fn health_every(mut self, steps: usize) -> Self {
         self.flush.health_every = steps;
         self
     }
 
-    /// Sets the interval, in training steps, at which a step measures the gradient noise, beginning with the first
-    /// step. If unset or 0, no step measures it.
+    /// Sets the interval, in training steps, at which a step measures the gradient noise. The first step measures it as
+    /// well. If unset or 0, no step measures it.
     ///
-    /// A measurement reads the gradients of every micro-batch once more, to compute their squared norms. From these,
-    /// [`StepReport::noise`](crate::StepReport::noise) is estimated. Trained values have the same bits with and without
-    /// measurements.
+    /// A measurement computes the squared norm of every micro-batch's gradients. From these norms,
+    /// [`StepReport::noise`](crate::StepReport::noise) is estimated. Measurements do not change the trained values.
     pub fn noise_every(mut self, steps: usize) -> Self {
         self.flush.noise_every = steps;
         self
     }
 
-    /// Sets the interval, in training steps, at which a step is synchronised with the devices; 0 means that no step is
-    /// synchronised.
+    /// Sets the interval, in training steps, between synchronised steps. With 0, no step is synchronised.
     ///
     /// In a synchronised step, workers wait for their device after every action, so that recordings have the device's
-    /// times ([`Clock::Synchronised`](crate::Clock)). The first step of the training is also the first synchronised
-    /// step, unless the interval is 0. In the other steps, the recorded times on an asynchronous device are those at
-    /// which work was enqueued, and the bubble is computed from these times. A synchronised step is slower than the
-    /// other steps, so it does not show the usual throughput of the training.
+    /// times ([`Clock::Synchronised`](crate::Clock)). The first step of the training is synchronised, unless the
+    /// interval is 0. A synchronised step is slower than other steps, so it does not show the usual throughput of the
+    /// training.
     ///
-    /// If unset, the interval is 20 when any stage is on a device other than the host's CPU. Otherwise it is 0, because
+    /// In all other steps, the recorded times on an asynchronous device are those at which work was enqueued. The
+    /// bubble is then computed from these times.
+    ///
+    /// If unset, the interval is 20 if any stage is on a device other than the host's CPU. Otherwise it is 0, because
     /// on a CPU a synchronised step records the same times as any other step.
     pub fn synchronise_every(mut self, steps: usize) -> Self {
         self.synchronise_every = Some(steps);
         self
     }
 
-    /// Sets whether every stage keeps a copy of its parameters and optimizer state from before a step until all stages
-    /// have stepped; true if unset.
+    /// Sets whether every stage keeps, during a step, a copy of its parameters and optimizer state from before the
+    /// step; true if unset.
     ///
-    /// With these copies, an error during the flush (the end of a step, at which the stages step their optimizers)
-    /// rolls the step back on all stages. Without them, the flush needs less memory (with Adam in f32, 12 bytes less
-    /// per parameter), but such an error is [`StepError::Torn`](crate::StepError), and the training has to resume from
-    /// a checkpoint. Without them, [`Pipeline::steps`](crate::Pipeline::steps) also waits for all stages after every
-    /// step, as [`Pipeline::step`](crate::Pipeline::step) does.
+    /// With these copies, an error while the optimizers step rolls the step back on all stages. Without them, such an
+    /// error is [`StepError::Torn`](crate::StepError), and the training has to resume from a checkpoint.
+    ///
+    /// Without the copies, the optimizer step needs less memory: with Adam in f32, 12 bytes less per parameter.
+    /// [`Pipeline::steps`](crate::Pipeline::steps) then waits for all stages after every step, as
+    /// [`Pipeline::step`](crate::Pipeline::step) does.
     pub fn rollback(mut self, keeps_copies: bool) -> Self {
         self.rollback = if keeps_copies { Rollback::Kept } else { Rollback::Off };
         self
@@ -238,29 +240,31 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Resumes a training from a checkpoint, which has the parameters, the optimizer states, the learning rates, the
-    /// loss scale and the number of steps.
+    /// Resumes a training from a checkpoint. The checkpoint has the parameters, the optimizer states, the learning
+    /// rates, the loss scale and the number of steps.
     ///
-    /// The stages must have the same optimizers and learning rate schedulers as before. If the number of micro-batches,
-    /// the number of gradient groups (groups of micro-batches whose gradients are summed separately), or the learning
-    /// rate at the checkpoint's last optimizer step differs from the value that the checkpoint records, the training
-    /// continues, and a warning names both values.
+    /// The stages must have the same optimizers and learning rate schedulers as before. Three settings may differ from
+    /// those in the checkpoint. The training then continues, and a warning names both values:
     ///
-    /// With the same batches and settings, the training then continues bit for bit, whatever the partition, schedule
-    /// and devices, and with any number of replicas that has the same [`gradient_groups`](Self::gradient_groups). The
-    /// state of burn's own random number generator, from which burn's dropout draws, is not in a checkpoint;
-    /// [`Dropout`](crate::Dropout) does not depend on it.
+    /// - the number of micro-batches,
+    /// - the number of gradient groups ([`gradient_groups`](Self::gradient_groups)),
+    /// - the learning rate at the checkpoint's last optimizer step.
+    ///
+    /// With the same batches and settings, the training continues bit for bit. This holds for any partition, schedule
+    /// and devices, and for any number of replicas with the same number of gradient groups. The state of burn's random
+    /// number generator, from which burn's dropout draws, is not in a checkpoint. [`Dropout`](crate::Dropout) does not
+    /// depend on it.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self
     }
 
-    /// Makes workers issue their transfers of tensors in one global order, which the plan gives, on devices of every
-    /// kind. Without this setting, only transfers between GPUs are ordered. Workers with the same number in several
-    /// replicas are ordered as if they shared one device.
+    /// Makes workers issue their transfers of tensors in one global order, which the plan gives, on all devices. If
+    /// unset, only transfers between GPUs are ordered. Workers with the same number in different replicas are ordered
+    /// as if they shared a device.
     ///
-    /// This setting exists for tests on devices that need no order, such as CPUs. It can cost time, because a worker
-    /// waits until all transfers that precede its own transfer in that order have been issued.
+    /// This setting is for tests on devices that need no order, such as CPUs. It can cost time, because a worker waits
+    /// until all earlier transfers in this order have been issued.
     pub fn ordered_transfers(mut self) -> Self {
         self.ordered_transfers = true;
         self

@@ -23,27 +23,28 @@ use crate::transfer::link::link;
 use stageline_nn::params::hollow;
 use stageline_nn::{Operation, Recompute};
 
-/// The configuration of a stage: its device, its optimizer, its learning rate, and the choice of activations that it
-/// recomputes.
+/// The configuration of a stage: its device, its optimizer, its learning rate and its recomputation (activation
+/// checkpointing).
 #[derive(Clone)]
 pub struct StageConfig {
     device: Device,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
     recompute: Recompute,
-    /// The function that adds a separate optimizer for the first and the last layer of a model; `None` if these layers
+    /// The function that adds a separate optimizer for the model's first and last layer; `None` if these two layers
     /// have the optimizer of their stage.
     ends: Option<WithGroup>,
 }
 
-/// The type of a function that adds another optimizer to a stage's optimizer, for a group of the stage's parameters.
+/// A function that adds a separate optimizer for a group of a stage's parameters to the stage's optimizer.
 type WithGroup = Arc<dyn Fn(ModuleOptimizer, ParamGroup) -> ModuleOptimizer + Send + Sync>;
 
 impl StageConfig {
     /// Creates the configuration of a stage that runs on `device` and steps its parameters with `optimizer`.
-    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step. The optimizer's
-    /// state, such as Adam's moments, is in the device's memory, unless
-    /// [`OptimizerState::of`](crate::OptimizerState::of) has chosen the host's memory for it.
+    /// `learning_rate` is a number or a burn scheduler; a scheduler advances once per optimizer step.
+    ///
+    /// The optimizer's state, such as Adam's moments, is in the device's memory. To have it in the host's memory, use
+    /// [`OptimizerState::of`](crate::OptimizerState::of).
     pub fn new(
         device: Device,
         optimizer: impl Into<ModuleOptimizer>,
@@ -60,13 +61,12 @@ impl StageConfig {
         Self { recompute, ..self }
     }
 
-    /// Sets another optimizer for the first and the last layer of a model that is given as a [`Row`](crate::Row) (first
-    /// layer, blocks, last layer). These two layers are most often embeddings and a head. `add` receives the optimizer
-    /// of the stage and the group of these layers' parameters in the stage, and returns the optimizer with the group's
-    /// own optimizer.
+    /// Sets a separate optimizer for the first and the last layer of a model, most often its embeddings and its head.
+    /// The model must be given as a [`Row`](crate::Row) (first layer, blocks, last layer).
     ///
-    /// The function `add` is not called for stages that the user cut by hand, because only a row says which layers of
-    /// the model are the first and the last.
+    /// `add` receives the optimizer of a stage, and the group of those two layers' parameters in the stage. It returns
+    /// the stage's optimizer with an own optimizer for the group. `add` is not called for stages that the user cut by
+    /// hand.
     ///
     /// ```
     /// use burn::optim::{AdamWConfig, LionConfig};
@@ -81,9 +81,8 @@ impl StageConfig {
         Self { ends: Some(Arc::new(add)), ..self }
     }
 
-    /// Returns the stage's configuration with the separate optimizer that the user set for the model's first and last
-    /// layer, or unchanged if none is set. `ids` has the ids of these layers' parameters in this stage, and is empty
-    /// for a stage in the middle of the model.
+    /// Adds the separate optimizer of the model's first and last layer, if the user has set one. `ids` has the
+    /// parameters of these two layers in this stage. It is empty for a stage in the middle of the model.
     pub(crate) fn with_ends(self, ids: Vec<ParamId>) -> Self {
         let optimizer = match &self.ends {
             Some(add) if !ids.is_empty() => add(self.optimizer, ParamGroup::from_ids(ids)),
@@ -104,13 +103,11 @@ impl StageConfig {
     }
 }
 
-/// The type of a function that assembles, in one data-parallel replica, all stages that a chain (the stages of a model
-/// in order) has so far. Its arguments are the assembly that collects the stages, and the source of the first stage's
-/// input (the caller's batches). It returns the source of the next stage's input (the connection to the last stage so
-/// far).
+/// A function that assembles, in one data-parallel replica, the stages of a chain (a model's stages in order) so far.
+/// Its arguments are the assembly that collects the stages, and the source of the first stage's input. It returns the
+/// source of the next stage's input.
 ///
-/// The pipeline's `build` calls this function, because only then are the capacity of the channels and the devices at
-/// both ends of each transfer known.
+/// `build` calls this function, because only then are the devices and the capacity of the channels known.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out>>;
 
 /// A chain: the stages of a model in order, from the input of a batch (`In`) to the output of the last stage so far
@@ -144,10 +141,9 @@ pub struct Chain<In: Payload, Out: Payload> {
     wire: Wire<In, Out>,
 }
 
-/// A marker trait that no type implements: a call that requires it does not compile, and the compiler shows the trait's
-/// message. Calls of `build` and `micro_batches` require it on a [`Chain`] (the stages of a model in order) whose last
-/// stage has no loss. The message says to add that stage by [`Chain::loss`], which returns the [`PipelineBuilder`] with
-/// all settings.
+/// A marker trait that no type implements, so that a call that requires it does not compile. The calls of `build` and
+/// `micro_batches` on a [`Chain`] require it, because a chain has no loss yet. The compiler's message says to add the
+/// last stage by [`Chain::loss`].
 #[diagnostic::on_unimplemented(
     message = "a chain ends with `.loss(stage, config)`; the last stage was added by `.stage`",
     label = "the chain has no loss",
@@ -166,9 +162,8 @@ impl Pipeline<(), (), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Registers the next stage of a chain (the stages of a model in order): records its device, its recomputation
-    /// setting, its operations and its parameters. Returns the stage's module with its optimizer, not yet copied to a
-    /// device.
+    /// Registers the next stage of a chain (a model's stages in order): its device, recomputation, operations and
+    /// parameters. Returns the stage's module with its optimizer, not yet copied to a device.
     fn add<S: Stage>(&mut self, module: S, config: StageConfig) -> Unplaced<S> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
@@ -228,8 +223,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         })
     }
 
-    /// A method whose calls never compile. Its only purpose is the compiler's message: a pipeline can be built only
-    /// after the model's last stage was added with `loss`.
+    /// A method whose calls never compile. The compiler's message says that the last stage must be added with `loss`
+    /// before the pipeline is built.
     #[doc(hidden)]
     pub fn build(self) -> Self
     where
@@ -238,8 +233,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         self
     }
 
-    /// A method whose calls never compile. Its only purpose is the compiler's message: the settings of a pipeline can
-    /// be set only after the model's last stage was added with `loss`.
+    /// A method whose calls never compile. The compiler's message says that the last stage must be added with `loss`
+    /// before settings are set.
     #[doc(hidden)]
     pub fn micro_batches(self, _: usize) -> Self
     where

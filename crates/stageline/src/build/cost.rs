@@ -62,14 +62,12 @@ impl Costs {
         Ok(Cut::of(balance(&self.weights(), stages)?))
     }
 
-    /// Partitions the model's layers into stages of consecutive layers, one for each entry of `speeds`, and returns the
-    /// partition. The time of the slowest stage, which is the stage's cost divided by the speed of its device, is as
-    /// low as possible.
+    /// Partitions the model's layers into stages of consecutive layers, one stage for each entry of `speeds`. The time
+    /// of the slowest stage is as low as possible. The time of a stage is its cost divided by the speed of its device.
     ///
-    /// `speeds` has the speed of each stage's device, in any one unit, in the order of the stages; for example those
-    /// that [`device_speeds`](crate::device_speeds) measures. Stages that share a device should have a part of its
-    /// speed each. The cost of a layer is its measured time, or its share of FLOPs and parameters, as in
-    /// [`cut`](Self::cut).
+    /// `speeds` has the speed of each stage's device, in any unit and in stage order.
+    /// [`device_speeds`](crate::device_speeds) measures them. If several stages share a device, each has a part of its
+    /// speed. The cost of a layer is as in [`cut`](Self::cut).
     ///
     /// # Errors
     /// Returns [`CutError::Speeds`] if there are more stages than layers, or no stages, or if a speed is not a finite
@@ -78,8 +76,8 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Returns the cost of each layer as one number, from which partitions are computed: the layer's time in seconds if
-    /// it was measured, or else its share of the model's FLOPs plus its share of the parameters.
+    /// Returns the cost of each layer as one number: the time in seconds if it was measured. Otherwise it is the
+    /// layer's share of the model's FLOPs plus its share of the parameters.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let (parameters, flops) = (self.parameters() as f64, self.flops());
@@ -91,8 +89,7 @@ impl Costs {
     }
 }
 
-/// The method by which the costs of a model's layers are found: counting parameters and FLOPs only, or also timing the
-/// layers.
+/// The method by which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing as well.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Way {
     /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward
@@ -106,8 +103,8 @@ pub(super) enum Way {
 /// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
 const REPEATS: usize = 3;
 
-/// A calculation of the costs of a model's layers, with the costs found so far. One layer runs after another, the first
-/// on a sample input and each other on the output of the layer before it.
+/// A calculation of the costs of a model's layers, with the costs so far. The layers run one after another: the first
+/// on a sample input, each further one on the output of the layer before.
 pub(super) struct Costing {
     way: Way,
     device: Device,
@@ -119,12 +116,10 @@ impl Costing {
         Self { way, device, costs: Vec::new() }
     }
 
-    /// Returns the device on which a model's layers run while their costs are found.
     pub(super) fn device(&self) -> &Device {
         &self.device
     }
 
-    /// Returns the costs of the layers that were run so far, in the order in which they were run.
     pub(super) fn into_costs(self) -> Costs {
         Costs(self.costs)
     }
@@ -142,7 +137,7 @@ impl Costing {
     }
 }
 
-/// Calls the closure `run` three times (`REPEATS`), and returns the duration of the shortest call.
+/// Returns the duration of the shortest of three calls of `run`.
 fn shortest(run: impl Fn()) -> Duration {
     let time = |_| {
         let began = Instant::now();
@@ -152,8 +147,8 @@ fn shortest(run: impl Fn()) -> Duration {
     (0..REPEATS).map(time).min().unwrap_or_default()
 }
 
-/// Runs a layer's forward, then its backward from the sum of its float outputs, and waits until the device has
-/// finished. The gradient of the input is computed too, except for the first layer of a model (`is_first`).
+/// Runs a layer's forward and backward, and waits until the device has finished. The backward starts from the sum of
+/// all float outputs. It also computes the gradient of the input, except for the first layer of a model (`is_first`).
 fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     let mut sum = SumOfFloats::default();
     let input = if is_first { track(input.clone()) } else { Leaves::of_input(input.clone()).0 };
@@ -166,8 +161,8 @@ fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
     drop(gradients);
 }
 
-/// A mapper over the tensors of a layer's output that adds up all elements of the float tensors. Its value is the sum,
-/// a scalar from which a backward can start; `None` if no float tensor was added.
+/// A mapper that adds up all float elements of a layer's output. A backward can start from the sum. The value is `None`
+/// until the first float tensor is added.
 #[derive(Default)]
 struct SumOfFloats(Option<Tensor<1>>);
 

@@ -6,11 +6,11 @@ use std::str::FromStr;
 
 use stageline_schedule::{BalanceError, SpeedError};
 
-/// A cut: the assignment of a model's layers, in order, to pipeline stages. It has the number of the first layer of
-/// every stage.
+/// A cut: the assignment of a model's layers, in order, to pipeline stages. It consists of the number of each stage's
+/// first layer.
 ///
-/// Layers are counted from 0, the first layer of the model. As text a cut is a list such as `0,3,6`: three stages, of
-/// which the second begins with layer 3.
+/// Layers are counted from 0. As text a cut is a list such as `0,3,6`: three stages, of which the second begins with
+/// layer 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut(Vec<usize>);
 
@@ -27,9 +27,8 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates a cut (an assignment of a model's layers to stages) from the range of layer numbers of each stage. The
-    /// caller must give at least one range, and each range must begin where the one before it ends; this is not
-    /// checked.
+    /// Creates a cut (an assignment of a model's layers to stages) from the layer range of each stage. There must be at
+    /// least one range, and each range must begin where the previous one ends. This is not checked.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
@@ -84,8 +83,7 @@ pub enum CutError {
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
     Starts {
-        /// The rejected numbers of the stages' first layers, as the caller gave them: they do not start at 0, or do not
-        /// ascend.
+        /// The rejected list of the stages' first layers. It does not start at 0, or does not ascend.
         starts: Vec<usize>,
     },
     /// A stage of the cut would begin after the model's last layer, so the model has too few layers for the cut.
@@ -93,28 +91,25 @@ pub enum CutError {
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
-        /// The number (counted from 0) of the layer with which the last stage of the cut should begin, and which the
-        /// model does not have.
+        /// The number, counted from 0, of the layer with which the last stage of the cut should begin. The model has no
+        /// such layer.
         start: usize,
-        /// The number of layers of the model. It is too small for the cut, in which a stage begins after the last
-        /// layer.
+        /// The number of layers of the model. It is too small for the cut.
         layers: usize,
     },
-    /// A partition of layers into zero stages, or into more stages than there are layers, was requested.
+    /// The layers cannot be partitioned into zero stages, or into more stages than there are layers.
     #[error(transparent)]
     Balance(#[from] BalanceError),
     /// The layers cannot be partitioned among devices of different speed: there are zero stages or more stages than
     /// layers, or a speed is not a finite number above 0.
     #[error(transparent)]
     Speeds(#[from] SpeedError),
-    /// The number of stage configurations that the caller gave differs from the number of stages in the cut of the
-    /// model.
+    /// The number of stage configurations differs from the number of stages in the cut of the model.
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {
-        /// The number of stage configurations that the caller gave, which differs from the number of stages.
+        /// The number of stage configurations that the caller gave.
         configs: usize,
-        /// The number of stages in the cut of the model (the assignment of layers to stages). The caller must give one
-        /// configuration for each stage.
+        /// The number of stages in the cut of the model. Each stage needs one configuration.
         stages: usize,
     },
 }

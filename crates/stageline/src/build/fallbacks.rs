@@ -11,24 +11,24 @@ use crate::update::precision::Precision;
 
 /// The reaction of [`build`](crate::PipelineBuilder::build) to a fallback: an operation of a layer that Stageline's
 /// kernels do not compute on the device of its stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks)
-/// sets it for all stages, and says what holds if it is unset.
+/// sets the reaction, and says what holds if it is unset.
 ///
 /// `build` knows only the operations that a stage lists ([`Stage::operations`](crate::Stage::operations)), and only if
-/// the stage computes in one element type. Any other fallback is found in the first forward, which logs a warning.
+/// the stage computes in one element type. Any other fallback logs a warning in the first forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallbacks {
     /// Every fallback is an error that names the stage and the layer
-    /// ([`BuildError::Fallback`](crate::BuildError::Fallback)), and nothing is started. This includes attention that
-    /// stores its scores.
+    /// ([`BuildError::Fallback`](crate::BuildError::Fallback)), and the pipeline is not built. This includes attention
+    /// that stores its scores.
     Refuse,
-    /// Every fallback is a warning that names the stage and the layer, and the training runs: by burn's own operations,
-    /// which are slower, or by attention that stores its scores.
+    /// Every fallback is a warning that names the stage and the layer, and the pipeline is built. The pipeline computes
+    /// the operation by burn's own kernels, which are slower, or by attention that stores its scores.
     Warn,
 }
 
 /// Returns the operations of a stage that Stageline's kernels do not compute on `device`, each listed once.
-/// `operations` has the operations that the stage lists, `described` the descriptions of its tensors. The result is
-/// empty if the stage computes in several element types, because only a forward shows which operation has which type.
+/// `operations` are those that the stage lists, and `described` describes its tensors. The list is empty if the stage
+/// computes in several element types, because the type of each operation is then not known.
 pub(super) fn fallbacks_of(
     operations: &[Operation],
     described: &[Description],
@@ -46,9 +46,8 @@ pub(super) fn fallbacks_of(
     found
 }
 
-/// Returns an error for the first fallback that is refused under the configured setting; `None` stands for an unset
-/// one. `found` has the fallbacks of all stages of all replicas, each with its stage and device. `is_gpu` says whether
-/// a device is a GPU.
+/// Returns an error for the first refused fallback in `found`, which has the fallbacks of all stages, each with its
+/// stage and device. `setting` is `None` if the user has set no reaction to fallbacks.
 pub(super) fn validate_fallbacks<'a>(
     setting: Option<Fallbacks>,
     found: impl IntoIterator<Item = (usize, &'a Device, Fallback)>,
@@ -67,9 +66,9 @@ pub(super) fn validate_fallbacks<'a>(
     Err(BuildError::Fallback { stage, device: shown(device), fallback: Box::new(first), more: refused.len() })
 }
 
-/// Whether a fallback is refused. If the setting is unset, this depends on the device and the reason: a GPU has kernels
-/// for all operations, so a missing one is most likely a mistake. CPUs have them in f32 only, but must be usable in
-/// other types as well, and attention that stores its scores is the version for heads that no kernel takes.
+/// Whether a fallback is refused. If the setting is unset, only fallbacks on GPUs are refused: GPUs have kernels for
+/// all operations, so a missing kernel is most likely a mistake. Attention that stores its scores is then never
+/// refused, because no other kernel takes its large heads.
 fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
     match setting {
         Some(Fallbacks::Refuse) => true,
@@ -85,19 +84,20 @@ mod tests {
 
     use super::*;
 
-    /// Returns a fallback of GELU in a layer whose type has no kernel.
+    /// Returns a fallback of GELU, for tests. The reason is the element type f64, for which no kernel exists.
     fn gelu(layer: &str) -> Fallback {
         Fallback { operation: "GELU", layer: layer.to_owned(), reason: Reason::Type(DType::F64) }
     }
 
-    /// Returns a fallback of attention whose heads are too large for the kernels that store no scores.
+    /// Returns a fallback of attention, for tests. The reason is the size of the heads: the kernels that store no
+    /// scores do not compute it.
     fn attention(layer: &str) -> Fallback {
         let reason = Reason::LargeHead { size: 264, largest: 256 };
         Fallback { operation: "causal attention", layer: layer.to_owned(), reason }
     }
 
-    /// Checks fallbacks, each with its stage, on devices that all are GPUs, or all CPUs. Returns the message of the
-    /// error; `None` if no fallback is refused.
+    /// Returns the message of the error for fallbacks that are all on GPUs, or all on CPUs; `None` if no fallback is
+    /// refused.
     fn refused(setting: Option<Fallbacks>, on_gpu: bool, found: &[(usize, Fallback)]) -> Option<String> {
         let device = Device::flex();
         let found = found.iter().map(|(stage, fallback)| (*stage, &device, fallback.clone()));

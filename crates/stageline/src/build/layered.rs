@@ -13,14 +13,15 @@ use crate::model::payload::Payload;
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::modules::{ModuleError, Modules};
 
-/// A model in one struct, with a first part, a list of blocks and a last part. It can be converted to a row of layers
-/// ([`ModelRow`]), which is divided into stages.
+/// A model in one struct, with a first part, a list of blocks and a last part. As a row of layers ([`ModelRow`]), it
+/// can be divided into stages.
 ///
-/// The forward has the three functions of burn's proposal for pipelines
-/// ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)), which burn 0.22 does not have: `forward_input`, then
-/// `forward_block` for each block in order, then `forward_output`. In the proposal they are methods of the whole model.
+/// The forward consists of three functions: `forward_input`, then `forward_block` for each block in order, then
+/// `forward_output`. burn's proposal for pipelines ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)) has the
+/// same three, as methods of the whole model. burn 0.22 does not have them yet.
+///
 /// Here each function borrows only the part of the model that it runs, because no device ever has the whole model. A
-/// model with burn's methods needs only this adapter: the three functions, the constructors of the parts, the loss, and
+/// model with burn's methods implements this trait by the three functions, the constructors of the parts, the loss, and
 /// [`join`](Self::join).
 ///
 /// ```
@@ -302,7 +303,6 @@ impl<M: LayeredModel> ModelRow<M> {
     }
 }
 
-/// Joins the first layer, the blocks and the last layer to the whole model.
 fn joined<M: LayeredModel>((first, blocks, last): (FirstLayer<M>, Vec<BlockLayer<M>>, LastLayer<M>)) -> M {
     M::join(first.part, blocks.into_iter().map(|block| block.part).collect(), last.part)
 }

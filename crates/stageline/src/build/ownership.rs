@@ -9,39 +9,36 @@ use burn::optim::ModuleOptimizer;
 use stageline_nn::batch_norms;
 use stageline_nn::params::{Description, FloatParameter, describe, visit_floats};
 
-/// The table of the stages that own the model's parameters. The owner of a parameter is the first stage that trains it;
-/// its optimizer steps the parameter, and other stages hold copies. The table also records tied parameters, batch norms
-/// and optimizers that clip gradients by themselves, because a pipeline cannot train with some of them.
+/// The owners of a model's parameters. The owner of a parameter is the first stage that trains it. Its optimizer steps
+/// the parameter, and other stages hold copies. The table also records what a pipeline may be unable to train: tied
+/// parameters, batch norms, and optimizers with a gradient clipping of their own.
 #[derive(Default)]
 pub(crate) struct Owners {
-    /// Maps the id of each trained parameter to the index of its owner (the first stage that trains the parameter,
-    /// whose optimizer steps it), and to the parameter's shape in that stage.
+    /// The owner of each trained parameter and the parameter's shape there, by the parameter's id. The owner is the
+    /// first stage that trains the parameter.
     trained: HashMap<ParamId, (usize, Vec<usize>)>,
-    /// Maps the id of each frozen parameter to the index of the first stage that computes with the parameter without
-    /// training it.
+    /// The first stage in which each frozen parameter occurs, by the parameter's id.
     frozen: HashMap<ParamId, usize>,
-    /// The two stages of the first tied parameter whose shape differs between them: its owner (the first stage that
-    /// trains it), and the other stage. `None` if there is no such parameter.
+    /// Two stages in which a tied parameter has different shapes: its owner (the first stage that trains it) and
+    /// another stage. `None` if there is no such parameter.
     pub(crate) misshapen: Option<(usize, usize)>,
-    /// The ids of the tied parameters that two stages share, for each pair of such stages. A pair has the index of the
-    /// owner, whose optimizer steps the parameters, and the index of a later stage that has copies of them.
+    /// The ids of the tied parameters of each pair of stages. A pair has the index of the owner, whose optimizer steps
+    /// the parameters, and that of a later stage, which has copies.
     pub(crate) shared: BTreeMap<(usize, usize), Vec<ParamId>>,
-    /// The descriptions (id, path, shape, type) of the tensors of each stage's module, in the module's order.
+    /// The descriptions (id, path, shape, type) of all tensors in each stage's module.
     pub(crate) tensors: Vec<Vec<Description>>,
-    /// The index of the first stage whose optimizer is configured to clip gradients by itself; `None` if no optimizer
-    /// is.
+    /// The index of the first stage whose optimizer clips gradients by itself; `None` if there is none.
     pub(crate) clipping: Option<usize>,
-    /// The position of every batch norm layer of the model (burn's own, or an `AccumulatedBatchNorm`, whose statistics
-    /// are updated once a step): the index of its stage, and its path in the stage's module.
+    /// Every batch norm of the model, as the index of its stage and its path in the stage's module.
     pub(crate) batch_norms: Vec<(usize, String)>,
-    /// The index of the first stage with one of burn's own batch norms, which update their statistics at every
-    /// micro-batch; `None` if no stage has one.
+    /// The index of the first stage with one of burn's own batch norms; `None` if no stage has one. Such a batch norm
+    /// updates its statistics at every micro-batch.
     pub(crate) plain_batch_norm: Option<usize>,
 }
 
 impl Owners {
-    /// Adds the parameters of the model's next stage to the table of parameter owners (the stages whose optimizers step
-    /// the parameters), and warns if the stage has one of burn's own batch norms.
+    /// Adds the parameters of the next stage to the table of owners. Warns if the stage has one of burn's own batch
+    /// norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         visit_floats(module, |param| self.claim(stage, param));
         self.tensors.push(describe(module));
@@ -61,8 +58,8 @@ impl Owners {
         }
     }
 
-    /// Enters a float parameter of a stage into the table of parameter owners. The stage becomes the owner of a
-    /// parameter that it trains, unless an earlier stage already owns it.
+    /// Enters a float parameter of a stage into the table of owners. The stage becomes its owner if it trains the
+    /// parameter and no earlier stage does.
     fn claim(&mut self, stage: usize, param: &dyn FloatParameter) {
         if !param.is_trained() {
             self.frozen.entry(param.id()).or_insert(stage);
@@ -81,14 +78,12 @@ impl Owners {
         }
     }
 
-    /// Returns the ids of the parameters that a stage owns, which that stage's optimizer steps.
     pub(crate) fn of_stage(&self, stage: usize) -> Vec<ParamId> {
         self.trained.iter().filter(|(_, (owner, _))| *owner == stage).map(|(id, _)| *id).collect()
     }
 
-    /// Returns the two stages of a tied parameter that one stage trains and another has frozen: the first stage that
-    /// trains the parameter (its owner), and the first stage in which the parameter is frozen. Returns `None` if there
-    /// is no such parameter.
+    /// Returns two stages of a tied parameter that one of them trains and the other has frozen. The first is the owner
+    /// of the parameter. Returns `None` if there is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()

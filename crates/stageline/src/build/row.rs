@@ -73,17 +73,13 @@ pub struct Row<F, B, L> {
     names: [String; 3],
 }
 
-/// The type of a function that creates one layer of a model on a given device.
 type Create<M> = Box<dyn Fn(&Device) -> M>;
 
-/// The type of a function that creates one block of a model on a given device, given the index of the block.
 type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
 
-/// The builder of a pipeline whose model has a first layer of type `F` and a last layer of type `L`.
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
-/// The layers of one stage of a model. The variant says which part of the model the stage has: the whole model, its
-/// beginning, its middle or its end.
+/// The layers of one stage of a model. The stage is the whole model, its beginning, its middle or its end.
 enum Part<F, B, L> {
     Whole(F, Vec<B>, L),
     Begin(F, Vec<B>),
@@ -92,8 +88,7 @@ enum Part<F, B, L> {
 }
 
 impl<F: Module, B, L: Module> Part<F, B, L> {
-    /// Returns the ids of the parameters of the model's first and last layer, if this stage has these layers; the list
-    /// is empty for a stage in the middle of the model.
+    /// Returns the ids of the parameters in the model's first and last layer, as far as this stage has these layers.
     fn ids_of_ends(&self) -> Vec<ParamId> {
         let (first, last) = match self {
             Self::Whole(first, _, last) => (Some(first), Some(last)),
@@ -112,8 +107,8 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Creates a row, which is a model as first layer, blocks and last layer, from functions that create the layers on
-    /// a device: the first layer, each of `blocks` blocks, and the last layer.
+    /// Creates a row (a model as first layer, blocks and last layer) from functions that create the layers on a device.
+    /// `blocks` is the number of blocks. `block` also gets the index of the block.
     pub fn new(
         first: impl Fn(&Device) -> F + 'static,
         blocks: usize,
@@ -148,8 +143,8 @@ where
         self.sizes().parameters()
     }
 
-    /// Returns the costs of a model's layers without their FLOPs and times: the name and the number of parameters of
-    /// each layer. No layer is run, and the lazy parameters of burn's layers stay uninitialised.
+    /// Returns the name and the number of parameters of each layer, as costs without FLOPs and times. No layer is run,
+    /// and the lazy parameters of burn's layers stay uninitialised.
     pub fn sizes(&self) -> Costs {
         let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
         let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
@@ -163,8 +158,8 @@ where
         })
     }
 
-    /// Returns the costs of the layers for a sample input without timing them: the number of parameters of each layer,
-    /// and the FLOPs that it reports for a forward.
+    /// Returns the costs of the layers for a sample input: the number of parameters of each layer, and the FLOPs that
+    /// it reports for a forward. No times are measured.
     ///
     /// One layer after another is initialised and run on the CPU, so at most one is in memory.
     pub fn count(&self, sample: F::Input) -> Costs {
@@ -188,8 +183,8 @@ where
         costing.into_costs()
     }
 
-    /// Creates the layers of every stage of the partition `cut`, each on the device in the stage's configuration, and
-    /// returns the builder of the pipeline. `configs` has one configuration for each stage. The names of parameters in
+    /// Creates the layers of every stage of the partition `cut`, and returns the builder of the pipeline. `configs` has
+    /// one configuration for each stage. Each layer is created on the device of its stage. The names of parameters in
     /// checkpoints do not depend on `cut`.
     ///
     /// # Errors
@@ -262,8 +257,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates and returns the layers of one stage; `range` has the numbers of these layers in the model. Each layer is
-    /// moved to the stage's device before the next one is created.
+    /// Creates the layers of one stage. `range` has their numbers in the model. Each layer is moved to the stage's
+    /// device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
@@ -278,17 +273,17 @@ where
         }
     }
 
-    /// Creates one layer of the model and returns it on `device`. Its parameters are drawn from the layer's own seed,
-    /// which is computed from the model's seed and the layer's number. Each parameter is moved to `device` before the
-    /// next one is drawn, so that the drawing device never has the whole layer.
+    /// Creates one layer of the model on `device`. Its parameters are drawn from a seed of its own, which depends on
+    /// the model's seed and the layer's number. Each parameter is moved to `device` before the next one is drawn, to
+    /// save memory.
     fn layer<M: Module>(&self, layer: usize, device: &Device, init: impl FnOnce(&Device) -> M) -> M {
         let seed = self.seed.wrapping_mul(0x9E37_79B9_7F4A_7C15).wrapping_add(layer as u64);
         let home = drawing_device(Some(device)).autodiff();
         seeded_on(&home, device, seed, || init(&home))
     }
 
-    /// Adds the parameters of one stage's layers to `names`, under the names that they have in the whole model, and
-    /// returns `names`. `first_block` is the index in the model of the stage's first block.
+    /// Adds the names of all parameters in one stage's layers to `names`, as the whole model names them. `first_block`
+    /// is the index, in the model, of the stage's first block.
     fn named(&self, names: Names, part: &Part<F, B, L>, first_block: usize) -> Names {
         let [first_name, blocks_name, last_name] = &self.names;
         let (first, blocks, last) = match part {
@@ -304,9 +299,8 @@ where
     }
 }
 
-/// Returns the device on which the initial parameters of layers are drawn: the CPU, so that the parameters have the
-/// same bits on whichever device their stage runs. Returns the stage's own device if the program was built without a
-/// backend for the CPU.
+/// Returns the device on which the initial parameters of layers are drawn. It is the CPU, so that the parameters have
+/// the same bits for every device of the stage. A build without a backend for the CPU uses the device of the stage.
 fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {

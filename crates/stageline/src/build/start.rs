@@ -23,19 +23,22 @@ use crate::state::run_settings::RunSettings;
 use crate::threads::cores::Cores;
 use crate::update::loss_scale::{LossScale, Scaler};
 
-/// The default interval, in training steps, between synchronised steps, in which workers wait for their device after
-/// every action. It applies if any stage is on a device other than the host's CPU.
+/// The default interval, in training steps, between synchronised steps, if any stage is on a device other than the
+/// host's CPU. In a synchronised step, workers wait for their device after every action.
 const SYNCHRONISE_EVERY: usize = 20;
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
     /// Builds the pipeline: validates the settings, generates and checks the plan, and starts one thread per worker.
     ///
     /// # Errors
-    /// Returns [`BuildError`] if a setting is invalid, the schedule generates no plan or a plan that cannot run, a device
-    /// does not compute in the types of its stage or has no kernel for one of its operations
-    /// ([`fallbacks`](Self::fallbacks)), the checkpoint does not fit the model, a session (a connection to a device of
-    /// another host) cannot be opened, or a thread cannot be started. The message names the invalid values and how to
-    /// correct them.
+    /// Returns [`BuildError`], whose message names the invalid values and how to correct them, in these cases:
+    ///
+    /// - A setting is invalid.
+    /// - The schedule generates no plan, or a plan that cannot run.
+    /// - A device does not compute in the types of its stage, or lacks a kernel ([`fallbacks`](Self::fallbacks)).
+    /// - The checkpoint does not fit the model.
+    /// - A session (a connection to a device of another host) cannot be opened.
+    /// - A thread cannot be started.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
@@ -94,10 +97,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(pipeline)
     }
 
-    /// Warns if the number of micro-batches, the number of gradient groups or the learning rate of a resumed training
-    /// differs from the value that the checkpoint records. Gradient groups are groups of micro-batches whose gradients
-    /// are summed separately; `groups` is their number in this pipeline. `learning_rate` is the rate that this
-    /// pipeline's schedule has at the last optimizer step of the checkpoint.
+    /// Warns of settings that differ from those in the checkpoint of a resumed training: the number of micro-batches,
+    /// the number of gradient groups, or the learning rate. `groups` and `learning_rate` are the values of this
+    /// pipeline. The rate is that at the last optimizer step of the checkpoint.
     fn warn_of_changes(&self, groups: usize, learning_rate: Option<f64>) {
         let Some(checkpoint) = &self.restore else { return };
         let Some(before) = RunSettings::read(&checkpoint.run) else { return };
@@ -106,8 +108,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         settings.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));
     }
 
-    /// Returns, by replica and stage, the number of the communication stream (a GPU's queue of transfers to other GPUs)
-    /// in which the transfers of each stage's device are ordered; `None` for a device whose transfers need no order.
+    /// Returns the number of the communication stream of each stage's device, with one list for each replica. A
+    /// communication stream is a GPU's queue of transfers to other GPUs. A device whose transfers need no order has
+    /// `None`.
     fn streams(&self, plan: &Checked, devices: &[Vec<Device>]) -> Vec<Vec<Option<usize>>> {
         let stages = self.stages.devices.len();
         if self.ordered_transfers {

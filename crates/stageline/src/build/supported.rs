@@ -14,14 +14,16 @@ use crate::model::payload::Payload;
 use crate::update::precision::Precision;
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Checks that the stages can compute on their devices. `devices` has, for each replica, the device of each stage.
+    /// Checks that the stages can compute on their devices. `devices` has one list for each replica, with the device of
+    /// each stage.
     ///
     /// # Errors
-    /// Returns an error for the first device of another host whose kernels are not known, because it was opened without
-    /// its name. Otherwise returns an error for the first device that does not compute in an element type of its
-    /// stage's tensors, or if a device of another host does not answer. Otherwise returns an error for the first
-    /// operation without a kernel on the device of its stage, if such an operation is refused
-    /// ([`Fallbacks`](crate::Fallbacks)).
+    /// Returns an error in these cases, which are checked in this order:
+    ///
+    /// - A device of another host was not opened by its name, so its kernels are not known.
+    /// - A device does not compute in an element type of its stage's tensors, or a device of another host does not
+    ///   answer.
+    /// - An operation has no kernel on the device of its stage and is refused ([`Fallbacks`](crate::Fallbacks)).
     pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<(), BuildError> {
         for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
             if has_unknown_kernels(device) {
@@ -39,8 +41,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 }
 
 /// Checks that every device computes in the element types of its stage's tensors, and in the type to which `precision`
-/// rounds them. `described` has the tensors of each stage, `devices` the devices by replica and stage, and
-/// `computes_in` says whether a device computes in a type.
+/// rounds them. `described` has the tensors of each stage. `computes_in` says whether a device computes in a type.
 fn validate_types(
     described: &[Vec<Description>],
     precision: Precision,
@@ -68,7 +69,7 @@ fn validate_types(
     Ok(())
 }
 
-/// Returns the float types in which a stage computes, each with the path of the first parameter that has this type or is
+/// Returns the float types in which a stage computes. Each has the path of the first parameter that has this type or is
 /// rounded to it. The path is empty for a stage without float parameters.
 fn types(described: &[Description], precision: Precision) -> Vec<(DType, &str)> {
     let floats = || described.iter().filter(|tensor| tensor.dtype.is_float());
@@ -100,8 +101,8 @@ mod tests {
         Description { id: ParamId::new(), path: path.to_owned(), dtype, shape: vec![2], trained: true }
     }
 
-    /// Checks the element types of two stages, of which the second has an f64 parameter, for devices that compute only
-    /// in the element types `of`. Returns the result of the check for a test to examine.
+    /// Checks the element types of two stages, as if their devices computed only in the types `of`. The second stage
+    /// has an f64 parameter.
     fn validated(precision: Precision, of: &[DType]) -> Result<(), BuildError> {
         let stages =
             [vec![described("0.weight", DType::F32)], vec![described("a", DType::F32), described("b", DType::F64)]];

@@ -12,14 +12,13 @@ use crate::update::clip::Clip;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
-/// The largest number of optimizer steps that a checkpoint may contain for training to resume from it; more is an
-/// error. To resume, each stage's learning rate scheduler is stepped that many times, which takes less than a second
-/// per stage up to this limit.
+/// The largest number of optimizer steps in a checkpoint from which training can resume. On resume, the learning rate
+/// scheduler of each stage advances by as many steps. Up to this limit, that takes less than a second per stage.
 const MOST_STEPS: u64 = 10_000_000;
 
-/// Returns an error if the progress recorded in a checkpoint is impossible (more optimizer steps than training steps)
-/// or too large to resume from (more than 10 million optimizer steps, or more than 2^53 training steps), or if its loss
-/// scale is not one that the dynamic loss scale of this training can have.
+/// Returns an error if training cannot resume from the progress that a checkpoint records. This is so if it has more
+/// optimizer steps than training steps, more than 10 million optimizer steps, or more than 2^53 training steps. It is
+/// also so if its loss scale is outside the range of this training's dynamic loss scale.
 pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result<(), BuildError> {
     let Progress { steps, optimizer_steps, loss_scale } = progress;
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
@@ -35,8 +34,8 @@ pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Checks the stages, and the settings that can be checked before a plan is generated, such as clipping, loss scale
-    /// and watchdog. Returns an error for the first check that fails.
+    /// Checks the stages, and all settings that do not need a plan, such as the clipping. Returns an error for the
+    /// first check that fails.
     pub(super) fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {
@@ -69,14 +68,13 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(())
     }
 
-    /// Returns the number of data-parallel replicas (R) of the configured pipeline.
     pub(super) fn replicas(&self) -> usize {
         1 + self.replica_devices.len()
     }
 
-    /// Returns the number of groups of micro-batches whose gradients are summed separately in a step, over all
-    /// replicas. With several replicas there must be one group per replica; with one replica, the number must divide
-    /// the number of micro-batches. Returns an error if this is not so.
+    /// Returns the number of groups of micro-batches whose gradients are summed separately, over all replicas. Several
+    /// replicas must have one group each. With one replica, the number must divide the number of micro-batches. Returns
+    /// an error if the number breaks these rules.
     pub(super) fn groups(&self) -> Result<usize, BuildError> {
         let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
         let groups = self.gradient_groups.unwrap_or(replicas);
@@ -87,7 +85,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         if can_be { Ok(groups) } else { Err(BuildError::GradientGroups { groups, replicas, micro_batches }) }
     }
 
-    /// Returns the device of every stage, replica by replica. Fails if a replica does not have one device per stage.
+    /// Returns the device of each stage, with one list for each replica. Fails if a replica does not have one device
+    /// for each stage.
     pub(super) fn devices_by_replica(&self) -> Result<Vec<Vec<Device>>, BuildError> {
         let stages = self.stages.devices.len();
         let all: Vec<_> = [&self.stages.devices].into_iter().chain(&self.replica_devices).cloned().collect();
@@ -97,9 +96,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Generates the plan of a step (the order of actions on each worker) by the configured schedule, and returns it.
-    /// Returns an error if the schedule has no plan for the configured stages and micro-batches, or if the plan would
-    /// deadlock with the configured channel capacity.
+    /// Generates and checks the plan of a step (the order of actions on each worker). Returns an error if the schedule
+    /// has no plan for the configured stages and micro-batches, or if the plan would deadlock.
     pub(super) fn checked_plan(&self) -> Result<Checked, BuildError> {
         let (stages, micro_batches, schedule) = (self.stages.devices.len(), self.micro_batches, self.schedule.name());
         let plan = self.schedule.plan(stages, micro_batches);

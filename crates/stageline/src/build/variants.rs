@@ -18,12 +18,10 @@ use crate::update::flush::FlushConfig;
 use crate::update::precision::Precision;
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Returns the configured precision, in which forwards and backwards compute.
     pub(crate) fn configured_precision(&self) -> Precision {
         self.precision
     }
 
-    /// Returns the configured gradient clipping; `None` if gradients are not clipped.
     pub(crate) fn configured_clip(&self) -> Option<Clip> {
         self.flush.clip
     }
@@ -34,17 +32,15 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.replicas() * self.micro_batches
     }
 
-    /// Returns the position of every batch norm layer of the model (burn's own, or an `AccumulatedBatchNorm`, whose
-    /// statistics are updated once a step): the index of its stage, and its path in the stage's module.
+    /// Returns every batch norm of the model, as the index of its stage and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
         &self.stages.owners.batch_norms
     }
 
-    /// Returns the builder of the reference, which is the plain training with which a verification compares a pipeline:
-    /// one replica with the same stages, optimizers and clipping, all on the first stage's device, in full precision
-    /// and without recomputation. `micro_batches` is the number of micro-batches into which the reference splits a
-    /// batch. Operations without a kernel only give a warning, because the device or the type of a stage can be another
-    /// one than in the pipeline.
+    /// Returns the builder of the reference, with which a verification compares the pipeline. It has the same stages,
+    /// optimizers and clipping, in one replica on one device, in full precision and without recomputation.
+    /// `micro_batches` is its number of micro-batches. Operations without a kernel only give a warning, because the
+    /// reference can have another device or type than the pipeline.
     pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         let first = self.stages.devices[0].clone();
@@ -66,14 +62,13 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the builder of the plain loop: a training in which one thread runs all stages on the first stage's
-    /// device, one micro-batch after the other, without recomputation. A verification compares its parameters with
-    /// those of the pipeline, bit for bit. The micro-batches, the groups of micro-batches whose gradients are summed
-    /// separately, the precision, the clipping and the cores of a worker are those of the pipeline. Operations without
-    /// a kernel only give a warning, because the device of a stage can be another one than in the pipeline.
+    /// Returns the builder of the plain loop: one thread runs all stages on one device, one micro-batch after the
+    /// other, without recomputation. A verification compares its parameters with those of the pipeline, bit for bit.
+    /// The settings that change these bits, such as precision and clipping, are those of the pipeline. Operations
+    /// without a kernel only give a warning, because a stage can have another device than in the pipeline.
     ///
-    /// If `splits` is true, each backward that the pipeline's schedule splits into input gradient and weight gradient
-    /// is also split in the plain loop. Otherwise no backward is split.
+    /// If `splits` is true, the plain loop splits the same backwards into input gradient and weight gradient as the
+    /// pipeline's schedule does. Otherwise it splits none.
     pub(crate) fn plain_loop(mut self, splits: bool) -> Self {
         let split = if splits { self.split_backwards() } else { HashSet::new() };
         let of_replica = self.micro_batches;
@@ -97,15 +92,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
     }
 
-    /// Returns the number of CPU cores on which one worker of the configured pipeline computes.
     fn configured_cores(&self) -> usize {
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let workers = self.replicas() * self.stages.devices.len() / self.schedule.chunks().max(1);
         self.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
     }
 
-    /// Returns the stage and the micro-batch of each backward that the configured schedule splits into two halves. The
-    /// second half computes the deferred weight gradients. Micro-batches are counted within a replica.
+    /// Returns the stage and the micro-batch of each backward that the configured schedule splits. Such a backward
+    /// computes the input gradient first and the weight gradients later. Micro-batches are counted within a replica.
     pub(crate) fn split_backwards(&self) -> HashSet<(usize, usize)> {
         let plan = self.schedule.plan(self.stages.devices.len(), self.micro_batches);
         let second_half =
@@ -118,30 +112,24 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host)
     }
 
-    /// Returns the recomputation setting of each stage, in the order of the stages: the part of its forward that the
-    /// stage recomputes in its backwards (activation checkpointing).
     pub(crate) fn configured_recompute(&self) -> &[Recompute] {
         &self.stages.recompute
     }
 
-    /// Turns recomputation off on all stages, so that each stage keeps all activations that its backwards need.
     pub(crate) fn without_recomputation(mut self) -> Self {
         self.stages.recompute.fill(Recompute::Nothing);
         self
     }
 
-    /// Turns gradient clipping off, so that the optimizers step with the gradients as they were summed over all
-    /// micro-batches.
     pub(crate) fn unclipped(mut self) -> Self {
         self.flush.clip = None;
         self
     }
 }
 
-/// Returns the plan (the order of actions) of a plain loop over micro-batches: one worker runs all stages, and each
-/// micro-batch passes all of them forward and then backward before the next one begins. `is_split` says whether the
-/// backward of a stage and a micro-batch is split into input gradient and weight gradient. The weight gradients of
-/// split backwards follow the last backward of their micro-batch.
+/// Returns a plan (an order of actions) in which one worker runs all stages. Each micro-batch passes all stages forward
+/// and then backward before the next one begins. `is_split` says which backwards, by stage and micro-batch, are split
+/// into input gradient and weight gradient. The weight gradients come at the end of their micro-batch.
 fn on_one_thread(stages: usize, micro_batches: usize, is_split: impl Fn(usize, usize) -> bool) -> Plan {
     let mut row = Vec::new();
     for micro_batch in 0..micro_batches {

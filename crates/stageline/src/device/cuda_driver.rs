@@ -11,7 +11,7 @@ use crate::device::gpu_search::GpuSearchError;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct CudaVersion(c_int);
 
-/// The oldest CUDA version whose driver has every function that burn calls; the newest of these functions,
+/// The oldest CUDA version whose driver has all functions that burn calls. The newest of these functions,
 /// `cuEventElapsedTime_v2`, came with CUDA 12.8.
 const OLDEST: CudaVersion = CudaVersion(12_080);
 

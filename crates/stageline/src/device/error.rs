@@ -33,13 +33,13 @@ pub enum DeviceError {
     /// The list of device names that was to be opened is empty.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
-    /// A given text is not a valid device name, such as `cpu` or `cuda:0`.
+    /// A text that was given as the name of a device is not valid. Examples of valid names are `cpu` and `cuda:0`.
     #[error(
         "`{text}` is no device; write `cpu`, or a GPU's interface (cuda, rocm, wgpu, vulkan or metal) and its index or `all`, as in \
          `cuda:0` or `vulkan:all`, or what `stageline serve` prints on another host, as in `iroh:<id>/0` or `ws://gpu-2:4433/0`"
     )]
     Unknown {
-        /// The given text, which is not a valid device name.
+        /// The text that is not a valid name of a device.
         text: String,
     },
     /// This program was built without the backend (burn's code for a kind of device) that the named device needs.
@@ -50,7 +50,7 @@ pub enum DeviceError {
         /// The Cargo feature with which the program must be built to use the device.
         feature: &'static str,
     },
-    /// The named device of another host cannot be reached or used.
+    /// A device of another host cannot be reached or used.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
@@ -58,11 +58,11 @@ pub enum DeviceError {
     Unusable {
         /// The name of the GPU that does not compute.
         device: String,
-        /// The reason why the GPU does not compute: the root cause of an error in running test kernels on it, or the
-        /// wrong result that these kernels returned.
+        /// The reason why the GPU does not compute: the root cause of the error in a test kernel, or the kernel's wrong
+        /// result.
         cause: String,
-        /// The advice to the user whose GPU does not compute: the compiler or driver that kernels need, or another
-        /// interface to try.
+        /// The advice to the user whose GPU does not compute: a compiler or driver to install, or another interface to
+        /// try.
         advice: &'static str,
     },
     /// The NVIDIA driver of a named GPU is too old: it lacks functions that burn calls.
@@ -73,15 +73,15 @@ pub enum DeviceError {
     OldDriver {
         /// The name of the GPU whose driver is too old.
         device: String,
-        /// The newest version of CUDA that the NVIDIA driver, which is too old, supports.
+        /// The newest CUDA version that the NVIDIA driver supports. This program needs a newer one.
         found: String,
-        /// The oldest version of CUDA that the NVIDIA driver must support for this program.
+        /// The oldest CUDA version with which this program works.
         needed: String,
     },
     /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
     #[error("`{device}` was not found: {cause}")]
     Search {
-        /// The name of the GPU that was to be opened, for which the search failed.
+        /// The name of the GPU that was searched for.
         device: String,
         /// The reason why the search for the GPUs of an interface failed, such as a missing library.
         cause: GpuSearchError,
@@ -91,16 +91,16 @@ pub enum DeviceError {
     NotFound {
         /// The name of the GPU that does not exist.
         device: String,
-        /// The interface, such as CUDA, through which the missing GPU was searched for.
+        /// The interface, such as CUDA, in the name of the missing GPU.
         api: GpuApi,
-        /// The number of GPUs that the interface (such as CUDA) finds on this machine. The index of a GPU, counted from
-        /// 0, must be below this number.
+        /// The number of GPUs that the interface, such as CUDA, finds on this machine. The index of a GPU must be below
+        /// it.
         found: usize,
     },
 }
 
 impl DeviceError {
-    /// Converts the error `cause` of a search for GPUs to the error of opening the device that was named `device`.
+    /// Converts the error of a search for GPUs to the error of opening a device. `device` is the name of the device.
     pub(super) fn of_search(device: String, cause: GpuSearchError) -> Self {
         match cause {
             GpuSearchError::NotBuilt { api } => Self::NotBuilt { device, feature: api.name() },
@@ -110,8 +110,8 @@ impl DeviceError {
     }
 }
 
-/// Returns the part of an error message about a missing GPU that says which GPUs exist and what the user can do.
-/// `found` is the number of GPUs that the interface `api` finds.
+/// Returns the words of an error message about a missing GPU: which GPUs exist, and what the user can do. `found` is
+/// the number of GPUs that the interface `api` finds.
 fn present(api: GpuApi, found: usize) -> String {
     match found {
         0 => format!("{api} finds no devices; {}", api.needs()),

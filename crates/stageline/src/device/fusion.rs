@@ -5,12 +5,12 @@ use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
 /// Makes burn fuse tensor operations in the order in which they are issued, by burn's setting `max_blocks = 1`. The
-/// setting stays as it is if the program has set or used burn's settings before, or if it differs from burn's default.
+/// setting is not changed if it differs from burn's default, or if the program has set or used burn's settings before.
 ///
-/// By default, burn 0.22 searches at most five independent blocks of operations for operations to fuse (`max_blocks`).
-/// A backward pass has more blocks, and every operation of a block beyond these five runs as a kernel of its own. The
-/// layers of the crate `stageline-nn` issue their operations in an order that fuses well without a search. The effect
-/// on other operations was not measured.
+/// By default, burn 0.22 searches for operations to fuse in at most five independent blocks of operations. A backward
+/// pass has more blocks, and every operation beyond the five runs as a kernel of its own. The layers of the crate
+/// `stageline-nn` issue their operations in an order that fuses well without a search. The effect on other operations
+/// was not measured.
 #[cfg(feature = "fused")]
 pub(crate) fn fuse_in_issue_order() {
     use std::sync::Once;
@@ -29,8 +29,8 @@ pub(crate) fn fuse_in_issue_order() {
     });
 }
 
-/// Returns a copy of burn's settings `given`, in which a default value of `max_blocks` is replaced by 1. With
-/// `max_blocks = 1`, burn fuses tensor operations in the order in which they are issued.
+/// Returns burn's settings `given`, with `max_blocks = 1` in place of burn's default. burn then fuses tensor operations
+/// in the order in which they are issued.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {
@@ -39,7 +39,6 @@ fn chosen(given: &BurnConfig) -> BurnConfig {
     serde_json::from_value(settings).expect("burn reads settings that it has written")
 }
 
-/// Whether the setting `max_blocks` of burn's fusion of tensor operations has its default value.
 fn is_default(given: &BurnConfig) -> bool {
     given.fusion().beam_search.max_blocks == BeamSearchConfig::default().max_blocks
 }

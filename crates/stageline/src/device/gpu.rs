@@ -13,17 +13,15 @@ use crate::device::memory::DeviceMemory;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The name of the GPU's model; an error with the reason if the GPU was found but cannot be opened.
+    /// The name of the GPU's model, or the reason why the GPU cannot be opened.
     pub model: Result<String, String>,
     /// Whether the GPU is software that runs on the CPU, such as Mesa's llvmpipe, instead of hardware.
     pub is_software: bool,
-    /// The size of a GPU's memory and the bytes that this program has reserved and uses there; `None` if the GPU cannot
-    /// be opened.
+    /// The memory of the GPU, in bytes; `None` if the GPU cannot be opened.
     pub memory: Option<DeviceMemory>,
 }
 
 impl Gpu {
-    /// Opens a GPU and reads its model and its memory.
     #[cfg(feature = "gpu")]
     fn open(device: &Device) -> Self {
         use crate::device::test_kernels::root_cause;
@@ -139,9 +137,8 @@ pub(super) fn is_software(_: &Device) -> bool {
     false
 }
 
-/// Returns the indices of the GPUs for which `all` stands in a name such as `wgpu:all`: the GPUs that are hardware, or
-/// all GPUs if none is hardware. `software` has one entry for each GPU, which is true if the GPU is software that runs
-/// on the CPU.
+/// Returns the indices of the GPUs that a name such as `wgpu:all` stands for: all GPUs in hardware, or all GPUs if none
+/// is in hardware. `software` says for each GPU whether it is software that runs on the CPU.
 pub(super) fn indices_of_all(software: &[bool]) -> Vec<usize> {
     let hardware: Vec<_> = (0..software.len()).filter(|index| !software[*index]).collect();
     if hardware.is_empty() { (0..software.len()).collect() } else { hardware }

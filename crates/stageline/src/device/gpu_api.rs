@@ -10,10 +10,12 @@ pub enum GpuApi {
     Cuda,
     /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,
-    /// WebGPU, an interface to GPUs of any maker. WebGPU runs on the host's graphics interface: Vulkan on Linux, Metal
-    /// on macOS, and on Windows Vulkan or DirectX 12, or OpenGL if neither has a GPU. Its shaders are in WGSL. If the
-    /// program is also built with [`Vulkan`](GpuApi::Vulkan) or [`Metal`](GpuApi::Metal), WebGPU uses their shaders
-    /// instead, on the GPUs that it reaches through them.
+    /// WebGPU, an interface to GPUs of any maker, with shaders in WGSL. It runs on the graphics interface of the
+    /// system: Vulkan on Linux, Metal on macOS, and Vulkan or DirectX 12 on Windows. If neither of these two has a GPU,
+    /// Windows uses OpenGL.
+    ///
+    /// If the program is also built with [`Vulkan`](GpuApi::Vulkan) or [`Metal`](GpuApi::Metal), WebGPU uses their
+    /// shaders on the GPUs that it reaches through them.
     Wgpu,
     /// Vulkan, an interface to GPUs of any maker, with shaders in SPIR-V.
     Vulkan,
@@ -44,8 +46,8 @@ impl GpuApi {
         Self::ALL.into_iter().find(|api| api.name() == name)
     }
 
-    /// Returns the packages that contain the library and the driver of an interface to GPUs, such as CUDA, as a part of
-    /// the text of an error message.
+    /// Returns the packages that contain the library and the driver of an interface to GPUs, as words of an error
+    /// message.
     pub(super) const fn packages(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -62,8 +64,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice in the error message for a GPU that an interface, such as CUDA, did not find or open: the
-    /// drivers and libraries that the interface needs on this operating system, and how to check them.
+    /// Returns the advice for a GPU that an interface, such as CUDA, did not find. It names the drivers and libraries
+    /// that the interface needs on this operating system, and how to check them.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Cuda => {
@@ -92,8 +94,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice in the error message for a GPU that was found, but cannot run a test computation: the
-    /// compiler or driver that may be missing, with its package, or another interface to the same GPU.
+    /// Returns the advice for a GPU that fails a test computation. It names the compiler or driver that may be missing,
+    /// or another interface to the same GPU.
     pub(crate) const fn computes_with(self) -> &'static str {
         match self {
             Self::Cuda => {

@@ -14,7 +14,7 @@ use crate::threads::failure::Failure;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuSearchError {
-    /// This program was built without the interface to GPUs, such as CUDA, that was asked for.
+    /// This program was built without the requested interface to GPUs, such as CUDA.
     #[error("this program was built without `{api}`; build it with `--features {api}`")]
     NotBuilt {
         /// The interface to GPUs, such as CUDA, without which this program was built.
@@ -37,7 +37,7 @@ pub enum GpuSearchError {
     BrokenLibrary {
         /// The interface to GPUs, such as CUDA, whose library is installed but cannot be loaded.
         api: GpuApi,
-        /// The file name of the library of an interface to GPUs, such as CUDA, that is installed but cannot be loaded.
+        /// The file name of the library that is installed, but cannot be loaded.
         library: &'static str,
         /// The dynamic linker's message about a GPU library that cannot be loaded, which names the damaged file.
         cause: String,
@@ -48,9 +48,9 @@ pub enum GpuSearchError {
         packages = GpuApi::Cuda.packages()
     )]
     OldDriver {
-        /// The newest version of CUDA that the NVIDIA driver, which is too old, supports.
+        /// The newest CUDA version that the NVIDIA driver supports. This program needs a newer one.
         found: String,
-        /// The oldest version of CUDA that the NVIDIA driver must support for this program.
+        /// The oldest CUDA version with which this program works.
         needed: String,
     },
     /// The search for GPUs panicked, for example in a driver.
@@ -66,9 +66,9 @@ pub enum GpuSearchError {
 /// A library that an interface to GPUs, such as CUDA, needs to find any GPU.
 #[cfg(any(feature = "gpu", test))]
 struct Library {
-    /// The file name by which error messages refer to a GPU interface's library.
+    /// The file name of the library in error messages.
     name: &'static str,
-    /// The files that burn tries for a GPU interface's library, as names or paths; one of them must load.
+    /// The files that burn tries for the library, as names or paths. One of them must load.
     files: Vec<String>,
 }
 
@@ -86,9 +86,9 @@ fn libraries(api: GpuApi) -> Vec<Library> {
     }
 }
 
-/// Returns a library of ROCm with the file name `name`, and the files that burn tries for it: first in the folders of
-/// ROCM_PATH and HIP_PATH, then where the dynamic linker looks. Each place is tried without and with a version number
-/// at the end of the file name.
+/// Returns a library of ROCm with the file name `name`, and the files that burn tries for it. They are in the folders
+/// of ROCM_PATH and HIP_PATH, and then where the dynamic linker looks. In each place, the name is tried without and
+/// with a version number at the end.
 #[cfg(any(feature = "gpu", test))]
 fn of_rocm(name: &'static str) -> Library {
     let roots = ["ROCM_PATH", "HIP_PATH"].into_iter().filter_map(|variable| std::env::var(variable).ok());
@@ -97,11 +97,10 @@ fn of_rocm(name: &'static str) -> Library {
     Library { name, files: files.collect() }
 }
 
-/// Loads the first of the given files that the function `load` can load.
+/// Loads the first file that the function `load` can load.
 ///
 /// # Errors
-/// If no file can be loaded, returns the error of the first broken file. If there is no broken file, returns the error
-/// that the library is missing.
+/// If no file can be loaded, returns the error of the first broken file, or `Missing` if no file is broken.
 #[cfg(any(feature = "gpu", test))]
 fn load_one(files: &[String], load: impl Fn(&str) -> Result<(), Unloadable>) -> Result<(), Unloadable> {
     let mut reason = Unloadable::Missing;
@@ -115,9 +114,8 @@ fn load_one(files: &[String], load: impl Fn(&str) -> Result<(), Unloadable>) -> 
     Err(reason)
 }
 
-/// Returns the devices that the function `enumerate` finds for `api`, an interface to GPUs such as CUDA. If `enumerate`
-/// finds none or panics, the function `load` loads the interface's libraries, which shows whether one of them is
-/// missing or broken.
+/// Returns the devices that `enumerate` finds through the interface `api`, such as CUDA. If `enumerate` finds none or
+/// panics, `load` tries to load the interface's libraries. This shows whether one of them is missing or broken.
 ///
 /// # Errors
 /// Returns [`GpuSearchError`] if a library cannot be loaded, or if `enumerate` panics although all libraries can be
@@ -186,8 +184,8 @@ mod tests {
         }
     }
 
-    /// Tests the search for a library of ROCm that burn looks for under several file names. If one of these files is
-    /// broken, an error is reported only if the library loads under no other name.
+    /// Tests the search for a library of ROCm, for which burn tries several files. A broken file is an error only if
+    /// none of the others loads.
     #[test]
     #[cfg(target_os = "linux")]
     fn a_library_with_several_names_is_broken_if_it_loads_under_none() {
@@ -211,8 +209,8 @@ mod tests {
         assert_eq!(found_without("libhiprtc"), Err(missing));
     }
 
-    /// Tests that a panic in a search for GPUs is reported with its message. If the GPU interface's library is broken,
-    /// the broken library is reported instead of the panic.
+    /// Tests that a panic in the search for GPUs is reported with its message. If the library of the interface is
+    /// broken, the library is reported instead.
     #[test]
     fn a_panic_in_the_search_is_an_error() {
         let panics = || -> Vec<()> { std::panic::resume_unwind(Box::new("the driver is out of order")) };

@@ -3,9 +3,9 @@
 /// The reason why the dynamic linker does not load a library, such as that of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unloadable {
-    /// The dynamic linker finds no file with the name of a GPU interface's library.
+    /// A library is missing: the dynamic linker finds no file with its name.
     Missing,
-    /// A file with the name of a GPU interface's library exists, but the file or a library that it needs cannot be
+    /// A library is broken: a file with its name exists, but this file or another library that it needs cannot be
     /// loaded. The value is the dynamic linker's message.
     Broken(String),
 }
@@ -27,11 +27,10 @@ pub(super) fn load(name: &str) -> Result<(), Unloadable> {
     }
 }
 
-/// Returns the reason why the shared library `name` is not loaded (it is missing or broken), given the dynamic linker's
-/// message.
+/// Returns whether a library that cannot be loaded is missing or broken, from the dynamic linker's message.
 ///
-/// The C library begins the message with the name of the file that it does not find. A message about another file means
-/// that the library was found, and that one of the libraries that it needs was not.
+/// The message names the file that was not found. If this is another file than `name`, the library `name` itself was
+/// found but needs that file.
 fn of_message(name: &str, message: &str) -> Unloadable {
     let of_glibc =
         message.strip_prefix(name).is_some_and(|rest| rest.starts_with(": cannot open shared object file: No such"));
@@ -56,9 +55,9 @@ mod tests {
         assert!(message.contains("too short"), "{message}");
     }
 
-    /// Tests how the error messages of the C libraries glibc and musl are classified. A message about the requested
-    /// library itself means that the library is missing. A message about another library, which the requested one
-    /// needs, means that the requested one is broken.
+    /// Tests how the error messages of the C libraries glibc and musl are classified. If a message names the requested
+    /// library, this library is missing. If it names another library, which the requested one needs, the requested one
+    /// is broken.
     #[test]
     fn a_library_that_needs_a_missing_one_is_broken() {
         let missing = "cannot open shared object file: No such file or directory";

@@ -4,7 +4,6 @@
 use burn::tensor::Device;
 pub(crate) use stageline_nn::params::is_remote;
 
-/// Whether a device is the CPU of this host.
 #[cfg(feature = "flex")]
 pub(crate) fn is_host(device: &Device) -> bool {
     device.clone().inner() == Device::flex()
@@ -26,7 +25,6 @@ pub(crate) fn host() -> Option<Device> {
     None
 }
 
-/// Whether a device is an NVIDIA GPU of this host that is used through CUDA.
 #[cfg(feature = "cuda")]
 pub(crate) fn is_cuda(device: &Device) -> bool {
     use burn::backend::{CubeDevice, DispatchDevice};
@@ -43,7 +41,8 @@ pub(crate) fn is_gpu(device: &Device) -> bool {
     !is_host(device) && !is_remote(device)
 }
 
-/// Whether two devices use the same memory: a device and itself, or any two CPU devices of this host.
+/// Whether two devices use the same memory. A device shares its memory with itself. All CPU devices of this host share
+/// one memory.
 pub(crate) fn share_memory(one: &Device, other: &Device) -> bool {
     one == other || (is_host(one) && is_host(other))
 }
@@ -54,21 +53,20 @@ pub(crate) fn between_cuda(from: &Device, to: &Device) -> bool {
     is_cuda(from) && is_cuda(to) && from.clone().inner() != to.clone().inner()
 }
 
-/// Whether two devices are different GPUs of this host between which burn cannot move tensors directly, because at
-/// least one of them is not a CUDA device. Such tensors go through the host's memory.
+/// Whether two devices are different GPUs of this host, of which at least one is not a CUDA device. Tensors between
+/// them go through the host's memory.
 pub(crate) fn between_other_gpus(from: &Device, to: &Device) -> bool {
     is_gpu(from) && is_gpu(to) && from.clone().inner() != to.clone().inner() && !between_cuda(from, to)
 }
 
-/// Whether two devices are the same GPU of this host. If one thread hands a tensor to another thread on the same GPU,
-/// the tensor must be copied first, because each thread issues its kernels on a stream of its own.
+/// Whether two devices are the same GPU of this host. A tensor that one thread hands to another on this GPU must be
+/// copied first, because each thread issues its kernels on a stream of its own.
 pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
     is_gpu(from) && from.clone().inner() == to.clone().inner()
 }
 
-/// Returns, for the device of each stage, the index of its communication stream (the queue in which its transfers to
-/// other GPUs run), counted from 0. Every CUDA device of this host has one such stream; the entry of any other device
-/// is `None`.
+/// Returns the index of the communication stream of each device: the queue of its transfers to other GPUs. Every CUDA
+/// device of this host has one. Other devices have `None`.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

@@ -8,13 +8,12 @@ use burn::tensor::Device;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
-    /// The size of the GPU's memory, as its interface reports it; `None` if the interface reports none, as WebGPU does.
-    /// Other programs may use a part of it.
+    /// The size of the GPU's memory; `None` if its interface reports no size. WebGPU reports none. Other programs may
+    /// use a part of the memory.
     pub total: Option<u64>,
-    /// The number of bytes that this program has reserved on a GPU: those in use, and those that are kept for later
-    /// tensors.
+    /// The number of bytes that this program has reserved on the GPU, in use or kept for later tensors.
     pub reserved: u64,
-    /// The number of bytes that tensors and kernels of this program use on a GPU.
+    /// The number of bytes that tensors and kernels of this program use on the GPU.
     pub in_use: u64,
 }
 

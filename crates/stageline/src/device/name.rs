@@ -22,23 +22,23 @@ pub enum DeviceName {
     /// The name of a GPU of this host, such as `cuda:0`. It consists of the interface through which the GPU is used,
     /// and of the GPU's index among the GPUs that this interface finds.
     ///
-    /// Opening the first GPU sets [`BurnConfig`](burn::BurnConfig), unless it was set or used before, so that burn
-    /// fuses operations in the order in which they are issued. A `burn.toml` whose `fusion.beam_search.max_blocks`
-    /// differs from burn's default of 5 is kept.
+    /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order in
+    /// which they are issued. It changes nothing if the program has set or used `BurnConfig` before, or if a
+    /// `burn.toml` sets `fusion.beam_search.max_blocks` to another value than burn's default of 5.
     Gpu {
         /// The interface, such as CUDA, through which the GPU is used.
         api: GpuApi,
         /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
-    /// The name of a device of another host. On that host, `stageline serve` or [`Server`](crate::remote) runs.
+    /// The name of a device of another host, on which `stageline serve` or a [`Server`](crate::remote) runs.
     Remote(RemoteName),
 }
 
 impl DeviceName {
     /// Parses a list of device names separated by commas, such as `cuda:0,cuda:1`. The entry `cuda:all` stands for all
-    /// GPUs of this host that CUDA finds. `vulkan:all`, for example, stands for all GPUs that Vulkan finds. GPUs that
-    /// are software, such as Mesa's llvmpipe, are left out if the interface also finds hardware.
+    /// GPUs of this host that CUDA finds, `vulkan:all` for all that Vulkan finds, and so on. GPUs in software, such as
+    /// Mesa's llvmpipe, are left out if the interface also finds hardware.
     ///
     /// # Errors
     /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if the search for the
@@ -49,8 +49,8 @@ impl DeviceName {
         if devices.is_empty() { Err(DeviceError::None) } else { Ok(devices) }
     }
 
-    /// Parses one entry of a list of device names, and returns the names for which it stands: one for an entry such as
-    /// `cuda:0`, and one for each GPU for an entry such as `cuda:all`.
+    /// Parses one entry of a list of device names. An entry such as `cuda:0` gives one name. `cuda:all` gives one name
+    /// for each GPU.
     fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
         let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
         let software = |found: Vec<Device>| found.iter().map(is_software).collect::<Vec<_>>();
@@ -96,9 +96,9 @@ impl DeviceName {
         if errors.is_empty() { Ok(opened) } else { Err(DeviceErrors(errors)) }
     }
 
-    /// Returns a function that opens the device with this name. If the device belongs to another host, a thread starts
-    /// to connect it at once, and the returned function waits for that thread; `token` is the secret that the other
-    /// host may require.
+    /// Begins to open the device with this name, and returns a function that completes the opening. A device of another
+    /// host is connected on a thread, for which the returned function waits. `token` is the secret that the other host
+    /// may require.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -139,10 +139,9 @@ impl DeviceName {
         supported::is_gpu(device)
     }
 
-    /// Whether this program was built with the optimisations for GPUs of this host: burn fuses operations into one
-    /// kernel, tries several kernels and takes the fastest, and keeps compiled kernels for the next run. This is true
-    /// if the program was built with the feature `cuda`, `rocm`, `vulkan` or `metal`, and false if it was built with
-    /// `wgpu` alone.
+    /// Whether this program was built with the optimisations for GPUs of this host: burn fuses operations, tunes
+    /// kernels, and keeps compiled kernels for the next run. True with the feature `cuda`, `rocm`, `vulkan` or `metal`,
+    /// and false with `wgpu` alone.
     pub const fn tunes_kernels() -> bool {
         cfg!(feature = "fused")
     }

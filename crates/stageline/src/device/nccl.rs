@@ -20,29 +20,26 @@ const PACKAGED: &str = "libnccl.so.2";
 /// The path that a tensor takes from one GPU of this host to another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum BetweenGpus {
-    /// A tensor goes directly from one GPU of this host to another by NCCL, whose library was found under this file
-    /// name.
+    /// Tensors go directly from one GPU of this host to another by NCCL. The value is the file name of NCCL's library.
     Nccl(&'static str),
-    /// A tensor goes from one GPU of this host to another through the host's memory, because NCCL was not found.
+    /// Tensors go from one GPU of this host to another through the host's memory, because NCCL was not found.
     Host,
-    /// A tensor goes from one GPU of this host to another through the host's memory, because a library of NCCL exists,
-    /// but cannot be loaded. The text has the file name and the dynamic linker's message.
+    /// Tensors go from one GPU of this host to another through the host's memory, because NCCL's library cannot be
+    /// loaded. The value has the file name and the dynamic linker's message.
     HostWithBrokenNccl(String),
 }
 
-/// Makes NCCL loadable by burn if it is installed, and returns the path that tensors take between GPUs.
-///
-/// This function must be called before burn opens the first GPU, because burn looks for NCCL only then. The result is
+/// Makes NCCL loadable by burn if it is installed, and returns the path that tensors take between GPUs. The result is
 /// computed once.
+///
+/// This function must be called before burn opens the first GPU, because burn looks for NCCL only then.
 pub(crate) fn load() -> &'static BetweenGpus {
     static FOUND: OnceLock<BetweenGpus> = OnceLock::new();
     FOUND.get_or_init(|| search(library::load, load_under_name))
 }
 
-/// Searches for the library of NCCL. `load(name)` loads the library with the file name `name`.
-/// `load_under_name(library, name)` makes the library `library` loadable under the name `name`, too. A library that is
-/// broken or missing under one name may be intact under another one, so a broken library is reported only if NCCL can
-/// be loaded under none of its names.
+/// Searches for NCCL's library under all its file names. `load` loads a library by its file name. `load_under_name`
+/// makes a library loadable under a second name. A broken library is reported only if NCCL can be loaded under no name.
 fn search(
     load: impl Fn(&str) -> Result<(), Unloadable>,
     load_under_name: impl Fn(&str, &str) -> io::Result<()>,
@@ -76,11 +73,10 @@ fn search(
     broken.map_or(BetweenGpus::Host, BetweenGpus::HostWithBrokenNccl)
 }
 
-/// Loads the shared library `library` also under the file name `name`, so that code that loads `name` later gets the
-/// functions of `library`.
+/// Makes the shared library `library` loadable under the file name `name` as well.
 ///
 /// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
-/// an empty library called `name` that depends on `library`; the linker finds the functions of a dependency through it.
+/// an empty library called `name` that depends on `library`. The linker finds the functions of a dependency through it.
 fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     let alias = alias(library, name).ok_or(io::ErrorKind::Unsupported)?;
     let path = env::temp_dir().join(format!("stageline-{}-{name}", process::id()));
@@ -93,19 +89,19 @@ fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     loaded.map(std::mem::forget)
 }
 
-/// Writes `bytes` into a new file at `path`. Fails if the file already exists, so that no other user can have planted
-/// the library that this process then loads.
+/// Writes `bytes` into a new file. Fails if the file already exists, because another user may have planted it there for
+/// this process to load.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use io::Write;
 
     fs::File::create_new(path)?.write_all(bytes)
 }
 
-/// Returns the bytes of an empty shared library in ELF format that is called `name` and depends on `library`. Returns
-/// `None` on any platform other than Linux with glibc on x86-64 or little-endian AArch64.
+/// Returns the bytes of an empty shared library (ELF) that is called `name` and depends on `library`. Returns `None` on
+/// any platform other than Linux with glibc on x86-64 or little-endian AArch64.
 ///
-/// The file has the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment with
-/// everything, the dynamic section, and a symbol table with a hash table, both without symbols.
+/// The file has only the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment, the
+/// dynamic section, and a symbol table and a hash table without symbols.
 fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SEGMENT: usize = 56;
@@ -177,8 +173,8 @@ mod tests {
         library::load(name).is_ok()
     }
 
-    /// Tests that a shared library which is loaded under another name can be opened by that name and called. The test
-    /// uses the C library's mathematical functions (`libm`) instead of NCCL.
+    /// Tests that a library can be opened under another name and called. The test uses the C library's mathematical
+    /// functions (`libm`) in place of NCCL.
     #[test]
     fn a_library_can_be_loaded_under_another_name() {
         const NAME: &str = "libstageline-other-name.so";
@@ -201,16 +197,15 @@ mod tests {
         assert!(!loads("libstageline-missing.so"));
     }
 
-    /// Tests that NCCL counts as installed if a library with one of the names that cudarc knows, or with the name in
-    /// NVIDIA's packages, can be loaded.
+    /// Tests that NCCL counts as installed if its library can be loaded under one of its file names.
     #[test]
     fn tensors_go_through_the_host_only_without_nccl() {
         let installed = KNOWN.into_iter().chain([PACKAGED]).any(loads);
         assert_eq!(matches!(load(), BetweenGpus::Nccl(_)), installed);
     }
 
-    /// Tests that a broken library of NCCL is reported with its file name and the linker's message, unless NCCL is
-    /// found under another name.
+    /// Tests that a broken library of NCCL is reported with its file name and the linker's message. It is not reported
+    /// if NCCL loads under another name.
     #[test]
     fn a_broken_library_is_told_from_a_missing_one() {
         let broken = |name: &str| Err(Unloadable::Broken(format!("{name}: file too short")));

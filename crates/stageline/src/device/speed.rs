@@ -7,25 +7,25 @@ use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::device::supported::computes_in;
 
-/// The shortest measured time from which a device's speed is computed. If the timed matrix products take less time,
-/// starting the kernels and reading the result are too large a part of the measured time.
+/// The shortest time of matrix products from which a device's speed is computed. In a shorter time, starting the
+/// kernels and reading the result would count too much.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// The smallest and the largest number of rows and columns of the square matrices that are multiplied to measure a
-/// device's speed.
+/// The smallest and the largest number of rows of the square matrices by which a device's speed is measured.
 const ROWS: [usize; 2] = [256, 4096];
 /// The largest number of matrix products that are timed together. With matrices of 4096 rows, this many products take
 /// 140 ms on a device that computes 1 PFLOP/s.
 const MOST_PRODUCTS: usize = 1024;
-/// The number of times that the matrix products are timed to measure a device's speed; the shortest time counts.
+/// The number of times that the matrix products of a device are timed; the shortest time counts.
 const REPEATS: usize = 3;
 
-/// Measures the speed of each device with a matrix product in the type `dtype`, and returns the speeds relative to the
-/// slowest device, whose speed is 1. A device that is listed several times is measured once, and has the same speed
-/// everywhere. `dtype` should be the type in which a training multiplies, because the ratio of two devices' speeds
-/// differs from type to type. This type is f32 in full precision, and otherwise that of the training's
-/// [`Precision`](crate::Precision). A device that does not compute in `dtype` is measured in f32.
+/// Measures the speed of each device with a matrix product in the type `dtype`. Returns the speeds relative to the
+/// slowest device, whose speed is 1. A device that is listed several times is measured once.
 ///
-/// The matrices are enlarged until their product takes 20 ms or they have 4096 rows; a faster device then computes
+/// `dtype` should be the type in which a training multiplies, because the ratio of two devices' speeds depends on it.
+/// This type is f32 in full precision, and otherwise the type of the training's [`Precision`](crate::Precision). A
+/// device that does not compute in `dtype` is measured in f32.
+///
+/// The matrices are enlarged until their product takes 20 ms or they have 4096 rows. A faster device then computes
 /// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The
 /// measurement takes about a second for each device, and longer on a device that has to compile. The speed of a device
 /// of another host includes the wait for its answer.
@@ -46,16 +46,14 @@ pub fn device_speeds(devices: &[Device], dtype: FloatDType) -> Vec<f64> {
     relative(&speeds.map(|(_, speed)| *speed).collect::<Vec<_>>())
 }
 
-/// Divides the speeds of devices by the slowest of them, so that the slowest device has speed 1.
 fn relative(speeds: &[f64]) -> Vec<f64> {
     let slowest = speeds.iter().copied().fold(f64::INFINITY, f64::min);
     speeds.iter().map(|speed| speed / slowest).collect()
 }
 
-/// Returns the FLOP/s of a device's matrix products. `time` returns the time of several products of square matrices;
-/// its arguments are the number of rows of the matrices and the number of products. First the number of rows is doubled
-/// until one product takes 20 ms or the matrices have the largest size. Then the number of products is doubled until
-/// they take 20 ms together, or there are as many as allowed.
+/// Returns the FLOP/s of a device in matrix products. `time` returns the time of matrix products, from the number of
+/// rows of the square matrices and the number of products. The matrices are enlarged until one product takes 20 ms. If
+/// the largest ones are too fast, the number of products is doubled until they take 20 ms together, up to a limit.
 fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
     let ([mut rows, most_rows], mut products) = (ROWS, 1);
     loop {
@@ -67,8 +65,8 @@ fn flops_per_second(time: impl Fn(usize, usize) -> Duration) -> f64 {
     }
 }
 
-/// Returns the shortest time of several runs on `device`, each of `products` matrix products in the type `dtype` with
-/// square matrices of `rows` rows.
+/// Returns the shortest time of several runs of `products` matrix products on `device`. The matrices are square, with
+/// `rows` rows.
 fn time_of_products(device: &Device, dtype: FloatDType, rows: usize, products: usize) -> Duration {
     // Every product of this matrix with itself is the same matrix, exactly, because `rows` is a power of two.
     let matrix = Tensor::<2>::full([rows, rows], 1.0 / rows as f64, device).cast(dtype);

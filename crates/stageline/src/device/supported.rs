@@ -19,8 +19,8 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Result<bool, RemoteE
     Ok(device.supports_dtype(dtype))
 }
 
-/// Whether a device belongs to another host and the caller passed it as an already opened burn device, rather than by
-/// its name. This program has then not asked the server of the device which kernels the server has.
+/// Whether a device of another host was opened as a burn device, and not by its name in Stageline. Its server was then
+/// not asked which kernels it has.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
     #[cfg(feature = "remote")]
@@ -29,7 +29,7 @@ pub(crate) fn has_unknown_kernels(device: &Device) -> bool {
     false
 }
 
-/// Whether a device is a GPU: a GPU of this host, or a GPU that the server of another host lends.
+/// Whether a device is a GPU, of this host or of a server on another host.
 pub(crate) fn is_gpu(device: &Device) -> bool {
     #[cfg(feature = "remote")]
     if crate::device::remote::connect::is_lent_gpu(device) {

@@ -22,8 +22,8 @@ pub(super) fn try_kernels(opened: &Device) -> Result<(), String> {
     }
 }
 
-/// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, the
-/// root cause last, and ends with a backtrace.
+/// Returns the root cause from the text of an error of the library burn. The text lists the causes of the error, with
+/// the root cause last, and then a backtrace.
 pub(super) fn root_cause(error: &str) -> String {
     let last = error.rsplit("Caused by:").next().unwrap_or(error);
     let ends = ["Backtrace:", "No backtrace", "Asked at:"].map(|end| last.find(end).unwrap_or(last.len()));

@@ -7,8 +7,8 @@ use crate::device::location::{is_cuda, is_host, is_remote, share_memory};
 use crate::device::opened::shown;
 use crate::device::remote::goes_through_this_host;
 
-/// The path on which tensors are copied between two devices without shared memory: directly by NCCL, through the host's
-/// memory, or over the network.
+/// The path of tensors between two devices without shared memory: directly by NCCL, through the host's memory, or over
+/// the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TransferPath {
     /// A path of tensors between stages: directly from one CUDA device to another by NCCL.
@@ -16,9 +16,8 @@ pub(crate) enum TransferPath {
     /// A path of tensors between stages: from one CUDA device to another through the host's memory, because NCCL was
     /// not found or is broken.
     WithoutNccl,
-    /// A path of tensors between stages: from one GPU to another through the host's memory. Either at least one of them
-    /// is not a CUDA device, or the tensors are gradients to be added up (of replicas or of tied parameters), which
-    /// never go by NCCL.
+    /// A path of tensors between stages: from one GPU to another through the host's memory. It is the path if one of
+    /// them is not a CUDA device. It is also the path of gradients that are added up (of replicas or tied parameters).
     BetweenGpus,
     /// A path of tensors between stages: a copy between the host's memory and the memory of a GPU.
     HostAndGpu,
@@ -29,17 +28,16 @@ pub(crate) enum TransferPath {
     NetworkByThisHost,
 }
 
-/// A kind of tensors that move between devices, such as the gradients of tied parameters. The log messages about the
-/// paths of tensors name the kind.
+/// The kinds of tensors that a pipeline transfers between devices. Log messages about transfers name the kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Moved {
-    /// The activations and gradients of micro-batches, which neighbouring stages send to each other.
+    /// The activations and gradients of micro-batches, which neighbouring stages exchange.
     MicroBatches,
-    /// The gradient sums, which a replica sends to the first replica at the end of a step, and the new parameters,
-    /// which the first replica sends back.
+    /// Gradient sums, which each replica sends to the first replica at the end of a step, and the new parameters, which
+    /// the first replica sends back.
     SumsOfReplicas,
-    /// The gradients of tied parameters, which a stage sends to the stage that owns the parameters, and the new
-    /// parameters, which the owner sends back.
+    /// Gradients of tied parameters, which a stage sends to the owner of the parameters, and the new parameters, which
+    /// the owner sends back.
     TiedParameters,
 }
 
@@ -53,9 +51,8 @@ impl Moved {
         }
     }
 
-    /// Returns the path that tensors of this kind take between two devices; `path` is the path that tensors of
-    /// micro-batches take between the same devices. Between CUDA devices, gradients to be added up go through the
-    /// host's memory.
+    /// Returns the path of this kind of tensors between two devices. `path` is the path of micro-batches between the
+    /// same two devices. Between CUDA devices, gradients that are added up go through the host's memory instead.
     fn by(self, path: TransferPath) -> TransferPath {
         match (self, path) {
             (Self::SumsOfReplicas | Self::TiedParameters, TransferPath::Nccl | TransferPath::WithoutNccl) => {
@@ -66,8 +63,7 @@ impl Moved {
     }
 }
 
-/// The location of a device (this host's CPU, one of its GPUs, or another host), which decides the path that tensors
-/// take.
+/// The location of a device: this host's CPU, a GPU of this host, or another host. The path of tensors depends on it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Site {
     /// The location of a device that is the CPU of this host.
@@ -91,9 +87,8 @@ impl Site {
     }
 }
 
-/// Returns the path of a tensor between two devices that do not share a memory, given the locations of the devices.
-/// `has_nccl` says whether NCCL could be loaded, and `meets_here` whether a tensor to or from another host must come
-/// through this host.
+/// Returns the path of tensors between two devices without shared memory, from the locations of the devices. `has_nccl`
+/// says whether NCCL is loaded. `meets_here` says whether tensors of another host must go through this host.
 fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     match (from, to) {
         (Site::Remote, _) | (_, Site::Remote) if meets_here => TransferPath::NetworkByThisHost,
@@ -105,14 +100,14 @@ fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     }
 }
 
-/// The paths of tensors between the devices of a pipeline: for each kind of tensors and each path, the pairs of devices
-/// that use it, as text.
+/// The pairs of devices between which a pipeline transfers tensors, as text. They are grouped by the kind of tensors
+/// and by the path.
 pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 
 impl TransferPaths {
-    /// Returns the paths of tensors between the devices of neighbouring stages, of replicas and of tied parameters,
-    /// given the device of each stage in every replica. `tied` has the pairs of stages that share parameters. Devices
-    /// that share a memory have no path, because nothing is moved between them.
+    /// Returns the paths of all tensors that a pipeline transfers: between neighbouring stages, between replicas, and
+    /// between stages with tied parameters (`tied`). `replicas` has one list for each replica, with the device of each
+    /// stage. Devices that share a memory have no path.
     pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
         let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
         let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));
@@ -140,8 +135,8 @@ impl TransferPaths {
         Self(paths)
     }
 
-    /// Logs one message for each kind of tensors and each path between the devices of a pipeline. A path that is slower
-    /// than it could be is a warning with the remedy.
+    /// Logs by which path each kind of tensors goes between the devices of a pipeline. The message is a warning with
+    /// the remedy if NCCL is missing or broken.
     pub(crate) fn log(&self) {
         for ((moved, path), pairs) in &self.0 {
             let message = message(*moved, *path, &pairs.join(", "), nccl());
@@ -153,9 +148,9 @@ impl TransferPaths {
     }
 }
 
-/// Returns the log message that says how tensors go from device to device: which tensors, by which path, and between
-/// which pairs of devices (`pairs` lists them). `nccl` is the file name of NCCL's library, or an error: the reason why
-/// NCCL is broken, or `None` if NCCL was not found.
+/// Returns the log message about the path of one kind of tensors. `pairs` lists the pairs of devices that use the path.
+/// `nccl` is the file name of NCCL's library. Its error is the reason why NCCL is broken, or `None` if NCCL was not
+/// found.
 fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {
@@ -182,8 +177,8 @@ fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Opt
     }
 }
 
-/// Returns the file name of NCCL's library. If NCCL cannot be loaded, the error is the reason why NCCL is broken, or
-/// `None` if NCCL was not found. A build without CUDA does not look for NCCL.
+/// Returns the file name of NCCL's library. The error is the reason why NCCL is broken, or `None` if NCCL was not
+/// found. A build without CUDA does not look for NCCL.
 #[cfg(feature = "cuda")]
 fn nccl() -> Result<&'static str, Option<&'static str>> {
     use crate::device::nccl::{BetweenGpus, load};
@@ -257,8 +252,8 @@ mod tests {
         assert!(TransferPaths::of(&[stages.clone(), stages], &[(0, 2)]).0.is_empty());
     }
 
-    /// Tests that a pair of devices is listed once, even if tensors move between the two devices at several stage
-    /// boundaries and in both orders of the devices.
+    /// Tests that a pair of devices is listed once, even if tensors move between them at several stage boundaries and
+    /// in both directions.
     #[test]
     #[cfg(all(feature = "flex", feature = "wgpu"))]
     fn a_pair_of_devices_is_listed_once() {

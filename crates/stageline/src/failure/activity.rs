@@ -24,9 +24,8 @@ pub struct StageFailure {
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
-    /// The addresses of the other hosts that run stages of the pipeline. If one of these hosts fails, the error may
-    /// appear at another stage, which reads the host's results later; the log of the server on each host may show the
-    /// cause.
+    /// The addresses of the other hosts that run stages of the pipeline. The error of such a host may appear at a stage
+    /// on another host. The server's log on each of these hosts may show the cause.
     pub elsewhere: Vec<HostName>,
 }
 
@@ -40,7 +39,7 @@ fn logs_of(hosts: &[HostName]) -> String {
 
 impl StageFailure {
     /// Returns the index of the micro-batch that the failed stage was computing or transferring, counted from 0 within
-    /// the replica; `None` if the stage failed in an activity without a micro-batch.
+    /// the replica. Returns `None` if the activity has no micro-batch.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
@@ -50,8 +49,8 @@ impl StageFailure {
 }
 
 /// A kind of work that all workers do together: a training step, an evaluation, an inference, a snapshot, a checkpoint
-/// or a rehearsal (a step that only measures memory and is rolled back). Each kind has the number of training steps
-/// before the work.
+/// or a rehearsal (a step that only measures memory and is rolled back). Each value has the number of training steps
+/// before this work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step; the value is the number of the step, counted from 0.
@@ -66,20 +65,19 @@ pub enum During {
         /// The number of training steps that the pipeline made before the inference.
         steps: usize,
     },
-    /// The work that makes a snapshot, which is a copy of the modules of all stages for the caller.
+    /// A snapshot: a copy of the modules of all stages for the caller.
     Snapshot {
-        /// The number of training steps that the pipeline made before the snapshot (a copy of all modules).
+        /// The number of training steps that the pipeline made before the snapshot.
         steps: usize,
     },
-    /// The work that makes a checkpoint, which is a copy of the parameters and optimizer states of all stages.
+    /// A checkpoint: a copy of the parameters and optimizer states of all stages.
     Checkpoint {
         /// The number of training steps that the pipeline made before the checkpoint.
         steps: usize,
     },
     /// A rehearsal: a training step that is run only to measure the memory that training needs, and is rolled back.
     Rehearsal {
-        /// The number of training steps that the pipeline made before the rehearsal (a step that only measures memory
-        /// and is rolled back).
+        /// The number of training steps that the pipeline made before the rehearsal.
         steps: usize,
     },
 }

@@ -18,31 +18,29 @@ pub enum BuildError {
     /// The configured schedule has no plan for the pipeline's number of stages and micro-batches.
     #[error("the `{schedule}` schedule has no plan: {cause}")]
     Schedule {
-        /// The name of the configured schedule, which has no plan for the pipeline's number of stages and
-        /// micro-batches.
+        /// The name of the configured schedule.
         schedule: &'static str,
-        /// The reason why the configured schedule has no plan for the pipeline's number of stages and micro-batches.
+        /// The reason why the schedule has no plan for the pipeline's numbers of stages and micro-batches.
         cause: ScheduleError,
     },
-    /// The schedule's plan (the order of all actions) failed the check that its actions and transfers run to the end
-    /// without a deadlock.
+    /// The plan (the order of all actions) that the schedule generated is invalid, for example because its workers
+    /// would wait for each other forever.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// A session (a connection for tensor transfers) with a device of another host, on which a stage runs, cannot be
-    /// opened.
+    /// The connection to a device of another host, on which a stage runs, failed.
     #[error(transparent)]
     Host(RemoteError),
-    /// The checkpoint to restore claims impossible step counts: more optimizer steps than training steps, or more
-    /// optimizer steps than training can resume from.
+    /// The checkpoint to restore has impossible numbers of steps: more optimizer steps than training steps, or more
+    /// steps than training can resume from.
     #[error(
         "the checkpoint claims {optimizer_steps} optimizer steps in {steps} steps; at most {most} optimizer steps can be resumed, and \
          not more than there were steps: take another checkpoint"
     )]
     Steps {
-        /// The number of training steps after which the rejected checkpoint was taken, as the checkpoint claims.
+        /// The number of training steps in the rejected checkpoint.
         steps: u64,
-        /// The number of training steps in which the optimizers stepped (and did not skip the step), as the rejected
-        /// checkpoint claims.
+        /// The number of optimizer steps in the rejected checkpoint. It does not count training steps that the
+        /// optimizers skipped.
         optimizer_steps: u64,
         /// The largest number of optimizer steps in a checkpoint from which training can resume.
         most: u64,
@@ -53,12 +51,11 @@ pub enum BuildError {
          lower `lowest` of the dynamic loss scale"
     )]
     RestoredLossScale {
-        /// The loss scale in the checkpoint to restore, which is below the lowest or above the highest permitted value.
+        /// The loss scale in the checkpoint to restore, which is outside the permitted range.
         scale: f64,
         /// The lowest value that the training's settings permit for the dynamic loss scale.
         lowest: f64,
-        /// The highest value that the training permits for the dynamic loss scale: the largest number in f32, the type
-        /// in which losses are scaled.
+        /// The highest value that the training permits for the dynamic loss scale: the largest number in f32.
         highest: f64,
     },
     /// Two stages have the same (tied) parameter, but in different shapes.
@@ -67,25 +64,25 @@ pub enum BuildError {
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The indices of the two stages that have the same tied parameter in different shapes: the first stage that
-        /// trains the parameter, and a stage whose copy has another shape.
+        /// The indices of two stages that share a tied parameter: the first stage that trains it, and a stage in which
+        /// it has another shape.
         stages: (usize, usize),
     },
-    /// Two stages share a parameter that one of them trains and the other has frozen, so the frozen copy would become
+    /// Two stages share a parameter, which one of them trains and the other has frozen. The frozen copy would become
     /// stale.
     #[error(
         "stage {} trains a parameter that is frozen in stage {}; freeze both, or give the frozen one a parameter id of its own",
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The indices of two stages that share a parameter: the stage that trains it, and the stage that holds a
-        /// frozen copy of it.
+        /// The indices of the two stages that share the parameter: the stage that trains it, and the stage that has
+        /// frozen it.
         stages: (usize, usize),
     },
     /// The configured bound for gradient clipping is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The configured bound for gradient clipping, which is not positive and finite.
+        /// The rejected bound for gradient clipping.
         bound: f64,
     },
     /// The configured settings of the loss scale are invalid.
@@ -94,7 +91,7 @@ pub enum BuildError {
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The configured settings of the loss scale, which are invalid.
+        /// The rejected settings of the loss scale.
         scale: LossScale,
     },
     /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision.
@@ -105,12 +102,11 @@ pub enum BuildError {
     BatchNormPrecision {
         /// The index of the first stage that contains one of burn's own batch norms.
         stage: usize,
-        /// The configured precision (bf16 or f16) of forwards and backwards, in which burn's own batch norm cannot
-        /// compute.
+        /// The configured precision, bf16 or f16. burn's own batch norms cannot compute in it.
         precision: Precision,
     },
-    /// The device of a stage does not support an element type, such as bf16, in which the stage computes: the type of
-    /// one of its parameters, or that of the configured precision.
+    /// The device of a stage does not support an element type in which the stage computes, such as bf16. It is the type
+    /// of one of the stage's parameters, or that of the configured precision.
     #[error(
         "stage {stage} computes in {dtype}{place}, and its device {device} does not: it computes in {supported}; choose one of these \
          types, by `.precision(...)` (`--precision`) or by a cast of the parameters, or another device",
@@ -120,7 +116,7 @@ pub enum BuildError {
         /// The index of the first stage that computes in an element type that its device does not support.
         stage: usize,
         /// The path, in the stage's module, of the first parameter that has the unsupported element type or would be
-        /// rounded to it; empty for a stage without float parameters.
+        /// rounded to it. Empty for a stage without float parameters.
         parameter: String,
         /// The element type, such as `bf16`, that the stage's device does not support.
         dtype: String,
@@ -129,63 +125,60 @@ pub enum BuildError {
         /// The float types that the stage's device supports, separated by commas.
         supported: String,
     },
-    /// Stageline's kernels do not compute an operation of a layer on the device of its stage, and such a fallback is
-    /// refused ([`Fallbacks`](crate::Fallbacks)).
+    /// A fallback is refused ([`Fallbacks`](crate::Fallbacks)): Stageline's kernels do not compute an operation of a
+    /// layer on the device of its stage.
     #[error("{}", refused(*stage, device, fallback, *more))]
     Fallback {
-        /// The index of the first stage with an operation that is refused.
+        /// The index of the first stage with a refused operation.
         stage: usize,
-        /// The name of the device on which Stageline's kernels do not compute the operation.
+        /// The name of the device on which Stageline has no kernel for the operation.
         device: String,
-        /// The first operation that is refused, with its layer, and the reason why no kernel computes it.
+        /// The first refused operation, with its layer, and the reason why no kernel computes it.
         fallback: Box<Fallback>,
-        /// The number of further operations of all stages that are refused. An operation counts once for all replicas.
+        /// The number of further refused operations in all stages. An operation counts once for all replicas.
         more: usize,
     },
-    /// A stage is on a device of another host that was opened as a burn device instead of by its name in Stageline, so
-    /// the host was not asked which kernels it has. All operations would then be computed by burn's own kernels.
+    /// A stage is on a device of another host that was opened as a burn device, and not by its name in Stageline. Its
+    /// host was therefore not asked which kernels it has, and burn's own kernels would compute all operations.
     #[error(
         "stage {stage} is on {device}, a device of another host whose kernels are not known; open the device by \
          `DeviceName::open_all`, which asks its server"
     )]
     UnknownServer {
-        /// The index of the first stage on a device of another host that was opened as a burn device instead of by its
-        /// name in Stageline. The kernels of that device are not known.
+        /// The index of the first stage whose device was not opened by its name in Stageline.
         stage: usize,
-        /// The device of another host that was opened as a burn device instead of by its name in Stageline, in the form
-        /// in which burn displays devices.
+        /// The device that was not opened by its name in Stageline, as burn displays it.
         device: String,
     },
-    /// A data-parallel replica was given more or fewer devices than the pipeline has stages.
+    /// A data-parallel replica was given too many or too few devices: it needs one for each stage.
     #[error(
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
-        /// The index, from 0, of the replica that was given more or fewer devices than there are stages.
+        /// The index, from 0, of the replica with the wrong number of devices.
         replica: usize,
-        /// The number of devices that the user gave for the replica, instead of one device for each stage.
+        /// The number of devices that the user gave for the replica. It is not the number of stages.
         devices: usize,
         /// P, the number of stages of the pipeline, each of which needs one device.
         stages: usize,
     },
-    /// The configured number of groups in which the gradients of micro-batches are summed is not possible. With one
-    /// replica it must divide the number of micro-batches; with several, it must be the number of replicas.
+    /// The gradients of micro-batches cannot be summed in the configured number of groups. With one replica, this
+    /// number must divide the number of micro-batches. With several replicas, it must be the number of replicas.
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
          `.gradient_groups(...)` such a number, or leave it unset"
     )]
     GradientGroups {
-        /// The configured number of groups of micro-batches in which gradients are summed, which is not possible with
-        /// the configured numbers of replicas and micro-batches.
+        /// The rejected number of groups in which the gradients of micro-batches are summed.
         groups: usize,
         /// R, the number of data-parallel replicas of the pipeline.
         replicas: usize,
         /// M, the number of micro-batches that each data-parallel replica runs in a step.
         micro_batches: usize,
     },
-    /// A batch norm's running statistics would differ between replicas, because each replica sees only its part of a
-    /// batch.
+    /// The model has a batch norm with running statistics and several replicas. Its statistics would differ between the
+    /// replicas, because each replica sees only its part of a batch.
     #[error(
         "stage {stage} has a batch norm at `{path}`, whose running statistics would be those of one replica's part of every batch; \
          train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
@@ -196,18 +189,18 @@ pub enum BuildError {
         /// The path, in the stage's module, of the batch norm with running statistics.
         path: String,
     },
-    /// A stage's optimizer has its own gradient clipping, which clips each parameter's gradient separately; only the
-    /// pipeline's clipping is allowed.
+    /// The optimizer of a stage has a gradient clipping of its own, for each parameter separately. Only the pipeline's
+    /// clipping is allowed.
     #[error(
         "the optimizer of stage {stage} clips each parameter's gradients separately; remove its clipping, and clip all \
          gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The index of the first stage whose optimizer has its own gradient clipping.
+        /// The index of the first stage whose optimizer has a gradient clipping of its own.
         stage: usize,
     },
-    /// The setting [`cores_per_stage`](crate::PipelineBuilder::cores_per_stage), the number of CPU cores for each
-    /// stage's kernels, is 0, so no kernel could run.
+    /// The configured number of CPU cores for the kernels of each stage
+    /// ([`cores_per_stage`](crate::PipelineBuilder::cores_per_stage)) is 0, so no kernel could run.
     #[error("0 cores a stage: every stage needs at least 1 core")]
     NoCores,
     /// The operating system did not start the thread of a worker, which runs one or more stages.
@@ -218,15 +211,12 @@ pub enum BuildError {
         /// The error with which the operating system refused to start the worker's thread.
         cause: std::io::Error,
     },
-    /// The configured [`Names`](crate::Names), which say how parameters are called in checkpoints, give no name to a
-    /// parameter.
+    /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, have no name for a parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The index of the stage that contains the parameter to which the configured `Names` (names of parameters in
-        /// checkpoints) give no name.
+        /// The index of the stage that contains the parameter without a name.
         stage: usize,
-        /// The path in the stage's module, such as `0.linear.weight`, of the parameter to which the configured `Names`
-        /// (names of parameters in checkpoints) give no name.
+        /// The path of the parameter without a name in its stage's module, such as `0.linear.weight`.
         path: String,
     },
     /// Two parameters would have the same name in checkpoints, so a checkpoint could not tell them apart.
@@ -234,14 +224,13 @@ pub enum BuildError {
         "two parameters are called `{name}`, in stages {} and {}; give each part of the model a name of its own", stages.0, stages.1
     )]
     OneNameTwice {
-        /// The name that two parameters of the model have in checkpoints, so that a checkpoint could not tell them
-        /// apart.
+        /// The name that two parameters of the model have in checkpoints.
         name: String,
         /// The indices of the stages that contain the two parameters of the same name.
         stages: (usize, usize),
     },
-    /// The checkpoint to restore belongs to another model: its parameters or optimizer states differ from the
-    /// pipeline's.
+    /// The checkpoint to restore is of another model: its parameters or optimizer states differ from those of the
+    /// pipeline.
     #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
     Checkpoint(Mismatch),
     /// The configured time limits of the watchdog, which detects stalls, are invalid.
@@ -249,29 +238,29 @@ pub enum BuildError {
         "the limits {watchdog:?} are invalid: give a floor above 0 and a factor that is finite and not negative, or no watchdog"
     )]
     Watchdog {
-        /// The configured time limits of the watchdog, which detects stalls; these limits are invalid.
+        /// The invalid time limits of the watchdog, which detects stalls.
         watchdog: Watchdog,
     },
     /// The operating system did not start the threads that run a worker's kernels, such as matrix products, on the CPU.
     #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
     Pool {
-        /// The index, from 0, of the worker for whose kernels no threads could be started.
+        /// The index, from 0, of the worker whose threads for kernels could not be started.
         worker: usize,
-        /// The number of CPU cores for the worker's kernels, and so of the threads that could not be started.
+        /// The number of CPU cores, and of threads, for the worker's kernels.
         cores: usize,
-        /// The error message of the thread pool that could not be started for the worker's kernels.
+        /// The error message of the thread pool for the worker's kernels.
         cause: String,
     },
 }
 
-/// Returns the words of an error message that name, by its path, the first parameter with an unsupported element type;
-/// empty if the path is empty.
+/// Returns the words of an error message that name the first parameter with an unsupported element type; empty if the
+/// path is empty.
 fn first_in(parameter: &str) -> String {
     if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
 }
 
-/// Returns the error message of an operation that is refused because Stageline's kernels do not compute it: the layer,
-/// the ways out, and the number of further operations that are refused.
+/// Returns the error message of a refused operation. It names the layer, the ways out, and the number of further
+/// refused operations.
 fn refused(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
     let Fallback { operation, layer, reason } = fallback;
     let layer = if layer.is_empty() { String::new() } else { format!("layer `{layer}` of ") };

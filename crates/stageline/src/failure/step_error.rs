@@ -40,13 +40,13 @@ pub enum StepError {
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.
-    /// All workers are told to stop; a worker thread that does not end within 5 s is abandoned with its stage's module.
+    /// All workers are told to stop. A worker thread that does not end within 5 s is abandoned with its stage's module.
     /// No stage has stepped its optimizer.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
-    /// One stage has stepped its optimizer, other stages may not have, and the step cannot be undone because
+    /// One stage has stepped its optimizer, and other stages may not have. The step cannot be undone, because
     /// [`rollback`](crate::PipelineBuilder::rollback) is off.
     #[error(
         "{cause}; stage {stage} has made the step that failed, other stages may not have, and without rollback it cannot be undone: \
@@ -56,16 +56,16 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The index of the first stage that has stepped its optimizer in the training step that failed.
+        /// The index of the first stage that stepped its optimizer in the failed training step.
         stage: usize,
-        /// The error that ended the training step after the first stages had stepped their optimizers.
+        /// The error that ended the training step, after the first stages had stepped their optimizers.
         cause: Box<StepError>,
         /// The number of training steps before the last checkpoint that was taken or restored; `None` if there is no
         /// checkpoint.
         checkpoint: Option<usize>,
     },
-    /// Hosts that run stages are unreachable. All workers are told to stop; a worker thread that does not end within
-    /// 5 s is abandoned with its stage's module. No stage on a reachable host has stepped its optimizer.
+    /// Hosts that run stages are unreachable. All workers are told to stop. A worker thread that does not end within 5
+    /// s is abandoned with its stage's module. No stage on a reachable host has stepped its optimizer.
     #[error(
         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
@@ -76,10 +76,10 @@ pub enum StepError {
         hosts: Vec<LostHost>,
         /// The step, evaluation or other pass in which the hosts became unreachable.
         during: During,
-        /// The error that a worker raised first, before hosts of the pipeline were found to be unreachable.
+        /// The first error that a worker raised, before the hosts were found to be unreachable.
         cause: Box<StepError>,
     },
-    /// The network link between two hosts is broken, although both answer this program. All workers are told to stop; a
+    /// The network link between two hosts is broken, although both answer this program. All workers are told to stop. A
     /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage has stepped its
     /// optimizer.
     #[error(
@@ -122,8 +122,7 @@ pub enum StepError {
     Unreadable {
         /// The index of the stage whose parameters and optimizer state could not be copied from its device.
         stage: usize,
-        /// The panic that ended the copying of the stage's parameters and optimizer state to the host, which a
-        /// checkpoint needs.
+        /// The panic that ended the copying of the stage's parameters and optimizer state from its device.
         failure: Failure,
     },
 }

@@ -14,20 +14,19 @@ use crate::threads::{
     yield_now,
 };
 
-/// The error that a worker or the caller gets, for example while it waits on a channel, because the pipeline stops or
-/// the other end of the channel is gone.
+/// The error of a call that fails because the pipeline stops, or because the other end of the call's channel is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Stopped;
 
-/// The state of the pipeline's stop signal, under one lock: the number of committed training steps (which can no longer
-/// be rolled back), and the first error that was raised.
+/// The state of the pipeline's stop signal, under one lock: the number of committed training steps, and the first
+/// error.
 struct Outcome {
-    /// The number of training steps that all stages have made and that can no longer be rolled back; it does not change
-    /// after the first error.
+    /// The number of committed training steps, which all stages have made and which can no longer be rolled back. It
+    /// does not change after the first error.
     committed: usize,
     /// Whether a worker or the caller has raised an error, which stops the pipeline.
     raised: bool,
-    /// The first error that was raised, which stopped the pipeline; `None` before an error, and after the caller has
+    /// The first error that was raised, which stopped the pipeline. `None` before an error, and after the caller has
     /// taken it.
     first: Option<StepError>,
 }
@@ -36,10 +35,10 @@ struct Outcome {
 /// the pipeline.
 pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
-    /// Whether the pipeline is stopping or has stopped. Threads that do not wait on a channel check this flag.
+    /// Whether the pipeline is stopping or has stopped. Threads check it when they do not wait on a channel.
     flag: AtomicBool,
-    /// The sending end of a channel on which no message is ever sent. Every wait of a worker or the caller also watches
-    /// this channel; this end is dropped when the pipeline stops, which ends all waits.
+    /// The sending end of a channel without messages, which every wait of a worker or the caller also watches. It is
+    /// dropped when the pipeline stops, and this ends all waits.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -76,9 +75,8 @@ impl Stop {
         self.outcome.lock().first.take()
     }
 
-    /// Records that all stages have made the first `steps` training steps of the training, so that these can no longer
-    /// be rolled back. Fails if a worker or the caller has raised an error before; every stage then rolls back its last
-    /// step.
+    /// Records that all stages have made the first `steps` training steps, which can then no longer be rolled back.
+    /// Fails if an error was raised before. Every stage then rolls back its last step.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {
@@ -93,8 +91,7 @@ impl Stop {
         self.outcome.lock().committed
     }
 
-    /// Returns the error [`Stopped`] if a worker or the caller has raised an error, which stops the pipeline; otherwise
-    /// returns `Ok`.
+    /// Fails with [`Stopped`] if a worker or the caller has raised an error, which stops the pipeline.
     pub(crate) fn check(&self) -> Result<(), Stopped> {
         if self.flag.load(Ordering::Acquire) { Err(Stopped) } else { Ok(()) }
     }
@@ -154,8 +151,8 @@ impl Stop {
         }
     }
 
-    /// Polls a channel for a message for a short time ([`PATIENCE`]), and yields the core between polls; returns `None`
-    /// if no message arrives in that time. Polling is cheaper than letting the thread sleep if a message arrives soon.
+    /// Polls a channel for a message for a short time ([`PATIENCE`]), and yields the core between polls. Returns `None`
+    /// if no message arrives. If one arrives soon, polling is cheaper than letting the thread sleep.
     fn look_for<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         let start = Instant::now();
         loop {
@@ -192,8 +189,8 @@ impl Stop {
     }
 }
 
-/// One worker's access to the stop signal: sends and receives that end when the pipeline stops, and the total time that
-/// the worker waited in them.
+/// One worker's access to the stop signal. Its sends and receives end when the pipeline stops. It adds up the time that
+/// the worker waits in them.
 pub(crate) struct Waits {
     stop: Arc<Stop>,
     waited: Cell<Duration>,
@@ -213,7 +210,6 @@ impl Waits {
         self.stop.raise(error);
     }
 
-    /// Returns the number of training steps that all stages have made and that can no longer be rolled back.
     pub(crate) fn committed(&self) -> usize {
         self.stop.committed()
     }
@@ -231,8 +227,6 @@ impl Waits {
         }
     }
 
-    /// Returns a message that is already in a channel, or `None` if there is none, without waiting. Fails if the
-    /// pipeline stops or the channel's sender is gone.
     pub(crate) fn try_receive<T>(&self, channel: &Receiver<T>) -> Result<Option<T>, Stopped> {
         self.stop.try_receive(channel)
     }

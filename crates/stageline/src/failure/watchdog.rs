@@ -23,36 +23,36 @@ pub struct Watchdog {
     /// The shortest time, without a new activity of any worker, after which the watchdog warns of a stall. The warning
     /// reports what every stage is doing.
     pub floor: Duration,
-    /// The factor by which the watchdog multiplies the longest duration of an action so far. The watchdog warns of a
-    /// stall after that time without a new activity of any worker, or after the time `floor` if that is longer.
+    /// The factor that makes the watchdog wait longer if actions are long. The watchdog warns of a stall when no worker
+    /// has begun a new activity for `factor` times the duration of the longest action so far. It waits at least the
+    /// time `floor`.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
     pub grace: Duration,
 }
 
 impl Default for Watchdog {
-    /// Returns the default time limits for a stall: a warning after one minute or 20 times the longest action,
-    /// whichever is longer, and the end of the stalled step ten minutes later.
+    /// Returns the default time limits for a stall. The warning comes after one minute or 20 times the longest action,
+    /// whichever is longer. The stalled step ends ten minutes later.
     fn default() -> Self {
         Self { floor: Duration::from_secs(60), factor: 20.0, grace: Duration::from_secs(600) }
     }
 }
 
 impl Watchdog {
-    /// Whether the watchdog's settings are valid: the shortest time before a stall warning is above 0, and the factor
-    /// by which the duration of the longest action is multiplied is finite and not negative.
+    /// Whether the watchdog's settings are valid: `floor` is above 0, and `factor` is finite and not negative.
     pub(crate) fn is_sound(&self) -> bool {
         self.factor.is_finite() && self.factor >= 0.0 && !self.floor.is_zero()
     }
 
-    /// Returns the interval at which the watchdog checks whether any worker has made progress: an eighth of `floor`
-    /// (the shortest time before a stall warning), but at least 10 ms and at most 5 s.
+    /// Returns the interval at which the watchdog checks whether workers make progress. It is an eighth of `floor`, the
+    /// shortest time before a stall warning, but at least 10 ms and at most 5 s.
     pub(crate) fn interval(&self) -> Duration {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns how long all workers may go without a new activity before a stall warning: `factor` times `longest`, the
-    /// duration of the longest action so far, but at least `floor`.
+    /// Returns the time without a new activity of any worker after which the watchdog warns of a stall. It is `factor`
+    /// times `longest`, the duration of the longest action so far, but at least `floor`.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
@@ -65,8 +65,8 @@ impl Watchdog {
     }
 }
 
-/// An activity that a worker began (a computation, a transfer, a wait, ...), with its stage, its replica and the time
-/// of its start.
+/// An activity that a worker began, such as a computation, a transfer or a wait, with its stage, its replica and its
+/// starting time.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Place {
     pub(crate) replica: Replica,
@@ -75,8 +75,7 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The list of one worker's recent activities, which two threads share: the worker writes to it, and the watchdog on
-/// the caller's thread reads it.
+/// The recent activities of one worker. The worker adds to them, and the watchdog reads them on the caller's thread.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 
@@ -95,8 +94,8 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// Returns the worker's most recent activities, the oldest first and the current one last; at most [`RECENT`] of
-    /// them (the number that a stall report shows).
+    /// Returns the most recent activities of the worker, at most [`RECENT`], with the oldest first and the current one
+    /// last.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
@@ -117,8 +116,8 @@ pub struct Stall {
     pub recent: Vec<Vec<Stalled>>,
 }
 
-/// An activity of one worker in the report on a stalled pipeline: the worker's current activity, or one of its recent
-/// ones.
+/// An activity of one worker in the report on a stalled pipeline. It is the worker's current activity or an earlier
+/// one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
@@ -128,14 +127,14 @@ pub struct Stalled {
     pub stage: usize,
     /// The activity that the worker began: a computation, a transfer, the optimizer step or a wait.
     pub activity: Activity,
-    /// The time from the start of the activity to the report. For a current activity that began before the stalled pass
-    /// (a step or an evaluation, for example), the time counts from the start of the pass.
+    /// The time from the start of the activity to the report. A current activity that began before the stalled pass (a
+    /// step or an evaluation, for example) counts from the start of the pass.
     pub since: Duration,
 }
 
 impl Stalled {
-    /// Returns the other stages, or the caller, for which the worker waits in this activity; `None` if the activity is
-    /// work of the worker's own, such as a computation.
+    /// Returns what the worker waits for in this activity: other stages or the caller. Returns `None` if the worker
+    /// does not wait, but computes.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,
@@ -187,8 +186,8 @@ impl Stall {
         })
     }
 
-    /// Returns the current activity of every worker of the stalled pipeline that does not wait for others. Unless all
-    /// workers wait, one of the returned workers causes the stall.
+    /// Returns the current activity of every worker of the stalled pipeline that does not wait. One of these workers
+    /// causes the stall, unless all workers wait.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

@@ -21,8 +21,7 @@ enum Cut {
 #[derive(Clone, Copy)]
 pub(crate) struct Change {
     recompute: bool,
-    /// The number of smaller micro-batches into which the proposed change splits each micro-batch; 1 leaves the
-    /// micro-batches as they are.
+    /// The number of smaller micro-batches into which this change splits each micro-batch; 1 splits none.
     times: usize,
     cut: Cut,
     one_f_one_b: bool,
@@ -31,10 +30,11 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Returns all candidate changes of settings that may save memory, if a micro-batch has `rows` rows (samples), in
-    /// the order of preference. The first candidate changes nothing, and the candidates that change the optimizer come
-    /// last. No candidate combines an optimizer with less state and optimizer states on the host, because such an
-    /// optimizer has little state to move.
+    /// Returns all changes of settings that may save memory, in the order of preference. Each micro-batch has `rows`
+    /// samples. The first change changes nothing, and those that change the optimizer come last.
+    ///
+    /// No change combines an optimizer with less state and optimizer states on the host, because such an optimizer has
+    /// little state to move.
     pub(crate) fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();
         let mut all = Vec::with_capacity(36 * sizes.len());
@@ -66,8 +66,8 @@ impl Change {
         all.into_iter().chain(of_states).flatten().collect()
     }
 
-    /// Returns the memory estimate of the pipeline with this combination of changes applied; `None` if the pipeline
-    /// cannot be changed in this way.
+    /// Returns the memory estimate of the pipeline after this change; `None` if the pipeline cannot be changed in this
+    /// way.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let moved = if self.states_on_host { Some(estimate.with_states_on_host()?) } else { None };
@@ -87,9 +87,9 @@ impl Change {
         Some(changed.with_rows_times(1.0 / self.times as f64).under(plan))
     }
 
-    /// Returns the bytes of memory that each device needs with this combination of changes applied; `None` if the
-    /// pipeline cannot be changed in this way. If the change cuts a device's stage in two, each half gets a device of
-    /// its own, and the returned need of the device is that of the half that needs more.
+    /// Returns the bytes of memory that each device needs after this change; `None` if the pipeline cannot be changed
+    /// in this way. If the change cuts stages in two, each half gets a device of its own. A device then needs the bytes
+    /// of the half that needs more, but this host's memory needs those of both.
     pub(crate) fn needs(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<Vec<(Device, u64)>> {
         let changed = self.of(estimate, schedule)?;
         let of_larger_half =

@@ -5,19 +5,18 @@ use std::time::Duration;
 use crate::memory::estimate::MemoryEstimate;
 use stageline_nn::Recompute;
 
-/// One candidate level of recomputation (activation checkpointing) for the whole pipeline, with the memory estimate and
-/// the total backward time that were measured when all stages used this level.
+/// A candidate level of recomputation (activation checkpointing), with the memory estimate and the backward time of the
+/// pipeline if all stages use this level.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,
-    /// The total time of all stages' backwards on one micro-batch at this level of recomputation.
+    /// The total time of all stages' backwards on one micro-batch, if all stages use this level of recomputation.
     pub(crate) backwards: Duration,
 }
 
-/// Returns the given levels of recomputation as one list in ascending order: `nothing`, then `blocks` (levels at which
-/// each stage recomputes its first 1, 2, ... blocks), then `full`. The level `selective`, which recomputes only cheap
-/// parts such as attention, is inserted among the blocks by its measured backward time, on the assumption that all
-/// blocks take equally long to recompute.
+/// Returns the levels of recomputation in ascending order: `nothing`, then `blocks` (the first 1, 2, ... blocks of each
+/// stage), then `full`. The level `selective` recomputes only cheap parts, such as attention. It is placed among the
+/// blocks by its measured backward time, as if all blocks took equally long to recompute.
 pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Level>, full: Level) -> Vec<Level> {
     let beyond = |level: &Level| level.backwards.saturating_sub(nothing.backwards).as_secs_f64();
     let share = selective.as_ref().map_or(0.0, |selective| beyond(selective) / beyond(&full).max(f64::MIN_POSITIVE));
@@ -30,9 +29,9 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
     levels
 }
 
-/// Chooses a level of recomputation for each stage, as low as possible while `fits` accepts the memory estimate of the
-/// whole pipeline. Returns the chosen level of each stage, and the pipeline's memory estimate at these levels. `levels`
-/// must be in ascending order of recomputation, and the last level must fit if all stages use it.
+/// Chooses a level of recomputation for each stage, as low as `fits` allows for the memory estimate of the whole
+/// pipeline. Returns the level of each stage, and the memory estimate at these levels. `levels` must be in ascending
+/// order. The last level must fit if all stages use it.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {
@@ -96,8 +95,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Tests that the chosen levels of recomputation fit the memory and are minimal: no other choice that fits has
-        /// a lower maximum level, and none has a lower level on one stage without a higher level on another.
+        /// Tests that the chosen levels of recomputation fit the memory and are minimal. No other choice that fits has
+        /// a lower maximum level. No such choice lowers the level of one stage without raising that of another stage.
         #[test]
         fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),

@@ -29,63 +29,62 @@ use crate::update::optimizer_step::Rollback;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
-    /// The device of the stage whose memory is estimated.
+    /// The device of the stage.
     pub device: Device,
-    /// The bytes of a stage's parameters, with their copy in a lower precision, if the stage computes in one.
+    /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
+    /// precision.
     pub parameters: u64,
-    /// The bytes of a stage's gradients, which are summed over the micro-batches.
+    /// The bytes of the stage's gradients, summed over the micro-batches.
     pub gradients: u64,
-    /// The bytes of the state that a stage's optimizer keeps on the stage's device.
+    /// The bytes of the optimizer's state on the stage's device.
     pub optimizer: u64,
-    /// The bytes of the state that a stage's optimizer keeps in this host's memory because of
-    /// [`OptimizerState::Host`](crate::OptimizerState); 0 if the stage's device is the host's CPU.
+    /// The bytes of the optimizer's state that is kept in this host's memory
+    /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
     /// The bytes of the activations that a stage keeps for one micro-batch from its forward until its backward.
     pub activations: StageMemory,
     /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
-    /// after the forward. The kept activations are a part of the memory in use after the forward.
+    /// after it. The activations that are kept for the backward are in use after the forward, so they do not count.
     pub forward: u64,
     /// The working memory of one backward of the stage, in bytes: the peak during the backward, minus the memory in use
-    /// before it. The gradients of one micro-batch are included. For a split backward, this is the larger value of its
-    /// two halves (input gradient and weight gradients).
+    /// before it. It includes the gradients of one micro-batch. A split backward has two halves, and this is the value
+    /// of the larger half.
     pub backward: u64,
-    /// The working memory of the stage's optimizer step at the end of a training step, in bytes: the peak during the
-    /// optimizer step, minus the memory in use before it. The old and the new parameters and optimizer states then
-    /// exist side by side.
+    /// The working memory of the stage's optimizer step, in bytes: the peak during the optimizer step, minus the memory
+    /// in use before it. The old and the new parameters and optimizer states then exist side by side.
     pub flush: u64,
     /// The bytes of the activation that a stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
     /// The bytes of gradients that a stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The gradients of tied parameters that this stage sends for one micro-batch to the stages that own (step) the
-    /// parameters: each entry has the index of the owning stage and the number of bytes.
+    /// The bytes of tied parameters' gradients that the stage sends for one micro-batch, by the index of the receiving
+    /// stage. The receiving stage owns the parameters: its optimizer steps them.
     pub tied_gradients: Vec<(usize, u64)>,
-    /// The bytes of the stage's activations, and of the working memory of its forward and backward, that do not depend
-    /// on a micro-batch's number of rows (samples).
+    /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
+    /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The bytes of the largest single parameter among those that the stage's own optimizer steps.
+    /// The bytes of the largest parameter that the stage's own optimizer steps.
     pub(crate) largest: u64,
 }
 
 impl StageEstimate {
-    /// Returns the additional bytes that a micro-batch occupies on the stage between the two halves of a split
-    /// backward: from its input gradient (the first half) until its weight gradient (the second half). The result is 0
-    /// if there are none, or if backwards were measured whole.
+    /// Returns the bytes that a micro-batch additionally occupies between the two halves of a split backward: after its
+    /// input gradient, until its weight gradient. Returns 0 if backwards were measured whole.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Splits `backward`, the working memory of the stage's backward in bytes, and returns two parts: the gradients of
-    /// the stage's parameters for one micro-batch, and the rest.
+    /// Splits `backward`, the working memory of a backward in bytes, into two parts: the gradients of the stage's
+    /// parameters for one micro-batch, and the rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
 
-    /// Returns the working memory of the stage's optimizer step in bytes if no old state is kept for a rollback. The
-    /// result is at least the size of the largest parameter and its optimizer state, because both exist twice while the
-    /// optimizer steps the parameter.
+    /// Returns the working memory of the stage's optimizer step, in bytes, if no old state is kept for a rollback.
+    /// While the optimizer steps a parameter, this parameter and its state exist twice. So the result is at least the
+    /// size of the largest parameter with its state.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let [_, rest] = self.flush_parts();
         rest.max(self.largest + self.largest_state())
@@ -97,7 +96,7 @@ impl StageEstimate {
         (self.largest as f64 * state) as u64
     }
 
-    /// Returns two parts of the working memory of the stage's optimizer step, in bytes: the new parameters and
+    /// Splits the working memory of the stage's optimizer step, in bytes, into two parts: the new parameters and
     /// optimizer states, and the rest.
     pub(crate) fn flush_parts(&self) -> [u64; 2] {
         let new = (self.gradients + self.optimizer).min(self.flush);
@@ -105,30 +104,31 @@ impl StageEstimate {
     }
 }
 
-/// The device and the parameter bytes of one stage in a data-parallel replica other than replica 0. Only replica 0 has
-/// optimizers; the other memory of such a stage is estimated from the same stage of replica 0.
+/// A stage in a data-parallel replica other than replica 0, with its device and the bytes of its parameters. Only
+/// replica 0 has optimizers. The other memory of the stage is estimated from the same stage of replica 0.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
-    /// The bytes of the stage's parameters in a replica other than replica 0. Trained parameters that share the memory
-    /// of replica 0 count only with their copy in a lower precision.
+    /// The bytes of the stage's parameters in this replica. If trained parameters share the memory of replica 0, only
+    /// their copy in a lower precision counts.
     pub(crate) parameters: u64,
 }
 
-/// The order of the training steps for which a memory estimate is made: one after another, or overlapping.
+/// The order of training steps that a memory estimate assumes: one after another, or overlapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
-    /// In the estimated training, a step begins when all workers have finished the previous step.
+    /// In the estimated training, a step begins when all workers have finished the previous step, so steps do not
+    /// overlap.
     Apart,
-    /// In the estimated training, a worker begins a step when it has finished its own part of the previous step, so
-    /// that steps overlap.
+    /// In the estimated training, a worker begins a step when it has finished its own actions of the previous step, so
+    /// steps overlap.
     Overlapping,
 }
 
-/// The choice whether a memory estimate counts additional copies of parameters and optimizer states.
+/// Whether a memory estimate counts a second copy of parameters and optimizer states, for a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Copies {
-    /// The memory estimate counts no additional copies of parameters and optimizer states.
+    /// The memory estimate counts no second copy of parameters and optimizer states.
     None,
     /// The memory estimate counts a second copy of parameters and optimizer states, for a checkpoint that is being
     /// written.
@@ -143,19 +143,18 @@ pub struct MemoryEstimate {
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
-    /// The predicted memory of each stage of replica 0, in bytes by kind (parameters, gradients, activations, ...).
+    /// The predicted memory of each stage of replica 0, in bytes by kind (such as parameters, gradients and
+    /// activations).
     pub(crate) stages: Vec<StageEstimate>,
-    /// The device and the predicted parameter bytes of each stage, in one list for each data-parallel replica except
-    /// replica 0.
+    /// The stages of all data-parallel replicas except replica 0, each with its device and the bytes of its parameters.
+    /// There is one list for each replica.
     pub(crate) leaves: Vec<Vec<Leaf>>,
-    /// The number of groups into which the micro-batches of a step are divided. Training sums the gradients of each
-    /// group separately, and then adds the groups' sums.
+    /// The number of groups of micro-batches whose gradients are summed separately, before the groups' sums are added.
     pub(crate) groups: usize,
-    /// The bytes that each worker has in use between steps besides parameters, optimizer states and the buffers of its
-    /// threads that compute tensor operations on the CPU.
+    /// The bytes that each worker has in use between steps, without three kinds of memory: parameters, optimizer
+    /// states, and buffers of its kernels' CPU threads.
     pub(crate) other: Vec<u64>,
-    /// The bytes of host memory that the program needs besides its workers, such as batches that it reads ahead of the
-    /// steps.
+    /// The bytes of host memory that the program needs besides its workers, such as batches that it has read ahead.
     pub(crate) beside_workers: u64,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
@@ -164,14 +163,13 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// Returns the predicted memory of each stage of replica 0, in bytes by kind (parameters, gradients, activations,
-    /// ...).
+    /// Returns the predicted memory of each stage of replica 0, in bytes by kind (such as parameters, gradients and
+    /// activations).
     pub fn stages(&self) -> &[StageEstimate] {
         &self.stages
     }
 
-    /// Returns one memory estimate for each data-parallel replica of a training, as if the replica were a pipeline of
-    /// its own.
+    /// Returns one memory estimate for each data-parallel replica, as if the replica were a pipeline of its own.
     pub(crate) fn by_replica(&self) -> impl Iterator<Item = Self> {
         // In the flush, replica 0 also has the gradient sums that it received from the other replicas; a sum in shared
         // memory counts for its sender.
@@ -196,8 +194,8 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether the activations of one micro-batch take, on every stage, at most 1% more bytes in this memory estimate
-    /// than in the memory estimate `other`.
+    /// Whether every stage keeps at most 1% more bytes of activations for one micro-batch than in the memory estimate
+    /// `other`.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)
@@ -223,8 +221,8 @@ pub(crate) mod tests {
     use crate::memory::worker_estimate::WorkerEstimate;
     use crate::threads::cores::Cores;
 
-    /// Returns a memory estimate for tests: a 1F1B pipeline with one stage for each entry of `activations`, which is
-    /// the number of bytes of activations of one micro-batch. All other memory of the stages is 0.
+    /// Returns a memory estimate for tests: a 1F1B pipeline that needs memory only for activations. `activations` has
+    /// the bytes of one micro-batch's activations on each stage.
     pub(crate) fn of_activations(activations: &[f64], micro_batches: usize) -> MemoryEstimate {
         let stage = |&bytes: &f64| StageEstimate {
             device: Device::flex(),
@@ -258,7 +256,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Tests the memory estimate of a second data-parallel replica on the same host: it shares the parameters and has
+    /// Tests the memory estimate of a second data-parallel replica on the same host. It shares the parameters and has
     /// no optimizer state, but has gradients and activations of its own.
     #[test]
     fn a_second_replica_adds_gradients_and_activations_but_no_optimizer_state() {
@@ -285,8 +283,8 @@ pub(crate) mod tests {
         assert_eq!(groups.workers()[0].compute_peak, twice.workers()[0].compute_peak + 1000);
     }
 
-    /// Tests that the memory needed on the host includes the memory that the program needs outside its workers, both
-    /// before and after a change of settings.
+    /// Tests that the memory of the program besides its workers counts as host memory, before and after a change of
+    /// settings.
     #[test]
     fn memory_besides_the_workers_counts_for_the_host() {
         let estimate = of_activations(&[100.0, 100.0], 8);
@@ -301,9 +299,8 @@ pub(crate) mod tests {
         assert!(refused.to_string().contains("batches and other memory of the program 0.0 kB"), "{refused}");
     }
 
-    /// Tests the memory estimate for a plan with twice as many stages of half the size. Under 1F1B, the first worker
-    /// keeps the activations of as many micro-batches as there are stages, so the activations of this worker stay the
-    /// same.
+    /// Tests the memory estimate for twice as many stages of half the size. Under 1F1B, the first worker keeps the
+    /// activations of as many micro-batches as there are stages. So its activations still need the same memory.
     #[test]
     fn twice_as_many_stages_halve_all_but_activations() {
         let mut whole = of_activations(&[100.0, 100.0], 8);
@@ -322,9 +319,8 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// Tests that a gradient in flight counts as memory of the sending stage if both stages share one memory. Under
-    /// 1F1B a stage sends the gradient of a micro-batch while the previous stage still uses the gradient of the
-    /// micro-batch before, so two gradients are in flight.
+    /// Tests that gradients in flight count for the sending stage if both stages share one memory. Under 1F1B, two
+    /// gradients are in flight at a time: a stage sends one while the previous stage still uses the one before.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

@@ -26,24 +26,22 @@ pub(super) struct LivenessCheck {
     answer: Pending<Result<(), String>>,
 }
 
-/// Starts a thread that asks the server on the host of a connected device whether that server is alive. Returns the
-/// liveness check, which is then in progress.
+/// Starts a liveness check: a new thread asks the server of a connected device whether that server is alive.
 pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
     LivenessCheck { host: connected.name.host.clone(), answer: Pending::start(move || check_host(&connected)) }
 }
 
 impl LivenessCheck {
-    /// Waits for the result of the liveness check, at most until [`LIVENESS_TIMEOUT`] after the start of the check.
-    /// Returns the address of the host, and `Ok` if the host is alive or else the reason why it counts as lost.
+    /// Waits for the result of the liveness check, at most until [`LIVENESS_TIMEOUT`] after its start. Returns the
+    /// address of the host, and `Ok` if the host is alive. The error is the reason why the host counts as lost.
     pub(super) fn finish(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
         (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// Returns `Ok` if the server on the host of a connected device is alive and was not restarted, or else the reason why
-/// the host counts as lost. The server is asked in the session (the connection) of the previous check, or in a new
-/// session if there was no check before or the session is lost.
+/// Checks that the server of a connected device is alive and was not restarted. The error is the reason why the host
+/// counts as lost. The check uses the session (connection) of the previous check, or a new one if that is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {
@@ -65,15 +63,14 @@ fn check_host(connected: &Connected) -> Result<(), String> {
     }
 }
 
-/// Asks the server at the other end of a session (a connection to a device of another host) for the numbers that
-/// identify its process. Returns `None` if the session is lost; the panics that burn may raise in a lost session are
-/// caught.
+/// Asks a server for the numbers that identify its process. `session` is an open connection to a device of the server.
+/// Returns `None` if the session is lost; burn's panics are then caught.
 fn server_process(session: &Device) -> Option<Process> {
     catch_unwind(AssertUnwindSafe(|| greeting::process(session).ok())).ok()?
 }
 
-/// Compares `process`, the numbers with which a server identifies its process now, with the numbers that it had when
-/// the device was connected. Returns an error if they differ, because a restarted server has lost its tensors.
+/// Returns an error if a server was restarted, because a restarted server has lost its tensors. `process` has the
+/// numbers that identify the server's process now. They are compared with those at the time of the connection.
 fn check_process(connected: &Connected, process: Process) -> Result<(), String> {
     let restarted = || "its server was restarted and has lost its tensors".to_owned();
     if process == connected.process { Ok(()) } else { Err(restarted()) }

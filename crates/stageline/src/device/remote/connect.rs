@@ -23,19 +23,19 @@ use super::name::{HostName, Reach, RemoteName};
 use super::pending::Pending;
 use super::token::Token;
 
-/// The time limit for connecting a device, within which its host must answer. The limit is longer than the 20 to 30 s
-/// after which the network itself may report that the host is unreachable.
+/// The time limit for connecting a device. It is longer than the 20 to 30 s after which the network may report that a
+/// host is unreachable.
 const PATIENCE: Duration = Duration::from_secs(40);
 
-/// Starts a thread that connects to a device of another host, and returns the connection that is being opened
-/// (`Opening`), whose `finish` waits for the device. `token` is the secret that the other host may require.
+/// Begins to connect a device of another host on a new thread. The method `finish` of the returned value waits for the
+/// device. `token` is the secret that the other host may require.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
     let (connected, token) = (name.clone(), token.cloned());
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// A connection to another host that is being opened on a thread of its own. `T` is the result of the thread: the
-/// connected device, or a list of further sessions (connections with request queues of their own) to the device.
+/// A connection to another host that a thread is opening. The result `T` is a connected device, or a list of further
+/// sessions (connections) to the device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -46,8 +46,8 @@ impl<T: Send + 'static> Opening<T> {
         Self { name: name.clone(), pending: Pending::start(open) }
     }
 
-    /// Waits until the thread has opened the connection to the other host. Returns the connected device or the sessions
-    /// (further connections to the device), or an error if the connection failed or took longer than [`PATIENCE`].
+    /// Waits until the thread has opened the connection to the other host, and returns the thread's result. Returns an
+    /// error if the connection failed or took longer than [`PATIENCE`].
     pub(crate) fn finish(self) -> Result<T, RemoteError> {
         let silent = |why| {
             Err(match why {
@@ -61,9 +61,8 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
-/// Connects a device of another host: opens a session (a connection with a queue of requests to the device's server),
-/// checks that the device's server has this program's version, logs the kernels by which the server computes, and
-/// registers the device.
+/// Connects a device of another host: opens a session (a connection to the device), checks that the server has this
+/// program's version, logs the server's kernels, and registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
@@ -84,9 +83,9 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     Ok(device)
 }
 
-/// Tells the server of a newly connected device the ids (public keys) of the servers that were connected before, and
-/// tells those servers the id of the new one. Servers that know each other's ids lift their limits for unknown clients,
-/// so that they can exchange tensors.
+/// Introduces the server of a newly connected device and the servers of earlier devices to each other, by their ids
+/// (public keys). Servers that know each other can exchange tensors, because they lift their limits for unknown
+/// clients.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();
@@ -110,16 +109,15 @@ fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     Ok(())
 }
 
-/// Returns the id of an iroh server, which is its public key of 32 bytes; `None` for a WebSocket server, which
-/// exchanges tensors with this host only.
+/// Returns the id of an iroh server, which is its public key of 32 bytes; `None` for a WebSocket server. A WebSocket
+/// server exchanges tensors only with this host.
 fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     let HostName::Iroh { id, .. } = &name.host else { return None };
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions (connections with request queues of their own) to a device of another host that carry one kind
-/// of tensors: activations, gradients, or tensors for this host. The first call opens the sessions, and returns an
-/// error if that fails.
+/// Returns the sessions (connections) to a device of another host that carry one kind of tensors. The first call opens
+/// the sessions, and returns an error if that fails.
 pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[way as usize];
@@ -133,26 +131,24 @@ pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], Re
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session (a network connection with a request queue of its own) with a device of another host. `purpose` says
-/// what the session is used for. burn keeps one session for each credential, and the credential contains the purpose,
-/// so every purpose has its own session.
+/// Opens a session (a connection with a queue of requests) to a device of another host. burn has one session for each
+/// credential. The credential contains `purpose`, so every purpose has a session of its own.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a new session (a connection with a request queue of its own) to a device of another host, for one request to
-/// that device's server. `question` says what the request is for. The session is new because a session in use may be
-/// blocked by an earlier request.
+/// Opens a new session (a connection with a queue of requests) for one request to the server of a device. A session in
+/// use may be blocked by an earlier request. `question` says what the request is for.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
     open(&connected.name, connected.token.as_ref(), &format!("{question} {number}"))
 }
 
-/// Asks the server of another host whether the server's device `device` computes with elements of the type `dtype`, and
-/// returns the answer. Returns `None`, without asking, if `device` belongs to this host or was not opened by its name.
+/// Asks the server of another host whether its device `device` computes with elements of the type `dtype`. Returns
+/// `None`, without asking, if `device` belongs to this host or was not opened by its name.
 pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, RemoteError>> {
     let connected = connected::find(device)?;
     let device = device.clone();
@@ -160,8 +156,7 @@ pub(crate) fn computes_in(device: &Device, dtype: DType) -> Option<Result<bool, 
     Some(Opening::start(&connected.name, move || Ok(device.supports_dtype(dtype))).finish())
 }
 
-/// Whether a device belongs to another host and was not opened by its name, so that the registry of connected devices
-/// does not have it.
+/// Whether a device belongs to another host and was not opened by its name.
 pub(crate) fn is_unknown(device: &Device) -> bool {
     is_remote(device) && connected::find(device).is_none()
 }
@@ -171,8 +166,8 @@ pub(crate) fn is_lent_gpu(device: &Device) -> bool {
     connected::find(device).is_some_and(|connected| matches!(connected.kernels, ServedKernels::Gpu { .. }))
 }
 
-/// Converts the address of the host in a device's name to burn's type of an address (`RemoteHost`). The error says
-/// which part of the name is wrong.
+/// Converts the host in a device's name to burn's type of an address (`RemoteHost`). The error says which part of the
+/// name is wrong.
 fn host(name: &RemoteName) -> Result<RemoteHost, RemoteError> {
     let (id, by) = match &name.host {
         HostName::WebSocket { address } => return Ok(RemoteHost::websocket(&format!("ws://{address}"))),
@@ -205,7 +200,7 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
 }
 
 /// Converts burn's error in opening a session (a connection to a device of another host) to a [`RemoteError`], whose
-/// message names the device and a remedy.
+/// message has a remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

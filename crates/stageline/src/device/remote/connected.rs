@@ -12,29 +12,27 @@ use super::name::RemoteName;
 use super::token::Token;
 use stageline_nn::kernels::remote::ServedKernels;
 
-/// Random numbers that identify a server's process. They show whether a server was restarted and so lost its tensors.
+/// Random numbers that identify a server's process. A restarted server has other numbers, and has lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host: its name, its token, the numbers of its server's process, and its sessions (the
-/// open connections to it).
+/// A connected device of another host: its name, its token, its server's process, and the sessions (connections) to it.
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
     pub(super) token: Option<Token>,
     pub(super) kernels: ServedKernels,
-    /// The numbers that identified the server's process when the device was connected; the server was restarted if it
-    /// has other numbers later.
+    /// Random numbers that identify the process of the device's server, as it was at the time of the connection. A
+    /// restarted server has other numbers.
     pub(super) process: Process,
-    /// The session (the connection with a request queue of its own) in which the server of the device is asked whether
-    /// it is alive; `None` before the first liveness check.
+    /// The session (connection) for liveness checks of the device's server; `None` before the first check.
     pub(super) liveness: Mutex<Option<Device>>,
-    /// The sessions (connections to the device) that carry tensors to and from the device, by the kind of the tensors
-    /// ([`Lane`]). The sessions for one kind are opened when a tensor of that kind is first transferred.
+    /// The sessions (connections) that carry tensors to and from the device, by the kind of tensors ([`Lane`]). The
+    /// sessions for a kind are opened when the first tensor of that kind is transferred.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The kind of tensors that a session carries: activations, gradients, or tensors for this host. A session is an open
-/// connection of this program to a device of another host.
+/// The kind of tensors that a session carries. A session is an open connection of this program to a device of another
+/// host.
 ///
 /// A server executes the requests of one session one after the other, and a session that waits for a tensor does
 /// nothing else. So tensors are transferred in separate sessions, in which no kernels run.
@@ -52,13 +50,12 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Returns the number of sessions (connections with request queues of their own) that are opened to one device for
-    /// this kind of tensors: two each for activations and gradients, and one for tensors that go to this host.
-    /// Successive micro-batches use the sessions in turn.
+    /// Returns the number of sessions (connections) to one device for this kind of tensors. Successive micro-batches
+    /// use the sessions in turn.
     ///
     /// A session requests a tensor from another server only when the previous tensor has arrived. With two sessions,
-    /// one requests a tensor while the other's tensor is in flight. So a schedule that starts micro-batches early, such
-    /// as eager 1F1B, can hide the latency of the network.
+    /// one requests a tensor while another tensor is in flight in the other. A schedule that starts micro-batches
+    /// early, such as eager 1F1B, can thus hide the latency of the network.
     pub(super) fn sessions(self) -> usize {
         match self {
             Self::Activations | Self::Gradients => 2,
@@ -67,11 +64,9 @@ impl Lane {
     }
 }
 
-/// The registry of all connected devices of other hosts.
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
-/// Adds a device of another host, to which this program is connected, to the registry, and replaces an earlier
-/// connection to the same device.
+/// Adds a connected device of another host to the registry. It replaces an earlier connection to the same device.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     all.retain(|other| other.device != connected.device);
@@ -91,9 +86,8 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// Finds the registered connection to a device of another host, given burn's handle of the device or of one of its
-/// sessions (connections) for transfers. Returns `None` for devices of this host, and for remote devices that were not
-/// opened by their names.
+/// Finds the registered connection to a device of another host. `device` may also be one of the sessions (connections)
+/// for transfers. Returns `None` for devices of this host, and for remote devices that were not opened by their names.
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;

@@ -2,7 +2,7 @@
 
 use super::name::RemoteName;
 
-/// An error in connecting to a device of another host. The message names the device and a remedy.
+/// An error in connecting a device of another host. The message names the device and a remedy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RemoteError {
@@ -17,8 +17,8 @@ pub enum RemoteError {
         /// The error message of the failed connection to the device's host, as the network library words it.
         cause: String,
     },
-    /// The session (the connection to the device) failed to open for a reason other than an unreachable host, such as a
-    /// failed handshake or a panic in this program.
+    /// A session (a connection to the device) could not be opened, for another reason than an unreachable host.
+    /// Examples are a failed handshake and a panic in this program.
     #[error(
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
@@ -43,15 +43,14 @@ pub enum RemoteError {
         /// number.
         served: usize,
     },
-    /// The device's host runs another version of this program, whose results may differ in some bits from those of this
-    /// version.
+    /// The device's host runs another version of this program. The results of two versions may differ in some bits.
     #[error("`{device}` is served by {theirs}, and this program is {ours}; install the same version on both hosts")]
     OtherVersion {
-        /// The name of the device whose host runs another version.
+        /// The name of the device whose host runs another version of this program.
         device: RemoteName,
-        /// The program version of the server on the device's host.
+        /// The version of the program on the device's host.
         theirs: String,
-        /// The version of this program, which differs from the server's.
+        /// The version of this program.
         ours: String,
     },
     /// The server on the device's host is a server of the library burn that does not know Stageline's operations.

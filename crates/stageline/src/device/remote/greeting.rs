@@ -14,24 +14,22 @@ use burn_ir::ScalarIr;
 use super::connected::{self, Process};
 use stageline_nn::kernels::remote::{ServedKernels, ask, name};
 
-/// The greeting with which a server answers a client that connects a device: the version of the server's program, and
-/// the kernels of the device.
+/// The greeting: the first answer of a server to a client that connects a device. It has the version of the server's
+/// program and the kernels of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) version: Version,
-    /// The kernels by which the server computes on the device; `None` if this program does not know the number that the
-    /// server sent for them.
+    /// The kernels by which the server computes on the device; `None` if this program does not know these kernels.
     pub(super) kernels: Option<ServedKernels>,
 }
 
-/// The version of the program that a server or a client runs: its major, minor and patch number, and the version number
-/// of the operations that a server executes for its clients ([`OPERATIONS`]).
+/// The version of the program of a server or a client: its major, minor and patch number, and the version number of the
+/// server's operations ([`OPERATIONS`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Version([u16; 4]);
 
-/// The number of values in a server's greeting (its answer to a new client): four version numbers and the number of the
-/// device's kernels. All versions of the program must have the same number of values, so that each can read the greeting
-/// of any other.
+/// The number of values in a server's greeting (its first answer to a client): four numbers of the version, and one for
+/// the device's kernels. It is the same in all versions, so that each can read the greeting of any other.
 const NUMBERS: usize = 5;
 
 /// The version number of the operations and kernels that a server runs for its clients. The number is raised whenever
@@ -39,7 +37,7 @@ const NUMBERS: usize = 5;
 const OPERATIONS: u16 = 5;
 
 impl Version {
-    /// The version of this program. A server sends it to a client, and a client compares a server's version with it.
+    /// The version of this program. A server sends its version to a client, and the client compares it with its own.
     pub(super) const OURS: Self = Self([
         number(env!("CARGO_PKG_VERSION_MAJOR")),
         number(env!("CARGO_PKG_VERSION_MINOR")),
@@ -49,16 +47,15 @@ impl Version {
 }
 
 impl Greeting {
-    /// Returns the greeting of this program's server for a device with the given kernels as a list of numbers, the form
-    /// in which the server sends it to a client.
+    /// Returns the greeting of this program's server for a device with the given kernels, as the numbers that the
+    /// server sends to a client.
     #[cfg(feature = "serve")]
     pub(super) fn numbers(kernels: ServedKernels) -> [f32; NUMBERS] {
         let [major, minor, patch, operations] = Version::OURS.0.map(f32::from);
         [major, minor, patch, operations, kernels.number()]
     }
 
-    /// Converts the numbers that a server sent into its greeting: the version of the server's program, and the kernels of
-    /// the device that is connected.
+    /// Converts numbers that a server has sent into the server's greeting.
     fn from_numbers(numbers: [f32; NUMBERS]) -> Self {
         let [version @ .., kernels] = numbers;
         let version = Version(version.map(|number| number as u16));
@@ -73,8 +70,7 @@ impl fmt::Display for Version {
     }
 }
 
-/// Parses one number of this program's version (major, minor or patch) at compile time; a text that is not a number is
-/// a compile error.
+/// Parses one number of this program's version at compile time. A text that is not a number is a compile error.
 const fn number(digits: &str) -> u16 {
     match u16::from_str_radix(digits, 10) {
         Ok(number) => number,
@@ -82,15 +78,15 @@ const fn number(digits: &str) -> u16 {
     }
 }
 
-/// Draws new random numbers with which a server's process identifies itself. They change when the server is restarted,
-/// so that clients notice the restart.
+/// Draws random numbers that identify a server's process. A restarted server draws new ones, so clients notice the
+/// restart.
 #[cfg(feature = "serve")]
 pub(super) fn this_process() -> Process {
     let random = burn::remote::IrohIdentity::random().to_bytes();
     std::array::from_fn(|part| f32::from(u16::from_le_bytes([random[2 * part], random[2 * part + 1]])))
 }
 
-/// Asks the server of a device for its greeting: the version of its program, and the kernels of the device. The error is
+/// Asks the server of a device for its greeting: the version of its program and the kernels of the device. The error is
 /// burn's message, or the text of an unexpected answer.
 pub(super) fn request(device: &Device) -> Result<Greeting, String> {
     numbers::<NUMBERS>(device, name::HELLO).map(Greeting::from_numbers)
@@ -109,14 +105,13 @@ pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String>
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
 }
 
-/// Sends a request without arguments, named `question`, to the server of a device, and returns the N numbers of the
-/// answer.
+/// Sends the request `question`, without arguments, to the server of a device. Returns the N numbers of the answer.
 fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
     answer(device, question, Vec::new())
 }
 
-/// Sends the request named `question`, with `scalars` as its arguments, to the server of a device, and returns the N
-/// numbers of the answer.
+/// Sends the request `question`, with the arguments `scalars`, to the server of a device. Returns the N numbers of the
+/// answer.
 fn answer<const N: usize>(device: &Device, question: &'static str, scalars: Vec<ScalarIr>) -> Result<[f32; N], String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     let [answer] = ask(&remote, question, Vec::new(), scalars, [(Shape::new([N]), DType::F32)]);

@@ -5,15 +5,15 @@ use std::time::Duration;
 /// The measured speed (latency and bandwidth) of the network between two devices.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
-    /// The time that a tensor of one element takes from one device to the next over the network, in one direction.
+    /// The latency of the network: the time that a tensor of one element takes from one device to the other, in one
+    /// direction.
     pub latency: Duration,
-    /// The bandwidth of the network in bytes per second, measured with a large tensor that goes from one device to the
-    /// other.
+    /// The bandwidth of the network in bytes per second, measured with a large tensor in one direction.
     pub bandwidth: f64,
 }
 
-/// Returns the measured network speed for each pair of neighbouring devices: always `None`, because without the feature
-/// `remote` every device is on this host.
+/// Returns `None` for each pair of neighbouring devices, because without the feature `remote` every device is on this
+/// host.
 ///
 /// # Errors
 /// This function never fails; its signature is that of the function with the feature `remote`.

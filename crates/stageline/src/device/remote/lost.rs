@@ -8,15 +8,16 @@ use burn::tensor::Device;
 use super::name::HostName;
 use crate::model::replica::Replica;
 
-/// A lost host: a host on whose devices stages run, and that no longer answers or whose server was restarted.
+/// A lost host: a host that runs stages, and that no longer answers or whose server was restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct LostHost {
     /// The address of the lost host.
     pub host: HostName,
-    /// The stages that run on the lost host's devices, each as its data-parallel replica and its index in the pipeline.
+    /// The stages that run on devices of the lost host. Each has its data-parallel replica and its index in the
+    /// pipeline.
     pub stages: Vec<(Replica, usize)>,
-    /// The error of the liveness check of a host, which says why the host counts as lost.
+    /// The reason why the host counts as lost, from its liveness check.
     pub cause: String,
 }
 
@@ -28,8 +29,8 @@ impl fmt::Display for LostHost {
     }
 }
 
-/// Checks in parallel whether the other hosts that run stages are alive, and returns the hosts that do not answer or
-/// were restarted. `stages` has the replica number, the stage number and the device of every stage.
+/// Checks in parallel whether the other hosts that run stages are alive. Returns the hosts that do not answer or whose
+/// server was restarted. `stages` has the replica, the index and the device of every stage.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
@@ -72,8 +73,8 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the indices of the stages on other hosts whose devices do not answer within `patience`. Such a device may
-/// wait for a tensor that never arrives, and the stage's parameters can no longer be read from it.
+/// Returns the indices of stages on other hosts whose device does not answer within `patience`. Such a device may wait
+/// for a tensor that never arrives. The parameters of its stage can no longer be read.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;

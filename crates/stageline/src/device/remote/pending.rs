@@ -5,15 +5,15 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The result of work that runs on a thread of its own and may never end, such as a request to a host. If the wait for
-/// the result ends early, the thread continues, and the result is dropped.
+/// The result of work that a thread of its own does and that may never end, such as a request to a host. If nobody
+/// waits for the result any longer, the thread continues, and the result is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
     result: mpsc::Receiver<T>,
 }
 
 impl<T: Send + 'static> Pending<T> {
-    /// Starts the function `work`, such as a request to a host, on a new thread, and returns its pending result.
+    /// Starts the function `work` on a new thread, and returns its pending result.
     pub(super) fn start(work: impl FnOnce() -> T + Send + 'static) -> Self {
         let (done, result) = mpsc::channel();
         // Sending fails if the receiver has given up, which is no error.
@@ -21,8 +21,8 @@ impl<T: Send + 'static> Pending<T> {
         Self { began: Instant::now(), result }
     }
 
-    /// Waits for the result of the work of another thread, such as a host's answer, until the time `limit` has passed
-    /// since the work was started. The error is `Timeout` if the work took longer, and `Disconnected` if it panicked.
+    /// Waits for the result, at most until the time `limit` after the start of the work. The error is `Timeout` if the
+    /// work took longer, and `Disconnected` if it panicked.
     pub(super) fn within(self, limit: Duration) -> Result<T, RecvTimeoutError> {
         self.result.recv_timeout(limit.saturating_sub(self.began.elapsed()))
     }

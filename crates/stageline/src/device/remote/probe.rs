@@ -12,28 +12,26 @@ use super::pending::Pending;
 use super::route::{Route, moved};
 use crate::threads::failure::Failure;
 
-/// The largest number of test transfers that are timed for each tensor size, to measure the network between two
-/// devices. The fastest transfer counts, because other work delayed the slower ones.
+/// The largest number of timed test transfers for each tensor size. The fastest transfer counts, because other work can
+/// delay a transfer.
 const ROUNDS: usize = 5;
 
-/// The time limit for measuring the network link between two devices; a link that is not measured in this time is
-/// reported as an error.
+/// The time limit for measuring one network link. If the measurement takes longer, it returns an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time limit for the test transfers of one tensor size: after this time, no further transfer of that size starts.
-/// On a slow network, fewer than the usual number of transfers ([`ROUNDS`]) are therefore timed.
+/// The time after which no further test transfer of one tensor size starts. On a slow network, fewer transfers than
+/// [`ROUNDS`] are therefore timed.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// The number of f32 elements in the large test tensor (4 MB), by which the bandwidth of the network link between two
-/// devices is measured.
+/// The number of f32 elements in the tensor (4 MB) by which the bandwidth of a network link is measured.
 const LARGE: usize = 1 << 20;
 
 /// Measures the latency and bandwidth of transfers from each device to the next one in the list, on the route by which
 /// a training sends activations.
 ///
-/// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host; a
-/// remote device that was not opened by its name counts as one of this host. The measurement sends 4 MB up to five
-/// times over each network link between hosts, one link after the other.
+/// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host. A
+/// remote device that was not opened by its name counts as a device of this host. The network links are measured one
+/// after the other, each with up to five transfers of 4 MB.
 ///
 /// # Errors
 /// Returns [`Failure`] if a session (a connection to a device) cannot be opened, or if a tensor does not arrive within
@@ -66,8 +64,8 @@ fn measure(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Err(Failure::Error(text.into()))
 }
 
-/// Measures the latency and bandwidth of the network link between two devices. The latency is the time for moving a
-/// tensor of one element to the device `to` and reading it there, minus the time for reading it without moving it.
+/// Measures the latency and bandwidth of the network link between two devices. The latency is the time of moving a
+/// tensor of one element to the device `to` and reading it there, minus the time of only reading it.
 fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     let nothing = fastest(to, to, 1)?;
     let [small, large] = [fastest(from, to, 1)?, fastest(from, to, LARGE)?];
@@ -76,10 +74,8 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Ok(LinkSpeed { latency, bandwidth: (LARGE * size_of::<f32>()) as f64 / rest.as_secs_f64() })
 }
 
-/// Returns the shortest time, over several test transfers, for moving a tensor of `numbers` elements from the device
-/// `from` to the device `to` and reading one element there.
-///
-/// The time of each transfer starts when the tensor is complete on `from`.
+/// Returns the shortest time of several test transfers. Each moves a tensor of `numbers` elements from the device
+/// `from` to the device `to` and reads one element there. Its time starts when the tensor is complete on `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

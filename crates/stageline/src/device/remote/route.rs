@@ -13,31 +13,30 @@ use burn::tensor::{Device, Tensor};
 use super::error::RemoteError;
 use crate::device::location::between_other_gpus;
 
-/// The route by which two neighbouring stages exchange tensors. The sender moves activations and gradients to a device
-/// of the route, or to a session (a connection to a device). The receiver moves each tensor from there to its own
-/// device.
+/// The route by which two neighbouring stages exchange tensors. The sender moves a tensor to a device or to a session
+/// (a connection to a device). The receiver moves the tensor from there to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// The targets to which a stage moves tensors of one kind (activations or gradients) for a neighbouring stage: a
-/// device, or one or more sessions (connections) with a device. Successive micro-batches use the targets in turn.
+/// The targets of one kind of tensors (activations or gradients) on the route between two stages. A target is a device,
+/// or a session (a connection to a device). Successive micro-batches use the targets in turn.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the device, or the session (the connection to a device of another host), to which the sender moves the
-    /// tensors of the micro-batch `micro_batch`, counted from 0.
+    /// Returns the target to which the sender moves the tensors of a micro-batch: a device, or a session (a connection
+    /// to a device). Micro-batches are counted from 0.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
 }
 
 impl Route {
-    /// Prepares one route for every pair of neighbouring stages, given the device of each stage in stage order. All
-    /// routes are prepared in parallel.
+    /// Prepares one route for every pair of neighbouring stages, all in parallel. `devices` has the device of each
+    /// stage, in stage order.
     ///
     /// # Errors
     /// Returns [`RemoteError`] if a session (a connection to a device of another host) cannot be opened.
@@ -54,9 +53,8 @@ impl Route {
 
     /// Prepares the route of tensors between the devices of two neighbouring stages.
     ///
-    /// On one host, tensors go directly to the other stage's device. If another host is involved, tensors go to
-    /// separate sessions (connections with request queues of their own), so that a tensor in flight delays neither
-    /// stage's computation.
+    /// On one host, tensors go directly to the device of the other stage. Between hosts, tensors go to separate
+    /// sessions (connections to a device). A tensor in flight then delays the computation of neither stage.
     ///
     /// # Errors
     /// Returns [`RemoteError`] if a session with the other host cannot be opened.
@@ -88,14 +86,14 @@ impl Route {
     }
 }
 
-/// Whether tensors between two devices must go through this host's memory. Such a detour is necessary in four cases:
+/// Whether tensors between two devices must go through this host's memory. This is so in four cases:
 ///
-/// - The devices are two GPUs of this host of which at least one is not a CUDA device.
-/// - The devices belong to two servers that are reached over WebSocket: tensors between them share one connection, on
-///   which the tensors of one session (one queue of requests to a device) would wait for those of another.
-/// - One server is reached over WebSocket and the other over Iroh: they have no connection to each other.
-/// - The devices are two GPUs of one server: they would exchange tensors by NCCL, which can deadlock, because the
-///   pipeline's plan does not fix the order of these transfers.
+/// - The devices are two GPUs of this host, and at least one of them is not a CUDA device.
+/// - The devices belong to two servers on WebSocket. All tensors between these servers would share one connection, and
+///   would have to wait for each other.
+/// - One server uses WebSocket and the other Iroh, so they have no connection to each other.
+/// - The devices are two GPUs of one server. They would exchange tensors by NCCL, which can deadlock, because the plan
+///   of the pipeline does not fix the order of these transfers.
 pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     if between_other_gpus(from, to) {
         return true;
@@ -125,7 +123,6 @@ pub(crate) fn moved<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device)
     if goes_through_this_host(&tensor.device(), to) { by_the_host(tensor, to) } else { tensor.to_device(to) }
 }
 
-/// Moves a tensor to another device through this host's memory.
 pub(crate) fn by_the_host<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     let dtype = tensor.dtype();
     Tensor::from_data(tensor.into_data(), (to, dtype))

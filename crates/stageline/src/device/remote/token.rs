@@ -4,8 +4,8 @@ use std::fmt;
 use std::io;
 use std::path::Path;
 
-/// The secret text by which a server admits programs to its devices: the program and the server must be given the same
-/// text. The `Debug` output does not show the secret.
+/// The secret text that a server requires of programs that use its devices. The server and the programs are given the
+/// same text. The `Debug` output does not show the text.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Token(String);
 
@@ -69,9 +69,8 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential with which a client opens a session (a connection to a device of the server): the token
-    /// in the first line (empty if there is none), and, unless it is empty, the purpose of the session in a second
-    /// line.
+    /// Returns the credential for a session (a connection to a device of a server). Its first line is the token, or
+    /// empty without a token. Its second line is the purpose of the session, unless the purpose is empty.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);
@@ -79,7 +78,6 @@ impl Token {
     }
 
     #[cfg(feature = "serve")]
-    /// Returns the secret text of a server's token.
     pub(super) fn secret(&self) -> &str {
         &self.0
     }

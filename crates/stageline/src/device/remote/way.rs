@@ -26,10 +26,8 @@ impl fmt::Display for LostWay {
     }
 }
 
-/// Tests the network links between the hosts of neighbouring devices, in both directions and in parallel, and returns
-/// the broken links.
-///
-/// Each entry of `chains` has the devices of one replica's stages, in order.
+/// Tests the network links between the hosts of neighbouring stages, in both directions and in parallel. Returns the
+/// broken links. `chains` has one list for each replica, with the devices of its stages in order.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostWay> {
     use std::sync::Arc;
@@ -64,9 +62,8 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     tried.into_iter().filter_map(is_lost).collect()
 }
 
-/// Tests the network link between two devices of other hosts: moves one number from the device `from` to the device
-/// `to`, and reads it from there to this host. The test uses new sessions (connections to these devices), because those
-/// of the training may be blocked by a tensor that never arrives.
+/// Tests the network link between two devices of other hosts: moves one number from `from` to `to`, and reads it there.
+/// The test uses new sessions (connections), because those of the training may be blocked.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

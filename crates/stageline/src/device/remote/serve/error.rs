@@ -14,31 +14,31 @@ pub enum ServeError {
     /// The server cannot listen at its address, most often because another program uses the port.
     #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
     Address {
-        /// The address at which a server for devices was to listen for clients.
+        /// The address at which the server could not listen.
         address: SocketAddr,
-        /// The operating system's message about the address that could not be bound.
+        /// The error message about the address that could not be bound.
         cause: String,
     },
     /// The server's secret key cannot be read or written.
     #[error("the key in {} cannot be used: {cause}; give a file of 32 bytes, or the path of a new file", path.display())]
     Identity {
-        /// The file that contains the secret key of a server for devices.
+        /// The file with the secret key of the server.
         path: PathBuf,
         /// The error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
-    /// The server refuses to start, because without a token (a shared secret) every program on other hosts could use
-    /// its devices.
+    /// The server refuses to start, because programs on other hosts could use its devices without a token (a shared
+    /// secret).
     #[error(
         "a server that anyone may use listens on this host only: leave the relays disabled, and the address 127.0.0.1 or [::1], or \
          require a token"
     )]
     AnyoneElsewhere,
-    /// A server for devices could not start, because the operating system refused a thread, a socket or a signal
-    /// handler. The value is the operating system's error.
+    /// The server could not start, because the operating system refused a thread, a socket or a signal handler. The
+    /// value is the operating system's error.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// The server of the library burn, on which this server is built, failed. The value is the message of its error.
+    /// The server of the library burn, on which a server for devices is built, failed. The value is its error message.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }

@@ -18,16 +18,16 @@ use tokio::time::{sleep, timeout};
 
 use super::limits;
 
-/// The largest accepted size of the head of a client's HTTP request (all before its body), in bytes.
+/// The largest accepted size of the head of an HTTP request (its first line and its header fields), in bytes.
 const HEAD: usize = 8 << 10;
 
-/// The time that the server waits before it accepts WebSocket connections again after a failure to accept one, for
-/// example because the process has too many open files.
+/// The time between a failure to accept a WebSocket connection and the next attempt. Such a failure happens, for
+/// example, if the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Accepts WebSocket connections of clients until the process ends, and forwards them to burn's server at the address
-/// `inner`. A client is refused if it opens too many connections, or sends too much or waits too long before it opens a
-/// session (an exchange of requests with a device).
+/// Accepts WebSocket connections until the process ends, and forwards them to burn's server at the address `inner`. A
+/// client is refused if it has too many connections. It is also refused if it sends too much or waits too long before
+/// it opens a session (an exchange of requests with a device).
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -51,22 +51,22 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of open connections on which the client has not yet opened a session (an exchange of requests with a
-/// device), counted for each client by its IP address.
+/// The number of open connections without a session (an exchange of requests with a device), for each client by its IP
+/// address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// A guard that counts one connection on which the client has not yet opened a session (an exchange of requests with a
-/// device). Dropping the guard ends the count of this connection.
+/// A guard that counts one connection without a session (an exchange of requests with a device). Dropping the guard
+/// ends the count of this connection.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
 }
 
 impl Waiting {
-    /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if this client,
-    /// or all clients together, already have the largest allowed number of connections without a session (an exchange
-    /// of requests with one of the server's devices).
+    /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if too many
+    /// connections have no session (an exchange of requests with a device): those of this client, or those of all
+    /// clients together.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -91,8 +91,8 @@ impl Drop for Place {
     }
 }
 
-/// Forwards a WebSocket client's connection to burn's server at the address `inner`. Until the client's first message
-/// is forwarded, limits of time and bytes hold; afterwards, the client can send without limits.
+/// Forwards the connection of a WebSocket client to burn's server at the address `inner`. Limits of time and bytes hold
+/// until the client's first message is forwarded.
 async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Result<()> {
     let late = || io::Error::other(format!("it opened no session within {} s", limits::HANDSHAKE.as_secs()));
     let admitted = timeout(limits::HANDSHAKE, admitted(&mut client, inner)).await.map_err(|_| late())?;
@@ -103,9 +103,9 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
 
-/// Forwards the HTTP request and the first WebSocket message of a client to burn's server at the address `inner`, and
-/// returns the connection to that server; `None` if the server closed it. Fails if the client sends too many bytes, or
-/// if the request comes from a web page.
+/// Forwards a client's HTTP request and first WebSocket message to burn's server at the address `inner`. Returns the
+/// connection to that server, or `None` if the server closed it. Fails if the client sends too many bytes, or if the
+/// request comes from a web page.
 async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Option<TcpStream>> {
     let (head, rest) = head(client).await?;
     if has_origin(&head) {
@@ -128,8 +128,8 @@ async fn admitted(client: &mut TcpStream, inner: SocketAddr) -> io::Result<Optio
     Ok((!hung_up).then_some(server))
 }
 
-/// Reads a client's HTTP request up to the empty line that ends the request's head (its first line and its header
-/// fields). Fails if the head is too long. Returns the bytes of the head, and the bytes that were read beyond it.
+/// Reads the head of a client's HTTP request: its first line and its header fields, up to an empty line. Returns the
+/// bytes of the head, and those that were read beyond it. Fails if the head is too long.
 async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     const END: &[u8] = b"\r\n\r\n";
     let mut read = Vec::with_capacity(HEAD);
@@ -150,7 +150,7 @@ async fn head(client: &mut TcpStream) -> io::Result<(Vec<u8>, Vec<u8>)> {
     }
 }
 
-/// Whether an HTTP request comes from a web page: browsers send the header `Origin` (RFC 6455, section 10.2), and
+/// Whether an HTTP request comes from a web page. Browsers send the header `Origin` (RFC 6455, section 10.2), and other
 /// programs do not.
 fn has_origin(head: &[u8]) -> bool {
     let names = head.split(|&byte| byte == b'\n').filter_map(|line| line.split(|&byte| byte == b':').next());
@@ -158,8 +158,8 @@ fn has_origin(head: &[u8]) -> bool {
 }
 
 /// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2).
-/// Fails if the frames have more bytes than a client may send before it has opened a session (an exchange of requests
-/// with a device).
+/// Fails if the frames have more bytes than a client without a session (an exchange of requests with a device) may
+/// send.
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),
@@ -198,8 +198,8 @@ async fn first_message(
 mod tests {
     use super::*;
 
-    /// Forwards the WebSocket frames `frames` of a client up to the end of the first message, as the server does, and
-    /// returns the forwarded bytes for a test to compare. The error says why the server would refuse the client.
+    /// Forwards a client's WebSocket frames up to the end of the first message, as the server does. Returns the
+    /// forwarded bytes. The error says why the server would refuse the client.
     fn passed(frames: &[u8]) -> Result<Vec<u8>, String> {
         let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
         let mut server = Vec::new();
@@ -208,9 +208,8 @@ mod tests {
         ended.map(|()| server).map_err(|error| error.to_string())
     }
 
-    /// Tests that exactly the bytes of a client's first WebSocket message are forwarded, and none after it. The
-    /// messages are the masked and the fragmented "Hello" of RFC 6455, section 5.7, a long message, and a message after
-    /// a ping.
+    /// Tests that exactly the bytes of a client's first WebSocket message are forwarded, and none after it. Among the
+    /// messages are the masked and the fragmented "Hello" of RFC 6455, section 5.7.
     #[test]
     fn the_first_message_is_passed_and_what_follows_is_not_read() {
         let masked = [0x81, 0x85, 0x37, 0xfa, 0x21, 0x3d, 0x7f, 0x9f, 0x4d, 0x51, 0x58];

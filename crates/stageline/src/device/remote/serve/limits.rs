@@ -3,22 +3,22 @@
 
 use std::time::Duration;
 
-/// The time after connecting to a server within which a client must open a session (an exchange of requests with one of
-/// the server's devices).
+/// The time after connecting within which a client must open a session (an exchange of requests with one of the
+/// server's devices).
 pub(super) const HANDSHAKE: Duration = Duration::from_secs(10);
 
 /// The largest number of bytes that a client may send to a server before it has opened a session (an exchange of
 /// requests with one of the server's devices). The request that opens a session has a few hundred bytes.
 pub(super) const BYTES: u64 = 1 << 20;
 
-/// The largest number of QUIC streams that a client may open at once on one connection before it has opened a session
-/// (an exchange of requests with one of the server's devices).
+/// The largest number of QUIC streams that a client may open at once on a connection before it has opened a session (an
+/// exchange of requests with a device).
 pub(super) const STREAMS: u32 = 16;
 
-/// The largest number of connections to a server that one client may have at once without having opened a session (an
-/// exchange of requests with one of the server's devices).
+/// The largest number of connections that one client may have at once before it has opened a session (an exchange of
+/// requests with a device).
 pub(super) const CONNECTIONS: usize = 32;
 
-/// The largest number of connections to a server that all clients without a session (an exchange of requests with one
-/// of the server's devices) together may have at once.
+/// The largest number of connections that all clients without a session (an exchange of requests with a device) may
+/// have together.
 pub(super) const ALL_CONNECTIONS: usize = 256;

@@ -51,8 +51,8 @@ use stageline_nn::kernels::remote::{ID_WORDS, name};
 pub enum Admission {
     /// The server admits only clients that present this token, a secret text.
     Token(Token),
-    /// The server admits every client that can reach it, without a token. It must then listen at an address that only
-    /// programs on this host can reach.
+    /// The server admits every client that can reach it, without a token. It must therefore listen at an address that
+    /// only programs on this host can reach.
     AnyoneHere,
 }
 
@@ -63,8 +63,7 @@ pub enum Listen {
     Iroh {
         /// The file with the server's secret key; it is created if it does not exist.
         identity: PathBuf,
-        /// The iroh relay servers (public, private or none) through which clients find and reach the server on the
-        /// network.
+        /// The iroh relay servers (public, private or none) through which clients find and reach the server.
         relays: IrohRelays,
         /// The UDP address at which the server listens; port 0 selects a free port.
         address: SocketAddr,
@@ -78,7 +77,7 @@ pub enum Listen {
 }
 
 impl Listen {
-    /// Whether a server that listens at this address can be reached only by programs on this host.
+    /// Whether only programs on this host can reach a server that listens at this address.
     fn is_here_only(&self) -> bool {
         match self {
             Self::Iroh { relays, address, .. } => *relays == IrohRelays::Disabled && address.ip().is_loopback(),
@@ -105,7 +104,7 @@ enum Bound {
 }
 
 impl Server {
-    /// Creates a server for the devices `devices` and binds its address. Clients that connect wait until
+    /// Creates a server for the devices `devices` and binds its address. Clients can connect now, and are answered when
     /// [`serve`](Self::serve) is called. On Unix, Ctrl-C and `SIGTERM` from now on end the call of `serve` instead of
     /// the process.
     ///
@@ -137,8 +136,8 @@ impl Server {
     /// Returns the beginnings of the names by which other hosts open the server's devices, such as
     /// `ws://10.0.0.2:3000`. The full name of a device ends with `/` and the device's index.
     ///
-    /// If the server listens on all addresses of this host, the result contains the address from which this host
-    /// reaches other networks; its other addresses may work as well.
+    /// A server that listens on all addresses of this host has several possible names. The result has the one with the
+    /// address from which this host reaches other networks.
     pub fn names(&self) -> Vec<String> {
         match &self.bound {
             Bound::WebSocket(listener) => {
@@ -203,8 +202,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Returns a form of the server's address that other hosts can use. An unspecified address such as 0.0.0.0 is replaced
-/// by the address from which this host reaches other networks.
+/// Returns the server's address as other hosts can use it. An unspecified address, such as 0.0.0.0, is replaced by the
+/// address from which this host reaches other networks.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();
@@ -223,8 +222,8 @@ fn from_elsewhere(address: SocketAddr) -> String {
     route.map_or_else(unknown, |route| SocketAddr::new(route.ip(), address.port()).to_string())
 }
 
-/// Binds the server's iroh endpoint (its socket for QUIC connections) to `address`, with a limit on the streams of
-/// every new connection.
+/// Creates the iroh endpoint of the server (its socket for QUIC connections) at `address`. Every new connection has a
+/// limit on its streams.
 async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) -> Result<Endpoint, ServeError> {
     let builder = match relays {
         IrohRelays::Public => Endpoint::builder(presets::N0),
@@ -249,8 +248,8 @@ async fn endpoint(key: &IrohIdentity, relays: &IrohRelays, address: SocketAddr) 
     builder.bind().await.map_err(|cause| taken(format!("{cause:#}")))
 }
 
-/// Creates burn's server for the devices `devices`, and adds operations to it: answers to clients' requests about the
-/// server, and Stageline's own kernels for CPUs or for GPUs.
+/// Creates burn's server for the devices `devices`. Adds Stageline's own kernels, and the answers to clients' requests
+/// about the server.
 fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     #[cfg(feature = "flex")]
     if devices.iter().all(crate::device::location::is_host) {
@@ -265,9 +264,8 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
 }
 
 /// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, and the answers to
-/// three requests of clients. These are the request for the server's version and for the kernels of a device, the
-/// request for the random numbers that identify the server's process, and the request to accept tensors from the other
-/// servers of a training.
+/// three requests of clients. These requests ask for the server's greeting, ask for the numbers that identify its
+/// process, and introduce other servers to it.
 fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = operations(CustomOpRegistry::new());
     operations.register(name::HELLO, |tensors, asked, device| {
@@ -288,8 +286,8 @@ fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     operations
 }
 
-/// Returns the ids (public keys) of the other servers of a training, decoded from the integers `scalars` that a client
-/// has sent. Invalid ids are left out.
+/// Decodes the ids (public keys) of a training's other servers from the integers that a client has sent. Invalid ids
+/// are left out.
 fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
     let (ids, _) = words.as_chunks::<ID_WORDS>();
@@ -300,10 +298,12 @@ fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     ids.iter().filter_map(id).collect()
 }
 
-/// Adds to the server a check of every client that opens a session (an exchange of requests with a device), and returns
-/// the server. The client must present the token, if `admission` requires one. An iroh client that passes the check is
-/// added to `peers`, so that the limits for unknown clients no longer hold for it. The first line of a client's
-/// credential is the token; the second line, which is ignored here, says what the session is for.
+/// Adds a check to the server: a client that opens a session (an exchange of requests with a device) must present the
+/// token, if `admission` requires one. An iroh client that passes the check is admitted to `peers`, which lifts its
+/// limits.
+///
+/// The token is the first line of the client's credential. The second line says what the session is for, and is not
+/// checked.
 fn admitting(server: RemoteServer, admission: Admission, peers: Arc<Peers>) -> RemoteServer {
     use burn::server::PeerAuthorizer;
 

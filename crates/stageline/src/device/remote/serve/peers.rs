@@ -17,19 +17,19 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The number of QUIC streams that an admitted peer (a client that uses a device, or another server of its training)
-/// may open at once: one for every session (an exchange of requests with one device), and for every tensor in flight.
+/// The number of QUIC streams that an admitted peer (a client or another server) may have open at once. Every session
+/// (an exchange of requests with a device) and every tensor in flight needs a stream.
 const STREAMS: u32 = 4096;
 
-/// The interval at which the server checks each connection of a peer (a client or another server) that is not admitted:
-/// whether it is open too long without a session, or has sent too many bytes.
+/// The interval at which the server checks the connections of peers (clients and other servers) that are not admitted.
+/// It checks how long a connection has been open and how many bytes the peer has sent.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The QUIC error code with which the server closes a connection that it refuses.
+/// The QUIC error code with which the server closes a refused connection.
 const REFUSED: u32 = 1;
 
-/// The peers of an iroh server (clients and other servers): the set of admitted peers, and the open connections of all
-/// peers. The connections of peers that are not admitted have low limits.
+/// The peers of an iroh server, which are clients and other servers: those that are admitted, and the open connections
+/// of all. A peer that is not admitted has low limits.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -41,8 +41,8 @@ struct Known {
 }
 
 impl Peers {
-    /// Admits a peer (a client or another server). On all its connections, also those that are open already, the peer
-    /// may then open many streams, send any number of bytes, and stay connected.
+    /// Admits a peer (a client or another server). It may then open many streams, send any number of bytes, and stay
+    /// connected, also on connections that are open already.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -56,9 +56,9 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a new connection of a peer (a client or another server) and returns true. Returns false, so that the
-    /// connection is refused, if the peer is not admitted and it has too many open connections, or all peers that are
-    /// not admitted have too many together.
+    /// Registers a new connection of a peer (a client or another server) and returns true. Returns false if the
+    /// connection must be refused. This is so if a peer that is not admitted, or all such peers together, have too many
+    /// open connections.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -76,7 +76,6 @@ impl Peers {
         true
     }
 
-    /// Removes a closed connection from the open connections of its peer (a client or another server).
     fn leave(&self, connection: &Connection) {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -88,8 +87,9 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection of a peer (a client or another server) that is not admitted stays open too long or
-    /// sends too many bytes, and returns a message that says which. For an admitted peer, the wait never ends.
+    /// Waits until a connection breaks a limit for peers (clients and other servers) that are not admitted: it stays
+    /// open too long, or sends too many bytes. Returns a message about this limit. For an admitted peer, the wait never
+    /// ends.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -106,9 +106,8 @@ impl Peers {
     }
 }
 
-/// A wrapper around burn's handler of iroh connections. It closes the connections of a peer (a client or another
-/// server) that is not admitted, if the peer has too many connections, or if a connection stays open too long or
-/// carries too many bytes.
+/// A wrapper around burn's handler of iroh connections. It closes connections of peers (clients and other servers) that
+/// are not admitted, if there are too many of them, or if one stays open too long or carries too many bytes.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
@@ -166,11 +165,10 @@ mod tests {
     use super::*;
 
     const ALPN: &[u8] = b"stageline/test";
-    /// The longest time that tests of a server wait for the server's reaction, such as the opening of a stream or the
-    /// close of a connection.
+    /// The longest time that tests of a server wait for its reaction.
     const SOON: Duration = Duration::from_secs(2);
 
-    /// A protocol handler for tests of a server: it reads all streams of a connection until the connection is closed.
+    /// A protocol handler for tests of a server. It reads all streams of a connection until the connection is closed.
     #[derive(Debug)]
     struct ReadAll;
 
@@ -194,9 +192,8 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a server for a test, which refuses peers (clients and other servers) that exceed the limits before they
-    /// are admitted. Its secret key consists of the byte `key`. Returns the server, its registry of peers, and its
-    /// address.
+    /// Starts a server for a test. It refuses peers (clients and other servers) that exceed the limits before they are
+    /// admitted. Its secret key consists of the byte `key`. Also returns the server's peers and its address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);
@@ -205,7 +202,7 @@ mod tests {
         (Router::builder(endpoint).accept(ALPN, protocol).spawn(), peers, address)
     }
 
-    /// Waits in a test until the server closes a client's connection, and returns the reason that the server gives.
+    /// Waits until the server closes a client's connection, and returns the server's reason.
     async fn reason(connection: &Connection) -> String {
         match connection.closed().await {
             ConnectionError::ApplicationClosed(close) => String::from_utf8_lossy(&close.reason).into_owned(),

@@ -17,8 +17,8 @@ impl EndSignals {
         Ok(Self([signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?]))
     }
 
-    /// Waits until Ctrl-C or `SIGTERM` arrives and returns `Ok`, or until the future `served`, which runs the server,
-    /// ends and returns its result.
+    /// Waits for the future `served`, which runs the server, and returns its result. If Ctrl-C or `SIGTERM` arrives
+    /// first, returns `Ok`.
     pub(super) async fn or(self, served: impl Future<Output = Result<(), ServeError>>) -> Result<(), ServeError> {
         let Self([mut interrupt, mut terminate]) = self;
         tokio::select! {
