@@ -11,8 +11,8 @@ use synthetic::log;
 
 const LINK: Link = Link { latency: 0.25, bandwidth: 1e6 };
 
-/// Makes the log of a run with one layer on each stage. At the boundary after stage i, each micro-batch sends
-/// `megabytes[i]` MB.
+/// Makes the log of a run with one layer per stage. For each micro-batch, stage i sends `megabytes[i]` MB to the next
+/// stage.
 fn log_of(layers: &[f64], megabytes: &[f64]) -> RunLog {
     let mut log = log(layers, layers.len(), 4, 0.0);
     for step in &mut log.steps {
@@ -33,9 +33,8 @@ fn refused(log: &RunLog, hosts: &[usize], schedule: &dyn Schedule) -> PredictErr
     Measured::of(log).unwrap().host_cuts(&hosts, LINK, schedule, 4).unwrap_err()
 }
 
-/// Tests the predicted steps with one micro-batch for all partitions of the layers over two hosts. The best partition
-/// is the one that sends the least between the hosts. The forwards and backwards take the same time in all partitions;
-/// the transfers differ, and the longest flush (optimizer step), which is that of the larger stage.
+/// Tests the predicted steps with one micro-batch, for all partitions of the layers over two hosts. The partition that
+/// sends the fewest bytes between the hosts has the shortest step.
 #[test]
 fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     let megabytes = [5.0, 4.0, 0.5, 4.0, 5.0];
@@ -55,8 +54,8 @@ fn with_one_micro_batch_hosts_split_where_activations_are_smallest() {
     }
 }
 
-/// Tests partitions of the layers over two hosts with many micro-batches. The best partition is the one whose slowest
-/// worker takes the least time, unless a transfer between the hosts takes longer than this worker computes.
+/// Tests partitions of the layers over two hosts with many micro-batches. The most balanced partition has the shortest
+/// step, unless the link between the hosts is slower than the workers.
 #[test]
 fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     let evenly = |megabytes: f64| {
@@ -68,8 +67,8 @@ fn balance_decides_unless_the_link_is_slower_than_the_workers() {
     assert_eq!((evenly(40.0).bytes, evenly(40.0).slowest), (vec![0.25e6], 12.0));
 }
 
-/// Returns every partition of `layers` layers into `stages` stages. A partition is given by the index after the last
-/// layer of each stage, in order.
+/// Returns every partition of `layers` layers into `stages` stages. A partition is a list of indices: for each stage,
+/// the index after its last layer.
 fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     if stages == 1 {
         return vec![vec![layers]];
@@ -83,9 +82,9 @@ fn all_cuts(layers: usize, stages: usize) -> Vec<Vec<usize>> {
     cuts
 }
 
-/// Finds all partitions of the layers over hosts by brute force, with the boundaries between hosts at stage boundaries
-/// of the run. Returns each choice of these boundaries, with the simulated step time of the most even partition that
-/// has them.
+/// Finds all partitions of the layers over hosts by brute force. The layers after which the host changes must end a
+/// stage of the logged run. For each choice of these layers, the result has the simulated step time of the most
+/// balanced partition.
 fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: usize) -> Vec<(Vec<usize>, f64)> {
     let stages: usize = hosts.iter().sum();
     let firsts: Vec<usize> = hosts.iter().scan(0, |next, host| Some(std::mem::replace(next, *next + host))).collect();
@@ -140,9 +139,8 @@ fn by_brute_force(layers: &[f64], log: &RunLog, hosts: &[usize], micro_batches: 
     best.into_iter().map(step).collect()
 }
 
-/// Tests that the search for partitions of the layers over two and three hosts finds the same ones as brute force, the
-/// best first. The times of layers and the bytes of transfers are pseudo-random. A stage of the run has one or two
-/// layers.
+/// Tests that the search for partitions of the layers over hosts finds the same partitions as brute force, the best
+/// first. The times of the layers and the bytes of the transfers are pseudo-random.
 #[test]
 fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     let mut state = 1_u64;
@@ -170,8 +168,8 @@ fn all_partitions_over_hosts_are_found_and_the_best_is_first() {
     }
 }
 
-/// Tests schedules with two chunks (stages) on each of four workers, two workers on each of two hosts. If the chunks
-/// are interleaved, neighbouring stages are on different hosts at three boundaries; in a V shape, at two.
+/// Tests schedules with two chunks (stages) on each of four workers. Each of two hosts has two of the workers.
+/// Interleaved chunks have three boundaries between the hosts; chunks in a V have two.
 #[test]
 fn schedules_with_chunks_have_several_boundaries_between_hosts() {
     let log = log(&[1.0; 8], 8, 4, 0.0);

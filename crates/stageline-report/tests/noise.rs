@@ -8,11 +8,11 @@ use stageline_report::{NoNoise, RunLog};
 
 use synthetic::log;
 
-/// The weight of the targets of a step in the synthetic runs of these tests.
+/// The batch size of the synthetic runs in these tests, as the sum of the loss weights of a batch's targets.
 const BATCH: f64 = 100.0;
 
-/// Makes the log of a run with one step for each entry of `estimates`: the squared norm and the variance of the
-/// gradient that the step measured, or `None` for a step that measured neither.
+/// Makes the log of a run with one step for each entry of `estimates`. An entry is the measured squared norm and
+/// variance of the step's gradient, or `None` for a step without a measurement.
 fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     let template = log.steps[0].clone();
@@ -27,8 +27,8 @@ fn run(estimates: &[Option<(f64, f64)>]) -> RunLog {
     log
 }
 
-/// Returns the number of steps that lower the loss as much as one step of a test's run, if each step has a batch of the
-/// weight `batch` and the gradient has the noise scale `scale`.
+/// Returns how many steps with batches of the size `batch` lower the loss as much as one step with a batch of the size
+/// [`BATCH`]. The gradient has the noise scale `scale`.
 fn worth(scale: f64, batch: f64) -> f64 {
     (1.0 + scale / batch) / (1.0 + scale / BATCH)
 }
@@ -47,7 +47,7 @@ fn a_constant_noise_scale_gives_the_steps_of_the_closed_form() {
 }
 
 /// Tests a run whose noise scale grows from 10 to 1000 tokens. Larger batches save few of its early steps and many of
-/// its late steps, so a single noise scale for the whole run would predict a wrong number of steps.
+/// its late steps. So a single noise scale for the whole run would predict a wrong number of steps.
 #[test]
 fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     let phases: Vec<_> = (0..400).map(|step| Some(if step < 200 { (1e4, 1e5) } else { (1.0, 1e3) })).collect();
@@ -62,8 +62,8 @@ fn each_part_of_the_run_counts_with_its_own_noise_scale() {
     assert_eq!(scales.last(), 1000.0);
 }
 
-/// Tests the noise scale of a short log in which the gradients of the first three steps are a thousand times larger
-/// than those of the later steps, as at the start of a training.
+/// Tests the noise scale of a short log. The gradients of its first three steps are a thousand times larger than those
+/// of all later steps, as at the start of a training.
 #[test]
 fn large_early_gradients_do_not_hide_the_noise_of_the_rest() {
     let short: Vec<_> = (0..30).map(|step| Some(if step < 3 { (1e6, 2e3) } else { (1.0, 2e3) })).collect();
@@ -121,9 +121,8 @@ fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
     }
 }
 
-/// Tests that rough estimates of the gradient noise give the number of steps to within 10%. As in single steps, each
-/// estimated squared norm is off by up to its own size. The squared norm falls from 100 to 1 over the run, and the
-/// noise scale grows from 50 to 2000 tokens.
+/// Tests that rough estimates of the gradient noise predict the number of steps to within 10%. Each estimated squared
+/// norm is wrong by up to 100%. During the run, the squared norm falls and the noise scale grows.
 #[test]
 fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
     // A generator of equally distributed shares from -1 to 1 (Knuth's MMIX).
@@ -156,11 +155,11 @@ fn rough_estimates_give_the_steps_of_the_true_noise_scales() {
     assert!(single < 0.85 * exact, "{single} of {exact}");
 }
 
-/// Tests that the loss of a run counts as rising only if chance does not explain the rise: if the mean loss of the
-/// second half is above that of the first half by more than 3 standard errors of their difference.
+/// Tests that the loss of a run counts as rising only if chance does not explain the rise. The mean loss of the second
+/// half must exceed that of the first half by more than 3 standard errors of the difference.
 ///
-/// The losses are 0.1 above or below their mean in turn, over 50 steps in each half. The variance of each mean is 0.01
-/// / 49, so 3 standard errors are 3 x sqrt(2) x 0.1 / 7 = 0.061.
+/// In this run, 3 standard errors are 0.061. Each half has 50 losses, which are in turn 0.1 above and 0.1 below their
+/// mean.
 #[test]
 fn a_loss_rises_if_chance_does_not_explain_it() {
     let rising = |rise: f64| {

@@ -14,13 +14,13 @@ fn chart<'a>(page: &'a str, title: &str) -> Option<&'a str> {
     Some(&chart[..chart.find("</ul>").unwrap()])
 }
 
-/// Returns the marked points of the lines of a chart, each as text of the form `name: y at x`.
+/// Returns the labels of the marked points in a chart, each of the form `name: y at x`.
 fn points(chart: &str) -> Vec<&str> {
     chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
 }
 
-/// Reads the values that a chart shows from the heights of its points, on a vertical axis that goes from 0 to `top`.
-/// Returns one list of values for each line.
+/// Returns the values of each line of a chart, computed from the heights of the line's points. The vertical axis goes
+/// from 0 to `top`.
 fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     // The axis is from y = 272 up to y = 32.
     let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;
@@ -28,9 +28,9 @@ fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     lines.map(|line| line.split(' ').filter(|point| !point.is_empty()).map(value).collect()).collect()
 }
 
-/// Makes the log of a run of two stages whose gradient noise was measured in every step. In step i, counted from 0,
-/// each smoothed noise scale is its value in step 0 plus i. In step 2, stage 1 has only a smoothed noise scale, because
-/// its squared norm is not above 0.
+/// Makes the log of a run of two stages whose gradient noise was measured in every step. The smoothed noise scales grow
+/// by 1 in each step. In step 2, the squared norm of stage 1 is negative, so this stage has only a smoothed noise
+/// scale.
 fn noisy() -> RunLog {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
     for (at, step) in log.steps.iter_mut().enumerate() {
@@ -97,8 +97,7 @@ fn a_log_without_noise_of_stages_has_no_chart_of_it() {
     assert!(!run_page(&log).contains("Noise scale"));
 }
 
-/// Makes a synthetic log entry about one parameter in a step, with the given norms of its values, its update and its
-/// gradient.
+/// Makes a log entry about one parameter in one step, with the given norms of its values, its update and its gradient.
 fn health(parameter: &str, [values, update, gradient]: [f64; 3]) -> Health {
     Health {
         stage: 0,

@@ -10,8 +10,8 @@ use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
 
-/// Tests that a network link adds its latency and transfer time twice to a step with one micro-batch: the micro-batch
-/// crosses the boundary between the stages once forward and once back.
+/// Tests that a network link adds its latency and transfer time twice to a step with one micro-batch: once for the
+/// activation and once for the gradient.
 #[test]
 fn a_link_costs_its_latency_and_transfer_time() {
     let one = |workers| Target { workers, micro_batches: 1, schedule: &OneFOneB, cut: Cut::OfTheRun };
@@ -39,8 +39,8 @@ fn log_of_two_hosts(link: Link) -> RunLog {
     log
 }
 
-/// Tests that workers in a prediction have the network links of the run's workers with the same numbers. Of the three
-/// boundaries between the run's four workers, only the second has a link.
+/// Tests which workers of a prediction have a network link between them: those with the same numbers as linked workers
+/// of the logged run. In that run, only workers 1 and 2 (counted from 0) have a link.
 #[test]
 fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -68,9 +68,8 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
-/// Tests that a prediction counts the time of a transfer over a network link once, although the logged duration of a
-/// send may contain this time. If the send took longer than the transfer, the difference kept the sending worker busy.
-/// The prediction adds this difference for every send between stages.
+/// Tests that a prediction counts the time of a transfer over a network link only once. The logged time of a send may
+/// include it. Only the rest of the send's time keeps the sending worker busy.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };
@@ -94,9 +93,8 @@ fn transfer_time_is_counted_once() {
     assert!((step(&log) - (without_sends - 2.0 * 2.25) - 6.0 * 2.375).abs() < 1e-9, "{}", step(&log));
 }
 
-/// Tests the prediction for a run whose steps took 1.25 times as long as their simulation: predicted steps are also
-/// 1.25 times as long as their simulation. The prediction for a run over network links has no such factor, because the
-/// links may be the cause of the longer steps.
+/// Tests the prediction for a run whose steps took 1.25 times as long as simulated. Predicted steps are longer by the
+/// same factor. With network links there is no such factor, because the links may explain the longer steps.
 #[test]
 fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     let log = log(&[1.0; 4], 2, 4, 0.5);
@@ -115,8 +113,8 @@ fn steps_that_vary_take_longer_than_simulated_in_predictions_too() {
     assert!((linked - (12.0 + 1.0 + 0.5 / 4.0 + 2.0)).abs() < 1e-9, "{linked}");
 }
 
-/// Tests the bubble that is predicted for a plan if only one of its network links takes time. With one micro-batch,
-/// every link adds the transfer time of one activation and one gradient to the step.
+/// Tests the predicted bubble of a plan in which only one network link takes time. With one micro-batch, a link adds
+/// the transfer times of one activation and one gradient to the step.
 #[test]
 fn crossings_give_the_bubble_of_each_link_alone() {
     let link = |seconds| Link { latency: seconds, bandwidth: 1e6 };
@@ -167,8 +165,8 @@ fn invalid_links_are_rejected() {
     assert!(matches!(Measured::of(&log), Err(PredictError::Links { links: 2, boundaries: 3 })));
 }
 
-/// Tests that a predicted step of 1F1B or GPipe with P equal stages and M micro-batches takes M + P - 1 times a stage's
-/// forward and backward, plus the flush (optimizer step).
+/// Tests the predicted step of 1F1B and GPipe with P equal stages and M micro-batches. It takes M + P - 1 times the
+/// forward and backward of a stage, plus the flush (optimizer step).
 #[test]
 fn equal_stages_match_the_closed_form() {
     let measured = Measured::of(&log(&[1.0; 8], 2, 4, 0.0)).unwrap();
@@ -194,8 +192,6 @@ fn equal_stages_match_the_closed_form() {
     assert!(split.step < whole.step && split.bubble < whole.bubble);
 }
 
-/// Tests the prediction from the log of a run with two data-parallel replicas, which describes the workers of the first
-/// replica only: the throughput is that of one replica times two, and nothing else changes.
 #[test]
 fn replicas_multiply_the_throughput_and_nothing_else() {
     let mut log = log(&[1.0; 8], 2, 4, 0.0);
@@ -212,8 +208,8 @@ fn replicas_multiply_the_throughput_and_nothing_else() {
     assert!(!page.contains(sentence) && run_page(&log).contains(sentence));
 }
 
-/// Tests the predicted peak memory. A layer has one parameter, with 4 bytes of gradient and 12 of other states, and
-/// 1000 bytes for each live micro-batch; each worker has 500 bytes more.
+/// Tests the predicted peak memory of each worker. A layer needs 16 bytes, and 1000 bytes for each live micro-batch. A
+/// worker needs 500 bytes in addition to its layers.
 #[test]
 fn peak_memory_is_the_sum_over_layers_and_live_micro_batches() {
     let log = log(&[1.0; 8], 2, 4, 0.0);
@@ -243,7 +239,6 @@ fn the_overhead_of_the_runtime_grows_with_the_number_of_actions() {
     assert!((step(&with, 16) - step(&without, 16) - 3.2).abs() < 1e-9);
 }
 
-/// Tests the balanced partition of unequal layers: its longest stage is as short as contiguous layers allow.
 #[test]
 fn unequal_layers_are_balanced() {
     let measured = Measured::of(&log(&[4.0, 1.0, 1.0, 1.0, 1.0, 4.0], 2, 4, 0.0)).unwrap();
@@ -258,8 +253,8 @@ fn unequal_layers_are_balanced() {
     assert_eq!(error.to_string(), "6 layers cannot be cut into 7 stages; ask for 1 to 6 stages");
 }
 
-/// Tests predictions for a run whose partition of the layers is uneven and so differs from the balanced one. Each
-/// prediction uses the partition that is asked for (the run's, the balanced or a given one), or rejects it as invalid.
+/// Tests predictions with three partitions of the layers: that of the run, the balanced one, and one that the caller
+/// gives. A given partition that is invalid is an error.
 #[test]
 fn the_run_itself_is_predicted_with_its_own_partition() {
     let log = log(&[3.0, 3.0, 1.0, 1.0], 2, 4, 0.0);
@@ -313,8 +308,6 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     assert!(run_page(&log).contains("1 tokens a second in the other steps"));
 }
 
-/// Tests costs that are linear in the size of a micro-batch, a + b x size: the costs of runs with two sizes give those
-/// of any third size.
 #[test]
 fn two_runs_with_micro_batches_of_other_sizes_give_linear_costs() {
     let of_size = |tokens: f64| {

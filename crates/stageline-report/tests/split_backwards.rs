@@ -10,8 +10,8 @@ use stageline_schedule::{Costs, OneFOneB, Placement, Plan, Schedule, StageCost, 
 
 use synthetic::log;
 
-/// Makes the log of a run of two stages under the schedule ZB-H1, which splits backwards. A forward takes 2 s and a
-/// backward 4 s, of which the share `share` is the input gradient.
+/// Makes the log of a run of two stages under ZB-H1, a schedule that splits backwards. A forward takes 2 s and a
+/// backward 4 s. The share `share` of the backward is the input gradient.
 fn split(share: f64) -> RunLog {
     let mut log = log(&[1.0; 4], 2, 4, 0.0);
     let plan: Plan = ZbH1.plan(2, 4).unwrap();
@@ -59,9 +59,8 @@ fn a_split_backward_has_the_measured_shares_of_its_halves() {
     assert_eq!(costs.stage(0, 0), StageCost::new(2.0, 2.0, 2.0));
 }
 
-/// Tests that the predicted overhead of a step is proportional to a worker's number of actions. In the logged run, a
-/// worker has 8 actions and an overhead of 0.8 s. Under ZB-H1 a worker has 12 actions, because each backward is split
-/// into two, so the predicted overhead is 1.2 s.
+/// Tests that the predicted overhead of a step is proportional to the number of actions of a worker. In the logged run,
+/// 8 actions have an overhead of 0.8 s. Under ZB-H1, a worker has 12 actions, so the predicted overhead is 1.2 s.
 #[test]
 fn both_halves_of_a_backward_have_the_overhead_of_an_action() {
     let [without, with] = [0.0, 0.8].map(|other| Measured::of(&log(&[1.0; 4], 2, 4, other)).unwrap());

@@ -10,24 +10,24 @@ use std::time::Instant;
 use clap::Parser;
 use stageline_schedule::{Costs, check, schedule_named, simulate};
 
-/// Command-line flags of the benchmark that times the generation, check and simulation of plans with P stages and
-/// growing numbers of micro-batches
+/// Flags of the benchmark that times the generation, check and simulation of large plans
 #[derive(Parser)]
 struct Flags {
     /// Number of pipeline stages (P) of the measured plans
     #[arg(long, default_value_t = 1024)]
     stages: usize,
-    /// Largest number of micro-batches (M) of a measured plan; plans with an eighth, a quarter and a half as many are
-    /// measured first
+    /// Largest number of micro-batches (M) of a measured plan. Plans with M/8, M/4 and M/2 micro-batches are measured
+    /// first
     #[arg(long, default_value_t = 8192)]
     micro_batches: usize,
     /// Name of the schedule of the measured plans, such as `1f1b`
     #[arg(long, default_value = "1f1b")]
     schedule: String,
-    /// Number of micro-batches that a channel between two stages can store; all micro-batches of a step if unset
+    /// Channel capacity: number of micro-batches that a channel between two stages can store. If unset, it is all
+    /// micro-batches of a step
     #[arg(long)]
     capacity: Option<usize>,
-    /// A flag that `cargo bench` passes to every benchmark, and that has no effect
+    /// Flag without effect, which `cargo bench` passes to every benchmark
     #[arg(long, hide = true)]
     bench: bool,
 }
@@ -63,7 +63,6 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// Calls the closure `run`, and returns its result and the duration of the call in seconds.
 fn timed<T>(run: impl FnOnce() -> T) -> (T, f64) {
     let start = Instant::now();
     let result = run();

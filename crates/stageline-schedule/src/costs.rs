@@ -6,43 +6,43 @@
 
 use crate::plan::{Action, Carried, Compute, Transfer};
 
-/// The times that one stage takes for one micro-batch, in any one unit: its forward and backward, and the latency of
-/// its transfers.
+/// The times of one stage for one micro-batch, in any one unit: its forward, its backward and the latency of its
+/// transfers.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
     /// The time of the stage's forward (F) of one micro-batch.
     pub forward: f64,
-    /// The time of the half of the stage's backward that computes the gradient of its input (I), for one micro-batch.
+    /// The time of the input gradient (I) of one micro-batch: the half of a backward that computes the gradient of the
+    /// stage's input.
     pub input_gradient: f64,
-    /// The time of the half of the stage's backward that computes the gradients of its weights (W), for one
-    /// micro-batch.
+    /// The time of the weight gradient (W) of one micro-batch: the half of a backward that computes the gradients of
+    /// the stage's weights.
     pub weight_gradient: f64,
-    /// The time of the stage's whole backward (B) of one micro-batch. The gradient of the stage's input is sent at the
-    /// end of this time.
+    /// The time of the stage's whole backward (B) of one micro-batch. The gradient of the stage's input is sent at its
+    /// end.
     pub backward: f64,
-    /// The latency from the send of a stage's output until the next stage can receive it. The workers of both stages
-    /// can compute during the transfer.
+    /// The latency of an activation: the time from its send until the next stage can receive it. The workers of both
+    /// stages can compute meanwhile.
     pub send_activation: f64,
-    /// The latency from the send of the gradient of a stage's input until the previous stage can receive it. The
-    /// workers of both stages can compute during the transfer.
+    /// The latency of a gradient: the time from its send until the previous stage can receive it. The workers of both
+    /// stages can compute meanwhile.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes the costs of a stage whose transfers take no time, and whose whole backward takes as long as its input
-    /// gradient and its weight gradient together.
+    /// Makes the costs of a stage. Its transfers take no time. Its whole backward takes as long as the input gradient
+    /// and the weight gradient together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// Returns a stage's costs with `latency` as the latency of its transfers of activations and of gradients.
+    /// Returns a stage's costs with `latency` as the latency of its activations and of its gradients.
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// Returns the latency of a stage's transfers, which is the same for activations and gradients; `None` if the two
-    /// have different latencies.
+    /// Returns the latency of a stage's activations and gradients; `None` if the two have different latencies.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -52,7 +52,7 @@ impl StageCost {
         [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
     }
 
-    /// Returns the costs of one of `parts` equal parts of a stage: the computation time is divided by `parts`, and the
+    /// Returns the costs of one of `parts` equal parts of a stage. The times of computation are divided by `parts`; the
     /// latency of transfers stays the same.
     fn part(self, parts: f64) -> Self {
         Self {
@@ -72,8 +72,8 @@ pub enum Transfers {
     #[default]
     Asynchronous,
     /// A rule for simulated transfers: each worker has one communication stream (queue of transfers). A transfer
-    /// occupies the streams of its sender and its receiver, and transfers on the same stream follow each other, first
-    /// come, first served.
+    /// occupies the streams of its sender and its receiver. Transfers on one stream run one after another: first come,
+    /// first served.
     Serialised,
 }
 
@@ -81,26 +81,25 @@ pub enum Transfers {
 /// stages of one worker are free.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// The costs (times of forward, backward and transfers) of each stage for each micro-batch; the last entry of a
+    /// The costs (times of forward, backward and transfers) of each stage for each micro-batch. The last entry of a
     /// stage's list applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
-    /// The time for which a transfer occupies the network link between each stage and the next, in the unit of the
-    /// costs.
+    /// The time for which a transfer occupies the network link from each stage to the next, in the unit of the costs.
     links: Vec<f64>,
     transfers: Transfers,
 }
 
 impl Costs {
-    /// Makes the costs of a plan (times of forwards, backwards and transfers). `stages` has one entry per stage, which
-    /// applies to all micro-batches.
+    /// Makes the costs of a plan from those of each stage (times of forward, backward and transfers). They apply to all
+    /// micro-batches.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Makes the costs of a plan (times of forwards, backwards and transfers). `stages` has one list per stage, with
-    /// one entry per micro-batch. The last entry of a list applies to all further micro-batches of its stage.
+    /// Makes the costs of a plan from those of each stage for each micro-batch. `stages` has one list per stage, with
+    /// one entry per micro-batch. The last entry of a list applies to all further micro-batches.
     ///
     /// # Panics
     /// Panics if a stage has no entry in its list, or a cost is negative or not finite.
@@ -116,20 +115,20 @@ impl Costs {
         Self { optimizer, links, stages, transfers: Transfers::default() }
     }
 
-    /// Makes the costs of a plan with `stages` stages. `cost` has the times of the forward, backward and transfers,
-    /// which are the same for every stage.
+    /// Makes the costs of a plan with `stages` stages that all have the same costs. `cost` has the times of a stage's
+    /// forward, backward and transfers.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
 
-    /// Makes the costs of a plan in which every stage takes the time `forward` for a forward and `backward` for a
-    /// backward, which splits into two equal halves. Transfers take no time.
+    /// Makes the costs of a plan in which all stages are equal. A forward takes the time `forward`, and a backward the
+    /// time `backward`. The two halves of a split backward are equally long. Transfers take no time.
     pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }
 
-    /// Sets the time of each stage's optimizer step, which begins at the flush: when every worker has finished its
-    /// forwards and backwards.
+    /// Sets the time of each stage's optimizer step. Optimizer steps begin at the flush: when every worker has finished
+    /// its forwards and backwards.
     ///
     /// # Panics
     /// Panics unless `optimizer` has one time per stage, each finite and not negative.
@@ -140,12 +139,11 @@ impl Costs {
         Self { optimizer, ..self }
     }
 
-    /// Sets the time for which a transfer occupies the network link between each stage and the next: the tensor's size
+    /// Sets the time for which a transfer occupies the network link from each stage to the next: the tensor's size
     /// divided by the bandwidth.
     ///
-    /// The two directions of a link are independent. Transfers in one direction follow each other, and each is received
-    /// after its own time on the link and its latency. `links` has one entry per stage; the entry of the last stage is
-    /// unused.
+    /// `links` has one entry per stage; that of the last stage is unused. The two directions of a link are independent.
+    /// Transfers in one direction follow each other. A transfer arrives after its time on the link plus its latency.
     ///
     /// # Panics
     /// Panics unless `links` has one time per stage, each finite and not negative.
@@ -161,7 +159,7 @@ impl Costs {
         Self { transfers, ..self }
     }
 
-    /// Returns the number of stages for which these costs have times of forwards, backwards and transfers.
+    /// Returns the number of stages that have costs.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
@@ -205,8 +203,8 @@ impl Costs {
             .with_transfers(self.transfers)
     }
 
-    /// Returns the costs of a plan with other latencies of its transfers: `latencies` has, for each stage, the latency
-    /// of the activations and gradients that the stage sends.
+    /// Sets the latency of every stage's transfers. `latencies` has one time per stage: that of the activations and
+    /// gradients that the stage sends.
     ///
     /// # Panics
     /// Panics unless `latencies` has one time per stage, each finite and not negative.
@@ -226,9 +224,8 @@ impl Costs {
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
-    /// Returns the costs of the same model with every stage partitioned into `parts` equal stages. The times of
-    /// computation and of optimizer steps are divided by `parts`; the times of transfers stay the same for each new
-    /// stage.
+    /// Returns the costs of the same model if every stage is partitioned into `parts` equal stages. The times of
+    /// computation and of optimizer steps are divided by `parts`. The times of transfers stay the same.
     pub fn cut(&self, parts: usize) -> Self {
         let share = parts as f64;
         let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());

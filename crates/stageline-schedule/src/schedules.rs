@@ -18,8 +18,8 @@ mod v_shape;
 pub use error::ScheduleError;
 pub use schedule::Schedule;
 
-/// A macro that declares the module of every schedule, and the list of all schedules. Each of its arguments gives the
-/// file and the type of a schedule, and the values of its fields.
+/// Declares the module of every schedule, and the list of all schedules. Each argument of this macro gives the file and
+/// the type of a schedule, and the values of its fields.
 macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
         $(
@@ -57,7 +57,7 @@ pub fn schedule_named(name: &str) -> Result<&'static (dyn Schedule + Sync), Unkn
     found.copied().ok_or_else(|| UnknownSchedule { name: name.to_owned() })
 }
 
-/// The error for a text that is not the name of any schedule, with a message that lists the names of all schedules.
+/// The error for a name that no schedule has. Its message lists the names of all schedules.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct UnknownSchedule {
     name: String,

@@ -7,8 +7,8 @@ use burn::tensor::Tensor;
 use sha2::{Digest, Sha256};
 
 /// Returns the SHA-256, in hexadecimal, of the shapes and values of all float parameters of a module, and the number of
-/// these values. Parameters are hashed in the order in which burn visits them, and a tied parameter only once. One
-/// parameter at a time is copied to the host's memory.
+/// these values. Parameters are hashed in burn's order, and a tied parameter only once. One parameter at a time is
+/// copied to the host's memory.
 pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0, seen: HashSet::new() };
     module.visit(&mut hash);
@@ -16,11 +16,11 @@ pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
 }
 
-/// The visitor that adds the shape and values of each of a model's parameters to a SHA-256 digest.
+/// The visitor that adds the shape and values of each parameter of a model to a SHA-256 digest.
 struct Hash {
     digest: Sha256,
     values: usize,
-    /// The ids of the parameters that have been added to a model's hash, so that a tied parameter is hashed only once.
+    /// The ids of the parameters that have been hashed, so that a tied parameter is hashed only once.
     seen: HashSet<ParamId>,
 }
 

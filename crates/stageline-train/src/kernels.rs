@@ -6,8 +6,8 @@ use std::time::Instant;
 use burn::tensor::Device;
 use stageline::{DeviceMemory, DeviceName};
 
-/// A timer for the beginning of a run, while GPUs compile the kernels of a training step. It prints when this
-/// work begins and how many seconds it took.
+/// A timer for the time in which GPUs compile the kernels of a training step, at the beginning of a run. It prints when
+/// this begins and how many seconds it took.
 #[must_use = "the end of the compilation is told by `end`"]
 pub struct Compiling {
     gpus: Vec<Device>,
@@ -15,8 +15,8 @@ pub struct Compiling {
 }
 
 impl Compiling {
-    /// Prints that the GPUs among `devices`, of this host and of others, begin to compile kernels, and whether those of
-    /// this host tune them; prints nothing if there are no GPUs.
+    /// Prints that the GPUs among `devices` begin to compile kernels. For GPUs of this host, it also prints whether
+    /// they tune the kernels. Prints nothing if there are no GPUs.
     pub fn begin(devices: &[Device]) -> Self {
         let gpus = each_once(devices, DeviceName::is_gpu);
         let (here, lent): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| DeviceMemory::of(gpu).is_some());
@@ -27,8 +27,8 @@ impl Compiling {
         Self { gpus, began: Instant::now() }
     }
 
-    /// Prints how long GPUs took for their kernels, and the memory of every GPU of this host afterwards; prints
-    /// nothing if there are no GPUs.
+    /// Prints how long GPUs took for their kernels, and the memory of every GPU of this host. Prints nothing if there
+    /// are no GPUs.
     pub fn end(self) {
         if self.gpus.is_empty() {
             return;
@@ -42,9 +42,8 @@ impl Compiling {
     }
 }
 
-/// Returns the lines that tell the user which GPUs begin to compile kernels. `here` has the names of the GPUs of this
-/// host, whose kernels are also tuned if `tunes` is true. `lent` has the names of the GPUs of other hosts; whether
-/// those hosts tune kernels is not known.
+/// Returns the lines that tell the user which GPUs begin to compile kernels. `here` has the names of this host's GPUs,
+/// and `tunes` tells whether their kernels are also tuned. `lent` has the names of GPUs of other hosts.
 fn compiling(here: &[String], lent: &[String], tunes: bool) -> Vec<String> {
     let faster = if cfg!(target_os = "macos") { "metal" } else { "vulkan" };
     let mut lines = Vec::new();
@@ -65,13 +64,12 @@ fn compiling(here: &[String], lent: &[String], tunes: bool) -> Vec<String> {
     lines
 }
 
-/// Returns the GPUs of this host in a list of devices, without duplicates.
+/// Returns the GPUs of this host among the given devices, without duplicates.
 pub fn gpus(devices: &[Device]) -> Vec<Device> {
     each_once(devices, |device| DeviceMemory::of(device).is_some())
 }
 
-/// Returns the devices in a list for which the function `is_one` returns true, without duplicates and in the order of
-/// the list.
+/// Returns the devices in a list for which `is_one` returns true, in order and without duplicates.
 fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device> {
     let mut found: Vec<Device> = Vec::new();
     for device in devices {
@@ -82,8 +80,8 @@ fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device
     found
 }
 
-/// Logs for every GPU of this host how much memory the first step of a run has reserved, beside the estimate of the
-/// memory in use. `estimated` has the estimate of each device, in bytes.
+/// Logs, for every GPU of this host, how much memory the first step of a run reserved. Compares it with the estimated
+/// memory in use. `estimated` has the estimate for each device, in bytes.
 pub fn after_the_first_step(estimated: &[(Device, u64)]) {
     for (device, bytes) in estimated {
         if let Some(memory) = DeviceMemory::of(device) {
@@ -92,16 +90,16 @@ pub fn after_the_first_step(estimated: &[(Device, u64)]) {
     }
 }
 
-/// Returns a text for the log that compares the memory that a GPU has reserved with the estimate of the memory in use.
-/// Both arguments are in bytes.
+/// Returns a line for the log that compares the memory that a GPU has reserved with the estimated memory in use. Both
+/// are in bytes.
 fn beside_the_estimate(reserved: u64, estimated: u64) -> String {
     let [reserved, estimated] = [reserved, estimated].map(|bytes| bytes as f64 / 1e6);
     let times = reserved / estimated;
     format!("{reserved:.1} MB reserved after the first step, {times:.2} times the estimate of {estimated:.1} MB in use")
 }
 
-/// Returns a text for the user with the memory of a GPU in MB: in use, reserved, and its total size if that is known.
-/// The arguments are in bytes.
+/// Returns a text for the user with the memory of a GPU in MB: in use, reserved, and in total if that is known. The
+/// arguments are in bytes.
 fn shown(total: Option<u64>, reserved: u64, in_use: u64) -> String {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let size = total.map(|total| format!(" of {}", megabytes(total))).unwrap_or_default();

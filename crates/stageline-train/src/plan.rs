@@ -17,18 +17,18 @@ use crate::settings::values::{CutBy, ScheduleBy};
 #[derive(Clone)]
 pub struct Planned {
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of stages of the whole model in the chosen plan. In schedules with chunks, a worker has several
+    /// The number of stages of the whole model in the chosen plan. In schedules with chunks, each worker has several
     /// stages.
     pub stages: usize,
     /// The cut (partition) of the model into stages; `None` for a model that the user has cut into stages by hand.
     pub cut: Option<Cut>,
 }
 
-/// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters, and with `--cut
-/// measured` also the times measured on the first device. Returns `None` for a model that is cut by hand.
+/// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters. With `--cut
+/// measured`, the times on the first device are added. Returns `None` for a model that is cut by hand.
 ///
-/// With a list as `--cut`, no layer is run and all FLOPs are 0, unless something needs the FLOPs: the log or the HTML
-/// page of the run (`are_written`), the model FLOP utilisation, or a search for a plan.
+/// With a list as `--cut`, layers are run only if their FLOPs are needed, and otherwise all FLOPs are 0. FLOPs are
+/// needed for the log and the HTML page (`are_written`), for the model FLOP utilisation, and for a schedule search.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool) -> Option<Costs> {
     let running = &job.running;
     let are_needed = are_written || running.peak_flops.is_some() || matches!(running.schedule, ScheduleBy::Search);
@@ -39,9 +39,9 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool
     model.costs(sample, device)
 }
 
-/// Returns the costs of each layer of a model that is not trained, by which it is cut into stages: the parameters, with
-/// FLOPs of 0. The layers are run on the input of one sample only for `--cut measured` and for `--schedule search`.
-/// Returns `None` for a model that is cut by hand.
+/// Returns the costs of each layer of a model that is not trained, by which it is cut into stages. They are the
+/// parameters, without FLOPs. Only with `--cut measured` and `--schedule search` are the layers run, on the input of
+/// one sample. Returns `None` for a model that is cut by hand.
 pub fn costs_without_training<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
     let Running { cut, schedule, .. } = &job.running;
     let are_run = *cut == CutBy::Measured || matches!(schedule, ScheduleBy::Search);
@@ -49,13 +49,13 @@ pub fn costs_without_training<M: Model>(model: &M, sample: M::Input, job: &Job) 
     sizes.or_else(|| costs(model, sample, job, false))
 }
 
-/// Chooses the schedule, the number of stages and the cut of a training from its settings. `costs` has the costs of the
-/// model's layers, and is `None` for a model that is cut by hand.
+/// Chooses the schedule, the number of stages and the cut (the partition of the layers into stages) from the settings
+/// of a training. `costs` has the costs of the model's layers; it is `None` for a model that is cut by hand.
 ///
 /// # Errors
-/// Returns an error if the schedule does not allow the number of chunks (stages per worker), a plan file is invalid or
-/// made for other numbers of workers or micro-batches, the search finds no plan, or the cut (the partition of the
-/// layers into stages) does not fit the number of stages.
+/// Returns an error if the schedule does not allow the number of chunks (stages per worker), or if the cut does not fit
+/// the number of stages. A plan file that is invalid or does not fit the settings is an error, too, and so is a search
+/// that finds no plan.
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
@@ -101,8 +101,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     Ok(Planned { schedule, stages, cut })
 }
 
-/// Returns the cut (partition) of the model into stages that the flags ask for; `None` for a model that the user has
-/// cut by hand.
+/// Returns the cut (partition) of the model into stages that the flags request. Returns `None` for a model that the
+/// user has cut by hand.
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
@@ -136,16 +136,15 @@ fn cut(
     })
 }
 
-/// Returns the index, from 0, of a worker's device in the list of devices. The list has `used` devices, and `workers`
-/// workers (those of all replicas) share them evenly, in order.
+/// Returns the index, from 0, of a worker's device in a list of `used` devices. The workers of all replicas share the
+/// devices evenly, in order; there are `workers` of them.
 fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the relative speed of each worker of a replica; the cut gives faster workers more layers. The speed of a
-/// worker is that of its entry in the list `--device`, divided by the number of workers on this entry. If there are
-/// several replicas, it is the lowest speed of the workers with the same index in their replicas. `speeds` has the
-/// relative speed of each entry.
+/// Returns the relative speed of each worker of a replica. `speeds` has the relative speed of each entry in the list
+/// `--device`. Workers on the same entry share its speed. With several replicas, the result is the lowest speed of the
+/// workers with the same index in their replicas.
 ///
 /// # Errors
 /// Returns an error if `--device` names more devices than there are workers.
@@ -164,7 +163,7 @@ fn worker_speeds(speeds: &[f64], replicas: usize, workers: usize) -> Result<Vec<
     Ok((0..workers).map(slowest).collect())
 }
 
-/// Returns an error if `--device` lists more devices than all replicas together have workers.
+/// Returns an error if `--device` lists more devices than there are workers, over all replicas.
 fn check_devices(used: usize, workers: usize) -> Result<()> {
     ensure!(
         used <= workers,
@@ -173,10 +172,9 @@ fn check_devices(used: usize, workers: usize) -> Result<()> {
     Ok(())
 }
 
-/// Returns the assumed times of a forward and a backward on each worker, with which `--schedule search` compares plans.
-/// Each worker is assumed to have one stage. The unit is the mean time of a forward. A backward is assumed to take
-/// twice as long as a forward, and each half of a split backward as long as a forward. `speeds` has the relative speed
-/// of every worker.
+/// Returns the assumed costs of one stage per worker, with which `--schedule search` compares plans. Their unit is the
+/// mean time of a forward. A backward takes twice as long as a forward, and each half of a split backward as long as a
+/// forward. `speeds` has the relative speed of every worker.
 fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     let workers = speeds.len();
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
@@ -194,8 +192,7 @@ fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     Ok(PlanCosts::by_stage(stages.collect()))
 }
 
-/// A published schedule in which each worker has the number of stages that `--chunks` gives, instead of the schedule's
-/// default.
+/// A published schedule with the number of stages per worker that `--chunks` gives, instead of its default.
 struct Chunked {
     schedule: &'static (dyn Schedule + Sync),
     chunks: usize,
@@ -251,9 +248,8 @@ mod tests {
     use super::*;
     use crate::support::counted_row;
 
-    /// Tests when the layers of a model are run to find their FLOPs. If the user gives the cut (the partition into
-    /// stages) as a list, they are run only for a log or an HTML page, for the model FLOP utilisation, or for a
-    /// schedule search. Without such a list they are always run.
+    /// Tests when the layers of a model are run to find their FLOPs. With a list as `--cut`, they are run only if FLOPs
+    /// are needed, for example for a log or a schedule search. Without a list, they are always run.
     #[test]
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
         let counter = Arc::new(AtomicUsize::new(0));
@@ -272,8 +268,7 @@ mod tests {
         assert_eq!(forwards("", false), 4);
     }
 
-    /// Tests that the layers of a model that is not trained are run only if a flag asks for a measured cut or for a
-    /// search.
+    /// Tests a model that is not trained. Its layers are run only for `--cut measured` and for `--schedule search`.
     #[test]
     fn no_layer_is_run_for_the_cut_of_a_model_that_is_not_trained() {
         let counter = Arc::new(AtomicUsize::new(0));

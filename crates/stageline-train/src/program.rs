@@ -18,8 +18,7 @@ use crate::settings::job::Job;
 use crate::settings::resume::{CommandLine, command_line};
 use crate::training::run::Run;
 
-/// The exit status of the process after a stall, in which a stage made no progress until the watchdog ended the
-/// training.
+/// The exit status of the process after a stall: a stage made no progress, and the watchdog ended the training.
 const STALLED: u8 = 3;
 
 /// An empty set of flags, for a program whose model and data have no flags of their own.
@@ -27,14 +26,14 @@ const STALLED: u8 = 3;
 #[command(about = "Trains a model as the settings say")]
 pub struct NoFlags {}
 
-/// A program that trains a model. `F` is the type of the program's own flags, for its model and data; the flags that
+/// A program that trains a model. `F` is the type of the program's own flags, for its model and data. The flags that
 /// every training has are added to them.
 ///
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 ///
-/// A resumed run takes the values of the flags in `F` from its checkpoint, unless they are given again. A flag for an
-/// output file should have `#[arg(help_heading = "Outputs")]`: a resumed run does not inherit it, so that a checkpoint
-/// from elsewhere cannot choose which files are written.
+/// A resumed run takes the values of the flags in `F` from its checkpoint, unless they are given again. It does not
+/// inherit a flag with `#[arg(help_heading = "Outputs")]`. Flags for output files should have this attribute, so that a
+/// checkpoint from elsewhere cannot choose which files are written.
 pub struct Program<F> {
     defaults: Vec<(&'static str, &'static str)>,
     flags: PhantomData<F>,
@@ -52,8 +51,8 @@ impl<F: Parser> Program<F> {
         Self::default()
     }
 
-    /// Sets the default value of a flag of the training. `flag` is its name without dashes and with `_` for `-`, such
-    /// as `steps`.
+    /// Sets the default value of a flag of the training. `flag` is the name of the flag without dashes and with `_` for
+    /// `-`, such as `learning_rate`.
     #[must_use]
     pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
         self.defaults.push((flag, value));
@@ -86,8 +85,8 @@ impl<F: Parser> Program<F> {
         }
     }
 
-    /// Returns the run that `settings` describe, for a program that starts trainings from its own code. Each setting is
-    /// the name of a flag, with `_` or `-` between its words and without leading dashes, and its value. The command
+    /// Returns the run that `settings` describe, for a program that starts trainings from its own code. A setting is
+    /// the name of a flag and its value. The name has no leading dashes, and `_` or `-` between its words. The command
     /// line is not read, warnings are not shown, and no error ends the process.
     ///
     /// ```no_run
@@ -132,14 +131,14 @@ impl<F: Parser> Program<F> {
         train(Self::described(line, progress)?)
     }
 
-    /// Returns the run that the parsed command line `line` describes. The run shows its progress in the bar `progress`.
+    /// Returns the run that a parsed command line describes. `progress` is the bar that shows the progress of the run.
     fn described(line: CommandLine, progress: Progress) -> Result<Run<F>> {
         let flags = F::from_arg_matches(&line.matches)?;
         Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
     }
 
     /// Parses the command-line arguments into settings. The known flags are those of every training and the program's
-    /// own, with the default values that the program has set.
+    /// own. The program may have changed their default values.
     fn read(self, arguments: &[OsString]) -> Result<CommandLine> {
         let own = F::command();
         // Adding the flags of a training replaces the description of the program.
@@ -156,16 +155,16 @@ impl<F: Parser> Program<F> {
     }
 }
 
-/// Returns an error's message and the messages of its causes, each on lines of its own. anyhow's own format adds a
-/// backtrace if `RUST_BACKTRACE` is set, which hides the message.
+/// Returns an error's message and the messages of its causes, each on lines of its own. anyhow's own format may add a
+/// backtrace, which hides the message.
 fn message(error: &anyhow::Error) -> String {
     let causes: Vec<_> = error.chain().skip(1).map(|cause| cause.to_string().replace('\n', "\n    ")).collect();
     if causes.is_empty() { error.to_string() } else { format!("{error}\n\nCaused by:\n    {}", causes.join("\n    ")) }
 }
 
-/// Prints log messages on stderr, above the progress bar: by default the warnings of all crates and the messages of
-/// Stageline's crates from level INFO on. The environment variable `RUST_LOG` replaces these levels; for example,
-/// `stageline=trace` also shows the spans of all steps and actions.
+/// Prints log messages on stderr, above the progress bar. By default these are the warnings of all crates, and the
+/// messages of Stageline's crates from level INFO on. The environment variable `RUST_LOG` replaces these levels. For
+/// example, `stageline=trace` also shows the spans of all steps and actions.
 fn show_warnings(progress: &Progress) {
     let warnings = progress.clone();
     // burn logs every compiler pass over a GPU kernel, and warns of every message in flight to a lost host. Neither is

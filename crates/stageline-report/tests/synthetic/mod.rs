@@ -22,9 +22,9 @@ pub fn simulated(plan: &Plan, stages: &[StageCosts]) -> f64 {
     simulate(&check(plan.clone(), plan.micro_batches()).unwrap(), &costs).step()
 }
 
-/// Makes the log of a synthetic run under 1F1B. `layers` has the seconds of each layer's forward; a backward takes
-/// twice as long, and the flush half as long. A step takes the simulated time of its plan plus `other`, the overhead of
-/// a step in seconds. The boundaries between stages carry 1 MB, 2 MB and so on for each micro-batch.
+/// Makes the log of a synthetic run under 1F1B. `layers` has the time of each layer's forward, in seconds. A backward
+/// takes twice as long, and the flush half as long. `other` is the overhead of a step, in seconds. For each
+/// micro-batch, stage i sends i + 1 MB to the next stage.
 pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> RunLog {
     let plan = OneFOneB.plan(stages, micro_batches).unwrap();
     let of_stage = |layer: usize| layer * stages / layers.len();
@@ -86,7 +86,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
     written(run, (0..5).map(step))
 }
 
-/// Writes a run and its steps as the lines of a log, and reads them again.
+/// Writes a run and its steps as the text of a log, and returns the log that is read from this text.
 fn written(run: Run, steps: impl Iterator<Item = Step>) -> RunLog {
     let lines = steps.map(|step| Line::Step(Box::new(step)));
     let text: String = [Line::Run(Box::new(run))]

@@ -6,25 +6,26 @@ use super::replay::{Observer, replay};
 use crate::costs::Costs;
 use crate::plan::Plan;
 
-/// Replays a plan on simulated workers whose channels store `capacity` micro-batches, and returns the deadlock as an
-/// error if the plan does not complete. The simulated times of actions are arbitrary, because they do not change
-/// whether the plan completes.
+/// Replays a plan: runs it on simulated workers. Each channel between two stages stores `capacity` micro-batches.
+/// Returns a deadlock as an error. The simulated times are arbitrary, because they do not decide whether the plan
+/// deadlocks.
 pub(crate) fn run(plan: &Plan, capacity: usize, observer: &mut impl Observer) -> Result<(), Deadlock> {
     replay(plan, capacity, &Costs::uniform(plan.stages(), 1.0, 2.0), observer)
 }
 
-/// Whether a plan completes, without a deadlock, if each channel between two stages stores `capacity` micro-batches.
+/// Whether a plan completes without a deadlock. Each channel between two stages stores `capacity` micro-batches.
 pub(crate) fn completes(plan: &Plan, capacity: usize) -> bool {
     run(plan, capacity, &mut ()).is_ok()
 }
 
-/// Returns the least channel capacity (number of micro-batches that a channel between two stages can store) at which a
-/// plan completes, by bisection. `safe` tells whether the plan completes at a given capacity. The plan must deadlock at
-/// the capacity `unsafe_capacity`. The result is `None` if the plan also deadlocks at a capacity of `micro_batches`,
-/// the number of micro-batches of a step.
+/// Returns the least channel capacity at which a plan completes. The channel capacity is the number of micro-batches
+/// that a channel between two stages can store. `safe` tells whether the plan completes at a given capacity.
 ///
-/// Bisection is valid because a larger capacity never causes a deadlock. A capacity above `micro_batches` changes
-/// nothing, because a channel never stores more messages than that.
+/// The plan must deadlock at the capacity `unsafe_capacity`. The result is `None` if it also deadlocks at
+/// `micro_batches`, the number of micro-batches of a step. A channel never stores more, so larger capacities change
+/// nothing.
+///
+/// The method is bisection. It is valid because a larger capacity never causes a deadlock.
 pub(crate) fn least_safe(unsafe_capacity: usize, micro_batches: usize, safe: impl Fn(usize) -> bool) -> Option<usize> {
     let (mut below, mut above) = (unsafe_capacity, micro_batches);
     if below >= above || !safe(above) {

@@ -7,8 +7,8 @@ use super::excerpt::Excerpt;
 use super::replay::Observer;
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, live_after, lower};
 
-/// A plan that is proved to complete without a deadlock if each channel between two stages can store a given number of
-/// micro-batches (the channel capacity).
+/// A plan that is proved to complete without a deadlock at a certain channel capacity. The channel capacity is the
+/// number of micro-batches that each channel between two stages can store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     plan: Plan,
@@ -16,18 +16,18 @@ pub struct Checked {
 }
 
 impl Checked {
-    /// Makes a checked plan from `plan` without a check; the caller must have proved that the plan completes if each
-    /// channel between two stages can store `capacity` micro-batches.
+    /// Makes a checked plan without a check. The caller must have proved that the plan completes if each channel
+    /// between two stages stores `capacity` micro-batches.
     pub(super) fn new(plan: Plan, capacity: usize) -> Self {
         Self { plan, capacity }
     }
 
-    /// Returns the plan that passed the check: the list of forwards and backwards of each worker.
+    /// Returns the plan that passed the check: each worker's list of forwards and backwards.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the worker that runs each stage of a checked plan (the plan's placement of stages on workers).
+    /// Returns the placement of the plan's stages: the worker that runs each stage.
     pub fn placement(&self) -> Placement {
         self.plan.placement()
     }
@@ -41,34 +41,32 @@ impl Checked {
         lower(&self.plan, worker)
     }
 
-    /// Returns the channel capacity for which the plan was checked: the plan completes if each channel between two
-    /// stages can store this number of micro-batches. With 0, a sender waits until the receiver takes the message.
+    /// Returns the channel capacity for which the plan was checked: the number of micro-batches that each channel
+    /// between two stages can store. With capacity 0, a sender waits until the receiver takes the message.
     pub fn capacity(&self) -> usize {
         self.capacity
     }
 
-    /// Returns the least number of micro-batches that each channel between two stages must be able to store so that the
-    /// plan completes.
+    /// Returns the least channel capacity at which the plan completes: the number of micro-batches that each channel
+    /// between two stages must be able to store.
     pub fn least_capacity(&self) -> usize {
         let safe = |capacity| completes(&self.plan, capacity);
         if safe(0) { 0 } else { least_safe(0, self.capacity, safe).unwrap_or(self.capacity) }
     }
 
-    /// Returns the actions and the transfers between workers as text, one row per worker, in PyTorch's lowered format
-    /// (`compute_comms`).
+    /// Returns the plan as CSV text in PyTorch's lowered format (`compute_comms`), with one row per worker. The text
+    /// has the actions and the transfers between workers.
     ///
-    /// The text has a wait for each send. The wait for the send of an activation comes right after the backward (or
-    /// input gradient) of the same stage on the same micro-batch. The waits for the sends of gradients come at the end
-    /// of the worker's row.
+    /// It also has a wait for each send. The wait for an activation's send comes right after the backward (or input
+    /// gradient) of the same stage and micro-batch. The waits for gradients' sends come at the end of the row.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }
 
-    /// Returns all transfers of the plan in one global order, by the simulated time of their sends. The sends of each
-    /// worker keep the order of the worker's list of instructions.
+    /// Returns all transfers of the plan in one global order: by the simulated time of their sends. The sends of each
+    /// worker keep the order in which the worker runs them.
     ///
-    /// If all workers begin their sends one after another in this global order, no send has to wait for one that comes
-    /// later in the order.
+    /// If all workers begin their sends one after another in this order, no send waits for a later one.
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut order = Order(Vec::new());
         run(&self.plan, self.capacity, &mut order).expect("a checked plan completes");
@@ -81,7 +79,7 @@ impl Checked {
     /// micro-batch is live from its forward until its weight gradient is done.
     ///
     /// # Errors
-    /// Returns [`CheckError::TooManyLive`] if a worker has more.
+    /// Returns [`CheckError::TooManyLive`] if a worker has more live micro-batches.
     pub fn at_most_live(self, limit: usize) -> Result<Self, CheckError> {
         let peaks = self.plan.peak_live();
         let Some(worker) = peaks.iter().position(|peak| *peak > limit) else { return Ok(self) };
@@ -102,36 +100,33 @@ impl Checked {
         })
     }
 
-    /// Returns a plan for evaluation: this plan's forwards of the first `micro_batches` micro-batches, in the same
-    /// order.
+    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches, in the order of this
+    /// plan.
     ///
-    /// The result completes because this plan does: a plan that completes still does so if backwards, and forwards of
-    /// the last micro-batches, are left out together with their transfers.
+    /// The result completes because this plan does. A plan still completes if all backwards and the last forwards are
+    /// removed, together with their transfers.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }
 
-    /// Returns the plan of a rehearsal, a step that is run to measure the memory of one micro-batch: two micro-batches,
-    /// one after the other, pass all stages forward and backward on the same workers.
+    /// Returns the plan of a rehearsal: a step that is run to measure the memory of one micro-batch. Two micro-batches
+    /// pass all stages forward and backward, one after the other. Each stage is on the same worker as in this plan.
     ///
-    /// The result completes because the transfers of the second micro-batch begin only after all transfers of the
-    /// first.
+    /// The result completes because the second micro-batch is sent only after all transfers of the first.
     pub fn rehearsal(&self) -> Self {
         Self { plan: self.plan.one_by_one(2), capacity: self.capacity }
     }
 
-    /// Returns a plan of two overlapping steps, in which each worker begins the second step when it has finished its
-    /// own part of the first. If a step has M micro-batches, the micro-batches of the second step have the numbers M to
-    /// 2M-1.
+    /// Returns a plan of two steps that overlap. Each worker begins the second step as soon as it has finished its part
+    /// of the first. If a step has M micro-batches, those of the second step have the numbers M to 2M-1.
     ///
-    /// The result completes because the first step waits for nothing in the second.
+    /// The result completes because the first step never waits for the second.
     pub fn twice(&self) -> Self {
         Self { plan: self.plan.twice(), capacity: self.capacity }
     }
 }
 
-/// The observer of a plan's replay (its run on simulated workers) that collects each transfer with the simulated time
-/// of its send.
+/// An observer of a replay (a simulated run of a plan). It collects every transfer with the simulated time of its send.
 struct Order(Vec<(f64, Transfer)>);
 
 impl Observer for Order {

@@ -4,20 +4,20 @@ use std::fmt;
 
 use crate::plan::Instruction;
 
-/// The largest number of blocked workers that the message about a deadlock names.
+/// The largest number of blocked workers that the error message about a deadlock names.
 const SHOWN: usize = 8;
 
 /// A worker that cannot advance in a deadlock, with the instruction at which it waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
-    /// The index, from 0, of the worker that is blocked in a deadlock of a plan.
+    /// The index, from 0, of a worker that is blocked in a deadlock.
     pub worker: usize,
-    /// The number of actions (forwards and backwards) that the blocked worker finished before the deadlock.
+    /// The number of actions (forwards and backwards) that a blocked worker finished before the deadlock.
     pub action: usize,
-    /// The send or receive at which a worker is blocked in a deadlock of a plan.
+    /// The send or receive at which a worker is blocked in a deadlock.
     pub at: Instruction,
-    /// The index of the micro-batch whose message is the first in the channel, although the blocked worker must receive
-    /// another micro-batch first. `None` if the channel is empty or the worker waits to send.
+    /// The micro-batch at the head of the channel from which a blocked worker receives, if the worker waits for a
+    /// different micro-batch. `None` if the channel is empty, or if the worker waits to send.
     pub found: Option<usize>,
 }
 
@@ -38,8 +38,7 @@ impl fmt::Display for Blocked {
 /// A deadlock of a plan: a state in which some workers have not finished their actions and no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// Every worker that cannot finish its list of actions in the deadlock of a plan, with the instruction at which the
-    /// worker waits.
+    /// All workers that are blocked in a deadlock. Each has the send or receive at which it waits.
     pub blocked: Vec<Blocked>,
 }
 

@@ -11,71 +11,65 @@ use crate::plan::{Action, Compute};
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The rejected plan has no actions (forwards and backwards) at all.
+    /// The error for a plan without any actions (forwards and backwards).
     Empty,
-    /// A worker of the rejected plan has no actions (forwards and backwards).
+    /// The error for a plan in which a worker has no actions (forwards and backwards).
     IdleWorker {
-        /// The index, from 0, of the worker to which the plan assigns no actions (forwards and backwards).
+        /// The index, from 0, of the worker that has no actions in the plan.
         worker: usize,
     },
-    /// The plan assigns actions of one stage to two workers, although a stage must run on one worker only.
+    /// The error for a plan that assigns actions of one stage to two workers. A stage must run on one worker only.
     TwoWorkers {
-        /// The index, from 0, of the stage whose actions the plan assigns to two workers.
+        /// The index, from 0, of the stage that the plan assigns to two workers.
         stage: usize,
-        /// The indices of the two workers to which the plan assigns actions of one stage, although a stage must run on
-        /// one worker only.
+        /// The indices of the two workers to which the plan assigns the same stage.
         workers: (usize, usize),
-        /// The excerpt of the plan that the error message shows: for each of the two workers, its first action of the
-        /// stage and the actions next to it.
+        /// An excerpt of the plan for the error message about a stage on two workers. It shows each worker's first
+        /// action of this stage, with the actions next to it.
         excerpt: Excerpt,
     },
-    /// A stage of the plan does not run exactly one forward and one backward on a micro-batch, in this order. The
-    /// backward is whole, or an input gradient followed by a weight gradient.
+    /// The error for a plan in which a stage does not run one forward and then one backward on a micro-batch. The
+    /// backward may be split into an input gradient and a weight gradient.
     Sequence {
-        /// The index, from 0, of the stage whose forward or backward on a micro-batch is missing, repeated or out of
-        /// order.
+        /// The index, from 0, of the stage that lacks, repeats or misorders a forward or backward.
         stage: usize,
-        /// The index, from 0, of the micro-batch on which the stage's forward or backward is missing, repeated or out
-        /// of order.
+        /// The index, from 0, of the micro-batch on which a stage lacks, repeats or misorders a forward or backward.
         micro_batch: usize,
-        /// The kinds of computation (F, B, I or W) that the plan has for the stage and the micro-batch, in order,
-        /// instead of the required `F B` or `F I W`.
+        /// The kinds of computation that the plan has for a stage and a micro-batch, in order. Valid plans have `F B`
+        /// (forward, backward) or `F I W` (forward, input gradient, weight gradient).
         found: Vec<Compute>,
-        /// The excerpt of the plan that the error message shows: the stage's first action on the micro-batch, or, if
-        /// there is none, its first action on a later micro-batch, and the actions next to it.
+        /// An excerpt of the plan for the error message. It shows the faulty stage's first action on the micro-batch.
+        /// If there is none, it shows the stage's first action on a later micro-batch.
         excerpt: Excerpt,
     },
-    /// The plan deadlocks: its workers would wait for each other forever.
+    /// The error for a plan that deadlocks: its workers would wait for each other forever.
     Deadlock {
         /// The channel capacity at which the plan deadlocks: the number of micro-batches that a channel between two
         /// stages can store.
         capacity: usize,
-        /// The workers that are blocked in the deadlock, with the instruction at which each of them waits.
+        /// The deadlock of the plan: the blocked workers, with the instruction at which each of them waits.
         deadlock: Deadlock,
-        /// The least number of micro-batches that each channel between two stages must be able to store so that the
-        /// plan completes; `None` if it deadlocks at every capacity.
+        /// The least channel capacity at which the plan completes; `None` if it deadlocks at every capacity. The
+        /// channel capacity is the number of micro-batches that a channel between two stages can store.
         least_capacity: Option<usize>,
-        /// The excerpt of the plan that the error message shows: for each blocked worker, the action at which it is
-        /// blocked and the actions next to it.
+        /// An excerpt of the plan for the error message: the action at which each worker is blocked, and the actions
+        /// next to it.
         excerpt: Excerpt,
     },
-    /// A worker would hold more live micro-batches than the limit that the caller set. A micro-batch is live from its
-    /// forward until its weight gradient is done.
+    /// The error for a plan in which a worker has more live micro-batches than the caller's limit. A micro-batch is
+    /// live from its forward until its weight gradient is done.
     TooManyLive {
-        /// The index, from 0, of the worker that would exceed the limit on live micro-batches (forwarded, with the
-        /// weight gradient not yet done).
+        /// The index, from 0, of the worker that exceeds the limit on live micro-batches.
         worker: usize,
-        /// The forward at which the worker would exceed the limit on live micro-batches (forwarded, with the weight
-        /// gradient not yet done).
+        /// The forward at which a worker first exceeds the limit on live micro-batches.
         action: Action,
-        /// The largest number of live micro-batches (forwarded, with the weight gradient not yet done) that a worker
-        /// may have.
+        /// The caller's limit on the number of live micro-batches of a worker. A micro-batch is live from its forward
+        /// until its weight gradient is done.
         limit: usize,
-        /// The peak number of live micro-batches (forwarded, with the weight gradient not yet done) of any worker of
-        /// the plan: the lowest limit that the plan would not exceed.
+        /// The lowest limit on live micro-batches that the plan does not exceed: the peak over all workers.
         needed: usize,
-        /// The excerpt of the plan that the error message shows: the forward that exceeds the limit on live
-        /// micro-batches, and the actions next to it.
+        /// An excerpt of the plan for the error message: the forward that exceeds the limit on live micro-batches, and
+        /// the actions next to it.
         excerpt: Excerpt,
     },
 }

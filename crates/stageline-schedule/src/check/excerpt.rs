@@ -4,17 +4,17 @@ use std::fmt;
 
 use crate::plan::{Action, Plan};
 
-/// The number of actions (forwards and backwards) that an excerpt of a plan in an error message shows on each side of
-/// the marked action.
+/// The number of actions that an excerpt of a plan shows before and after the faulty action.
 const REACH: usize = 4;
-/// The largest number of workers that an excerpt of a plan in an error message shows.
+/// The largest number of workers that an excerpt of a plan shows.
 const WORKERS: usize = 8;
 
-/// A part of a plan for an error message: one line per worker, with one action in brackets and its neighbours.
+/// An excerpt of a plan for an error message. It has one line per worker: one action in brackets, and the actions next
+/// to it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Excerpt {
     rows: Vec<Row>,
-    /// The number of workers that an excerpt of a plan leaves out, because an error message shows only a few workers.
+    /// The number of workers that an excerpt of a plan leaves out, to stay short.
     left_out: usize,
 }
 
@@ -23,15 +23,13 @@ struct Row {
     worker: usize,
     actions: Vec<Action>,
     marked: usize,
-    /// Two flags for one worker's line in an excerpt of a plan: whether the line leaves out earlier actions of the
-    /// worker, and whether it leaves out later ones.
+    /// Whether an excerpt of a plan leaves out earlier actions of a worker, and whether it leaves out later actions.
     cut_off: (bool, bool),
 }
 
 impl Excerpt {
-    /// Makes an excerpt of a plan for an error message: one marked action of each listed worker, with the actions next
-    /// to it. Each entry of `places` has the number of a worker, and the index of the marked action in that worker's
-    /// list of actions.
+    /// Makes an excerpt of a plan for an error message. Each entry of `places` is the index of a worker, and the index
+    /// of an action in this worker's list. The excerpt shows that action in brackets, with the actions next to it.
     pub(crate) fn around(plan: &Plan, places: &[(usize, usize)]) -> Self {
         let row = |&(worker, at): &(usize, usize)| {
             let row = &plan.rows()[worker];

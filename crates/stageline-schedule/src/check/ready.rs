@@ -5,14 +5,13 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of workers that are to be visited next in the replay of a plan (its run on simulated workers), because
-/// they may be able to advance.
+/// The queue of simulated workers that may be able to advance in a replay (a simulated run of a plan).
 pub(crate) enum Ready {
-    /// A stack of workers, for the replay of a plan (its run on simulated workers) whose result does not depend on the
-    /// order in which workers are visited.
+    /// A stack of simulated workers, for a replay (a simulated run of a plan) whose result does not depend on the order
+    /// in which workers advance.
     Stack(Vec<usize>),
-    /// A queue of workers ordered by their simulated times, for the replay of a plan (its run on simulated workers) in
-    /// which transfers wait for each other. The worker with the earliest time comes first.
+    /// A queue of simulated workers, for a replay (a simulated run of a plan) in which transfers wait for each other.
+    /// The worker with the earliest simulated time comes first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 
@@ -38,9 +37,8 @@ impl Ready {
         }
     }
 
-    /// Whether the replay of a plan (its run on simulated workers) has a worker in its queue whose simulated time is
-    /// earlier than `now`, so that this worker must advance first. The result is always false if the queue is not
-    /// ordered by time.
+    /// Whether the queue has a simulated worker whose time is before `now`. Such a worker must advance first. The
+    /// result is false if the queue is not ordered by time.
     pub(crate) fn has_earlier_than(&self, now: f64) -> bool {
         match self {
             Self::Stack(_) => false,
@@ -49,7 +47,7 @@ impl Ready {
     }
 }
 
-/// A point in simulated time: a floating-point number with a total order, so that a queue can sort by it.
+/// A simulated time. It has a total order, so that a queue can sort by it.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) struct Time(pub(crate) f64);
 

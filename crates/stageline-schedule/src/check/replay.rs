@@ -15,35 +15,32 @@ use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
 use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, around};
 
-/// The start and end of one action of a worker, such as a forward, in the simulated time of a step.
+/// An action of a worker, such as a forward, with its simulated start and end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The action (a forward, a backward or half of a backward) that a worker runs between the start and the end of a
-    /// simulated time span.
+    /// The action that a worker runs in a simulated time span: a forward, a backward or half of a backward.
     pub action: Action,
-    /// The time at which a worker begins an action of the plan, from the start of the step, in the unit of the costs.
+    /// The simulated time at which a worker begins an action, from the start of the step, in the unit of the costs.
     pub start: f64,
-    /// The time at which a worker ends an action of the plan, from the start of the step, in the unit of the costs.
+    /// The simulated time at which a worker ends an action, from the start of the step, in the unit of the costs.
     pub end: f64,
 }
 
-/// An observer of a replay, which is a run of a plan on simulated workers. The replay reports every forward and
-/// backward to the observer, and every transfer that is sent.
+/// An observer of a replay (a simulated run of a plan). The replay reports every forward, backward and send to it.
 pub(crate) trait Observer {
-    /// Reports that a worker has run an action (a forward, a backward or half of a backward), with its start and end.
+    /// Receives the report that a simulated worker has run an action, such as a forward, with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
-    /// Reports that a worker sent a transfer at the given simulated time. A send is reported after all sends on which
-    /// it depends.
+    /// Receives the report that a simulated worker has sent a transfer, with the time of the send. All sends that this
+    /// send depends on are reported before it.
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
-/// The observer of a plan's replay (its run on simulated workers) that ignores all events, for callers that only ask
-/// whether the plan completes.
+/// An observer that ignores all reports of a replay, for callers that only ask whether a plan completes.
 impl Observer for () {}
 
-/// Replays a plan on simulated workers whose channels store `capacity` micro-batches (with 0, a sender waits until the
-/// receiver takes the message), and reports every event to the observer. Returns the deadlock if the workers cannot
-/// finish the plan.
+/// Replays a plan: runs it on simulated workers, and reports every event to the observer. Each channel between two
+/// stages stores `capacity` micro-batches. With capacity 0, a sender waits until the receiver takes the message.
+/// Returns a deadlock as an error.
 pub(crate) fn replay(
     plan: &Plan,
     capacity: usize,
@@ -71,45 +68,40 @@ pub(crate) fn replay(
     run.finish()
 }
 
-/// A simulated channel that carries messages from a stage to one of its neighbouring stages.
+/// A simulated channel. It carries messages from a stage to one of its neighbouring stages.
 #[derive(Default)]
 struct Channel {
-    /// The micro-batches that are in a simulated channel between two stages, each with the simulated time from which it
-    /// can be received.
+    /// The messages in a simulated channel: the index of each micro-batch, and the simulated time from which it can be
+    /// received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of places for messages in a simulated channel between two stages that no message has used yet since
-    /// the simulation began. `freed` has the times at which used places become free again.
+    /// The number of places for messages in a simulated channel that have never been used. Places that were used and
+    /// are free again are listed in `freed`.
     room: usize,
-    /// The simulated times at which receives freed places for messages in a channel between two stages, earliest first.
-    /// A time is removed when a new message takes the freed place.
+    /// The simulated times at which used places for messages in a channel became free again, earliest first.
     freed: VecDeque<f64>,
-    /// The number of the simulated worker that waits for room in a channel between two stages; `None` if no worker
-    /// waits for room.
+    /// The index of the simulated worker that waits to send on this channel; `None` if no worker does.
     sender: Option<usize>,
-    /// The number of the simulated worker that waits for a message in a channel between two stages; `None` if no worker
-    /// waits for one.
+    /// The index of the simulated worker that waits for a message from this channel; `None` if no worker does.
     receiver: Option<usize>,
 }
 
 #[derive(Clone, Default)]
 struct Worker {
-    /// The index, in a simulated worker's list of actions, of the action that the worker runs next.
+    /// The index of the worker's next action in its list of actions.
     action: usize,
-    /// The progress of the simulated worker within its next action: 0 before the receive, 1 before the computation, 2
-    /// before the send.
+    /// The next part of the worker's current action: 0 is the receive of its input, 1 the computation, 2 the send of
+    /// its result.
     phase: usize,
     now: f64,
 }
 
-/// The result of a simulated worker's attempt to run an instruction (an action, a send or a receive).
+/// The result of a simulated worker's attempt to run an instruction, such as a send.
 enum Attempt {
-    /// The simulated worker has finished the instruction that it tried; the value is the simulated time of the
-    /// instruction's end.
+    /// A simulated worker has finished an instruction. The value is the simulated time at which the instruction ended.
     Done(f64),
-    /// The simulated worker cannot run the instruction yet; the value is the simulated time from which it can.
+    /// A simulated worker cannot run an instruction yet. The value is the simulated time from which it can.
     Later(f64),
-    /// The simulated worker is blocked at a send until another worker receives, or at a receive until another worker
-    /// sends.
+    /// A simulated worker is blocked: its send finds no room in the channel, or its receive finds no message.
     Blocked,
 }
 
@@ -120,18 +112,16 @@ struct Run<'a> {
     costs: &'a Costs,
     workers: Vec<Worker>,
     channels: Vec<Channel>,
-    /// The simulated time from which each worker's communication stream (its queue of transfers) is free for another
-    /// transfer.
+    /// The simulated time at which each worker's communication stream (its queue of transfers) becomes free.
     streams: Vec<f64>,
-    /// The simulated time from which each direction of the network link between two stages is free for another
-    /// transfer.
+    /// The simulated time at which each direction of each network link becomes free for another transfer.
     links: Vec<f64>,
     ready: Ready,
 }
 
 impl Run<'_> {
-    /// Runs a simulated worker's instructions until one of them blocks, the worker's list ends, or a worker that is
-    /// behind in simulated time must advance first.
+    /// Runs the instructions of a simulated worker, until one of them blocks or the list ends. It also stops if another
+    /// worker has an earlier simulated time, because that worker must advance first.
     fn advance(&mut self, worker: usize, observer: &mut impl Observer) {
         while let Some(&action) = self.plan.rows()[worker].get(self.workers[worker].action) {
             let instructions = around(action, self.plan.stages());
@@ -174,8 +164,7 @@ impl Run<'_> {
         }
     }
 
-    /// Simulates a worker's send: puts the message into the transfer's channel if there is room, or else blocks the
-    /// worker.
+    /// Simulates a send: puts the message into the channel if it has room. Otherwise the sending worker is blocked.
     fn send(&mut self, worker: usize, transfer: Transfer, observer: &mut impl Observer) -> Attempt {
         let Some(room) = self.room(transfer) else {
             self.channel(transfer).sender = Some(worker);
@@ -191,8 +180,7 @@ impl Run<'_> {
         Attempt::Done(done)
     }
 
-    /// Returns the simulated time from which the receiving worker can receive the message that `worker` sends at the
-    /// simulated time `sent`.
+    /// Returns the simulated time from which a message can be received. `worker` sends it at the simulated time `sent`.
     fn arrival(&mut self, worker: usize, transfer: Transfer, sent: f64) -> f64 {
         let receiver = self.placement.worker(transfer.to());
         if receiver == worker {
@@ -213,8 +201,8 @@ impl Run<'_> {
         }
     }
 
-    /// Reserves a place for a message in the channel of a transfer, and returns the simulated time from which the place
-    /// is free; `None` if the channel is full.
+    /// Reserves a place for a message in a channel. Returns the simulated time from which the place is free; `None` if
+    /// the channel is full.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
             // With capacity 0 (rendezvous), the receiver must already wait at the matching receive.
@@ -230,9 +218,8 @@ impl Run<'_> {
         channel.freed.pop_front()
     }
 
-    /// Simulates a worker's receive: takes the expected message out of the transfer's channel if it is at the head and
-    /// has arrived. The worker waits until the arrival if the message is at the head but still in flight. The worker is
-    /// blocked if the channel is empty, or if another message is at the head.
+    /// Simulates a receive: takes the message out of the channel if it is at the head and has arrived. If it is at the
+    /// head but still in flight, the worker waits for its arrival. Otherwise the worker is blocked.
     fn receive(&mut self, worker: usize, transfer: Transfer) -> Attempt {
         let now = self.workers[worker].now;
         let rendezvous = self.capacity == 0;
@@ -258,16 +245,15 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the instruction (an action, a send or a receive) at which a worker waits; `None` if the worker has
-    /// finished its list.
+    /// Returns the action, send or receive that a simulated worker runs next; `None` if it has finished its list.
     fn instruction(&self, worker: usize) -> Option<Instruction> {
         let Worker { action, phase, .. } = self.workers[worker];
         let &action = self.plan.rows()[worker].get(action)?;
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    /// Ends the replay of a plan (its run on simulated workers), and returns the deadlock as an error if a worker has
-    /// not finished its list of actions.
+    /// Ends a replay (a simulated run of a plan). Returns a deadlock as an error if a worker has not finished its list
+    /// of actions.
     fn finish(self) -> Result<(), Deadlock> {
         let blocked = |worker| {
             let at = self.instruction(worker)?;
@@ -277,16 +263,16 @@ impl Run<'_> {
         if blocked.is_empty() { Ok(()) } else { Err(Deadlock { blocked }) }
     }
 
-    /// Returns the micro-batch of the first message in the channel from which the instruction `at` receives; `None` if
-    /// the channel is empty or `at` is not a receive.
+    /// Returns the micro-batch at the head of the channel from which the instruction `at` receives. `None` if the
+    /// channel is empty or `at` is not a receive.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
         Some(self.channels[channel_index(transfer)].messages.front()?.0)
     }
 }
 
-/// Returns the index of the simulated channel through which a transfer goes. Each stage sends on two channels: its
-/// activations on one, its gradients on the other.
+/// Returns the index of the simulated channel for a transfer. Each stage sends activations on one channel and gradients
+/// on another.
 fn channel_index(transfer: Transfer) -> usize {
     2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
 }

@@ -3,7 +3,7 @@
 
 use crate::plan::{Action, Compute};
 
-/// The progress of a stage with a micro-batch: which of the forward and the backward, or its two halves, are done.
+/// The progress of one stage with one micro-batch: how much of the forward and backward is done.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Progress {
     Nothing,
@@ -14,8 +14,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Returns the progress of a stage with a micro-batch (which of its forward and backward are done) after one more
-    /// computation of the kind `compute`.
+    /// Returns the progress of a stage with a micro-batch after one more computation, such as a forward.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,
@@ -27,8 +26,8 @@ impl Progress {
     }
 }
 
-/// Returns a description, for an error message, of the first fault in the sequence of forwards and backwards that a
-/// stage runs on a micro-batch.
+/// Describes the first fault in a stage's computations on a micro-batch, for an error message. `found` has the kinds of
+/// these computations, in order.
 pub(crate) fn fault(stage: usize, micro_batch: usize, found: &[Compute]) -> String {
     let action = |compute| Action { stage, compute, micro_batch };
     let mut progress = Progress::Nothing;

@@ -7,11 +7,10 @@ use crate::plan::Transfer;
 
 impl Checked {
     /// Returns the transfers of each communication stream (a device's queue of transfers), in the global order of
-    /// [`transfers`](Self::transfers). If every stream issues its transfers in this order, streams never wait for each
-    /// other in a cycle.
+    /// [`transfers`](Self::transfers). With this order, streams never wait for each other in a cycle.
     ///
-    /// `of_stage` gives the number of the stream of each stage's device, or `None` for a device without a stream. The
-    /// result omits transfers within one stream, and transfers from or to a device without a stream.
+    /// `of_stage` has one entry per stage: the index of its device's stream, or `None` for a device without a stream.
+    /// The result omits transfers within one stream, and transfers from or to a device without a stream.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `of_stage`.

@@ -11,11 +11,11 @@ use super::excerpt::Excerpt;
 use super::sequence::Progress;
 use crate::plan::{Action, Plan};
 
-/// Checks that a plan trains on every micro-batch and completes:
+/// Checks that a plan trains on every micro-batch and completes without a deadlock:
 ///
-/// - Every stage runs the forward and then the backward of every micro-batch, exactly once, on one worker.
-/// - The plan completes with channels that store `capacity` micro-batches; with 0, a sender waits until the receiver
-///   takes the message.
+/// - Every stage runs one forward and then one backward on every micro-batch, always on the same worker.
+/// - The plan completes if each channel between two stages stores `capacity` micro-batches. With capacity 0, a sender
+///   waits until the receiver takes the message.
 ///
 /// # Errors
 /// Returns a [`CheckError`] that names the faulty stage, the action and the cause.
@@ -67,7 +67,7 @@ fn every_micro_batch_is_trained_once(plan: &Plan) -> Result<(), CheckError> {
 }
 
 /// Returns the error for the first pair of a stage and a micro-batch that has no action in the plan. The caller must
-/// have checked that there is such a pair: the plan has fewer actions than stages x micro-batches.
+/// know that there is such a pair.
 fn first_missing(plan: &Plan) -> CheckError {
     let seen: BTreeSet<_> = plan.rows().iter().flatten().map(|action| (action.stage, action.micro_batch)).collect();
     let pairs = (0..plan.stages()).flat_map(|stage| (0..plan.micro_batches()).map(move |m| (stage, m)));

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 /// The breakdown of one worker's time in a step, in seconds, into work and the causes of idle time. All fields add up
 /// to the duration of the step.
 ///
-/// The causes are found by simulations with the measured time of every action and transfer: the time of a cause is the
+/// The causes are found by simulations with the measured times of actions and transfers. The time of a cause is the
 /// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
@@ -25,13 +25,13 @@ pub struct Account {
     /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
     /// steps at the end of the step) takes longer.
     pub flush: f64,
-    /// The time, in seconds, by which the measurement makes a synchronised step longer, the same for all workers of a
-    /// data-parallel replica: in such a step, a worker asks its device after every action whether the device has
-    /// finished. It is 0 in other steps, and in logs that do not have this time.
+    /// The time, in seconds, by which the measurement makes a synchronised step longer. In such a step, workers ask
+    /// their devices after every action whether they have finished. It is the same for all workers of a data-parallel
+    /// replica. It is 0 in other steps, and in logs that do not have it.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
-    /// The worker's remaining idle time, in seconds, for example because of splitting the batch, threads that wake
-    /// late, channels, or the exchange of gradients and parameters between data-parallel replicas.
+    /// The rest of the worker's idle time, in seconds. It comes for example from threads that wake late, from channels,
+    /// or from the exchange of gradients between data-parallel replicas.
     pub other: f64,
 }
 
@@ -50,8 +50,9 @@ impl Account {
         ]
     }
 
-    /// Returns the name of each cause of idle time with a share, from 0 to 1: the idle time of all workers for this
-    /// cause, divided by the total stage time (number of workers x step time). The step took `step` seconds.
+    /// Returns the name and the share, from 0 to 1, of each cause of idle time. The share is the idle time of all
+    /// workers for this cause, divided by the total stage time (number of workers x step time). `step` is the step time
+    /// in seconds.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
         for worker in workers {
@@ -66,14 +67,14 @@ impl Account {
     }
 }
 
-/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it, so a
+/// The memory in use by a worker in a step, in bytes. Memory counts for the worker whose threads allocated it. So a
 /// sent tensor counts for its sender until the receiver frees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct WorkerMemory {
     /// The bytes that a worker has in use at the beginning of a step: parameters and optimizer states. If steps
-    /// overlap, the bytes include the state from before the previous step, which is kept until it is decided whether
-    /// the optimizer steps of that step are committed.
+    /// overlap, they include copies of this state from before the previous step, with which that step can still be
+    /// undone.
     pub resident: u64,
     /// The largest number of bytes of memory in use by a worker at any time of the step.
     pub peak: u64,

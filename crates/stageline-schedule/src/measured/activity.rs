@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::plan::Instruction;
 
-/// The work or wait with which a worker is occupied for one of its stages: for example a forward, the optimizer step,
-/// or the wait for the next command.
+/// The work or the wait of a worker for one of its stages, such as a forward, the optimizer step, or the wait for the
+/// next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// An activity of a worker: a stage prepares for a training step, or for another pass over the plan, such as an
@@ -14,30 +14,30 @@ pub enum Activity {
     Start,
     /// An activity of a worker: a stage executes an instruction of the plan, which computes or transfers a micro-batch.
     Instruction(Instruction),
-    /// An activity of a worker: a stage adds up the gradient sums of all data-parallel replicas, or, in a replica other
-    /// than 0, sends its own sum to replica 0.
+    /// An activity of a worker: a stage adds up the gradient sums of all data-parallel replicas. In a replica other
+    /// than 0, it sends its own sum to replica 0 instead.
     Reduce,
     /// An activity of a worker: a stage ends its part of the step. It reads gradient norms and losses from its device,
     /// and reports which micro-batches are in its gradient sum.
     Finish,
-    /// An activity of a worker: a stage waits at the flush (the end of a step) for the common verdict, which says
+    /// An activity of a worker: a stage waits at the flush (the end of a step) for the verdict. The verdict says
     /// whether all stages step their optimizers or skip the step.
     Verdict,
-    /// An activity of a worker: a stage steps its optimizer, or, in a replica other than 0, receives the new parameter
-    /// values from replica 0.
+    /// An activity of a worker: a stage steps its optimizer. In a replica other than 0, it receives the new parameter
+    /// values from replica 0 instead.
     OptimizerStep,
-    /// An activity of a worker: a stage receives the new values of tied parameters from the stages that own them (whose
-    /// optimizers step them).
+    /// An activity of a worker: a stage receives the new values of tied parameters from the stages that own them. The
+    /// owner of a parameter is the stage whose optimizer steps it.
     Follow,
-    /// An activity of a worker: a stage copies its parameters and optimizer state for a checkpoint, or its module for a
-    /// snapshot (copies of the modules of all stages for the caller).
+    /// An activity of a worker: a stage copies its parameters and optimizer state for a checkpoint, or its module for
+    /// the user's program.
     Save,
     /// An activity of a worker: the worker has finished a command of the user's program, such as a step or an
     /// evaluation, and waits for the next command.
     Idle,
 }
 
-/// The list of every activity of a worker that is not an instruction of the plan, such as the optimizer step.
+/// All activities of a worker that are not instructions of the plan, such as the optimizer step.
 const OTHERS: [Activity; 8] = [
     Activity::Start,
     Activity::Reduce,
@@ -50,8 +50,8 @@ const OTHERS: [Activity; 8] = [
 ];
 
 impl Activity {
-    /// Returns the name of a worker's activity in logs: an instruction in PyTorch's text form, such as `2F0` or
-    /// `2SEND_F0`, or one word, such as `optimizer`. Parsing the name gives the activity again.
+    /// Returns the name of a worker's activity in logs. An instruction has PyTorch's text form, such as `2F0` or
+    /// `2SEND_F0`. Any other activity has one word, such as `optimizer`. Parsing the name gives the activity again.
     pub fn name(self) -> String {
         match self {
             Self::Instruction(instruction) => instruction.to_string(),
@@ -81,8 +81,8 @@ impl Activity {
         }
     }
 
-    /// Returns the stages or the caller (the user's thread that runs the pipeline) for which a worker waits during this
-    /// activity; `None` if the activity never waits.
+    /// Returns the stages, or the caller (the user's thread that runs the pipeline), that a worker waits for during
+    /// this activity. Returns `None` if the activity never waits.
     pub const fn wait_cause(self) -> Option<WaitCause> {
         match self {
             Self::Instruction(Instruction::Receive(transfer)) => Some(WaitCause::Stage(transfer.from)),
@@ -116,7 +116,7 @@ impl fmt::Display for Activity {
     }
 }
 
-/// The error for a text that is not the [name](Activity::name) of any activity in logs.
+/// The error for a text that is not the [name](Activity::name) of any activity of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnknownActivity;
 
@@ -155,19 +155,19 @@ impl<'de> serde::Deserialize<'de> for Activity {
     }
 }
 
-/// The stages, or the caller (the user's thread that runs the pipeline), for which a worker waits.
+/// The cause of a worker's wait: one stage, several stages, or the caller (the user's thread that runs the pipeline).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitCause {
-    /// The neighbouring stage with this index, for which the worker waits: that stage has to send the next message, or
-    /// to receive one so that its channel has room again.
+    /// The worker waits for the neighbouring stage with this index: for its next message, or for room in the channel to
+    /// it.
     Stage(usize),
-    /// The worker waits for all stages: at the flush (the end of a step), it waits until the slowest stage has
+    /// The worker waits for all stages. At the flush (the end of a step), this wait ends when the slowest stage has
     /// finished.
     AllStages,
-    /// The worker waits for the stages that have the same parameters as its own stage, to exchange gradients and values
-    /// with them. These stages are in the same replica (tied parameters) or in other replicas.
+    /// The worker waits for stages that have the same parameters as its own stage, to exchange gradients and values.
+    /// These stages are in the same replica (tied parameters) or in other replicas.
     TiedStages,
-    /// The thread of the user's program that commands the pipeline, for which a worker waits.
+    /// The worker waits for the caller: the thread of the user's program that commands the pipeline.
     Caller,
 }
 

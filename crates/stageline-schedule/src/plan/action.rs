@@ -22,7 +22,7 @@ impl Compute {
     /// The list of all kinds of computation of a stage: forward, whole backward, input gradient and weight gradient.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
-    /// Returns the letter of this kind of computation in the text form of an action, such as `F` in `2F0`.
+    /// Returns the letter of this kind of computation in the text form of an action, such as `F` for a forward.
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -41,20 +41,19 @@ impl Compute {
 pub struct Action {
     /// The index of the stage that runs the action (such as a forward), counted from 0 over the whole model.
     pub stage: usize,
-    /// The kind of computation that the stage runs on the micro-batch.
+    /// The kind of computation that the stage runs on the micro-batch, such as a forward.
     pub compute: Compute,
     /// The index of the micro-batch on which the stage computes, counted from 0 within the step.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// Returns the entry of a plan (action) for the forward pass of the stage `stage` on the micro-batch `micro_batch`.
+    /// Returns an action of a plan: the forward of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Forward, micro_batch }
     }
 
-    /// Returns the entry of a plan (action) for the whole backward pass of the stage `stage` on the micro-batch
-    /// `micro_batch`.
+    /// Returns an action of a plan: the whole backward of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Backward, micro_batch }
     }
@@ -66,8 +65,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// The error for a text in a plan that can be parsed neither as an action, such as `2F0` (a forward), nor as a
-/// transfer, such as `2SEND_F0`.
+/// The error for a text that is neither an action, such as `2F0` (a forward), nor a transfer, such as `2SEND_F0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,
@@ -102,8 +100,8 @@ impl fmt::Display for ParseActionError {
     }
 }
 
-/// Returns a text from a plan's file in the form in which error messages show it: its first 40 characters, in which all
-/// characters but visible ASCII and spaces are escaped, because the file may come from anywhere.
+/// Returns a text from a plan's file in a form that is safe in error messages. It has the first 40 characters, and all
+/// except visible ASCII and spaces are escaped.
 fn shown(text: &str) -> String {
     const MOST: usize = 40;
     let mut letters = text.chars();

@@ -8,9 +8,8 @@ use super::lower::Instruction;
 use super::lowered::{Row, validate_transfers};
 use super::rows::Plan;
 
-/// The kinds of cells that the parser skips in PyTorch's lowered plans (plans with their sends and receives), such as
-/// waits for sends and the sharding of parameters. Each entry has the name in the cell, and whether the number of a
-/// micro-batch follows the name.
+/// The cells that the parser skips in PyTorch's lowered plans (plans with their sends and receives), such as waits.
+/// Each entry has the name in the cell, and whether the index of a micro-batch follows the name.
 const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_SEND_F", true),
     ("WAIT_SEND_B", true),
@@ -20,7 +19,7 @@ const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// PyTorch's suffix of a CSV cell that contains a pair `(forward;backward)` whose computations and transfers overlap.
+/// PyTorch's suffix of a CSV cell with a pair `(forward;backward)`. The two run at the same time.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
 /// The letters `BW`, which mean the whole backward in plans of earlier PyTorch versions. Such plans use `B` for the
@@ -48,8 +47,8 @@ impl Plan {
     ///   without any `I` is read in these letters.
     ///
     /// # Errors
-    /// Returns the row and column, counted from 1, of the first cell that is neither readable nor skipped, or of the
-    /// first transfer that is missing, superfluous or misplaced (a receive after its action, or a send before it).
+    /// Returns the row and column, counted from 1, of the first error. An error is a cell that cannot be read, or a
+    /// transfer that is missing, superfluous or misplaced (a receive after its action, or a send before it).
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();
@@ -105,8 +104,8 @@ fn is_skipped(cell: &str) -> bool {
     name.len() < cell.len() && SKIPPED.iter().any(matches)
 }
 
-/// Translates the letters of earlier PyTorch versions in a plan's CSV text: if the plan has no `I` (input gradient),
-/// every `B` whose stage and micro-batch also have a `W` (weight gradient) becomes an `I`.
+/// Translates the letters of earlier PyTorch versions in a plan. They have `B` instead of `I` for an input gradient. So
+/// if the plan has no `I`, a `B` whose stage and micro-batch also have a `W` (weight gradient) becomes an `I`.
 fn translate_earlier_letters(rows: &mut [Row]) {
     let computes = || rows.iter().flatten().filter_map(|(_, instruction)| instruction.compute());
     if computes().any(|action| action.compute == Compute::InputGradient) {
@@ -144,8 +143,8 @@ mod tests {
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 
-    /// Tests that the parser keeps only the forwards and backwards of a CSV text with all forms of cells in PyTorch
-    /// 2.15's lowered plans (plans with their sends and receives): sharding, transfers, waits, and an overlapped pair.
+    /// Tests that the parser keeps only the forwards and backwards of PyTorch 2.15's lowered plans (plans with their
+    /// sends and receives). The text has all forms of cells: sharding, transfers, waits, and an overlapped pair.
     #[test]
     fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\

@@ -12,34 +12,35 @@ pub struct ParsePlanError {
     pub row: usize,
     /// The column of the faulty cell in the CSV text, counted from 1.
     pub column: usize,
-    /// The reason why a cell in the CSV text of a plan is rejected.
+    /// The reason why the faulty cell in a plan's CSV text is rejected.
     pub cause: CellError,
 }
 
-/// The reason why one cell in the CSV text of a plan is rejected.
+/// The reason why a cell in a plan's CSV text is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// The text of a cell in a plan's CSV is neither an action (a forward or backward) nor a transfer.
+    /// The error for a cell of a plan's CSV text that is neither an action (a forward or backward) nor a transfer.
     Unreadable(ParseActionError),
-    /// The plan's CSV text has sends and receives, but not all: the action in this cell (a forward or backward) needs
-    /// one that is missing.
+    /// The error for an action (a forward or backward) whose send or receive is missing in a plan's CSV text. A text
+    /// with some sends and receives must have all of them.
     Missing {
-        /// The send or receive that is missing in the CSV text of the plan.
+        /// The send or receive that is missing in a plan's CSV text.
         transfer: Instruction,
-        /// The action (a forward or backward) in the plan's CSV text that needs the missing send or receive.
+        /// The action (a forward or backward) that needs the missing send or receive in a plan's CSV text.
         compute: Action,
     },
-    /// The CSV text of the plan has a receive after the action that needs its tensor, or a send before the action that
-    /// makes its tensor.
+    /// The error for a misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a
+    /// send before the action that makes its tensor.
     Misplaced {
-        /// The misplaced send or receive in the plan's CSV text. A receive is misplaced if it comes after the action
-        /// that uses its tensor, a send if it comes before the action that makes its tensor.
+        /// The misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a send
+        /// before the action that makes its tensor.
         transfer: Instruction,
-        /// The action (a forward or backward) in the plan's CSV text to which the misplaced send or receive belongs.
+        /// The action (a forward or backward) to which the misplaced transfer in a plan's CSV text belongs.
         compute: Action,
     },
-    /// The send or receive in this cell of a plan's CSV text belongs to no action of its worker, or is a duplicate.
+    /// The error for a send or receive in a plan's CSV text that belongs to no action of its worker, or that is a
+    /// duplicate.
     Superfluous(Instruction),
 }
 

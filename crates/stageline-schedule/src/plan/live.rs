@@ -4,8 +4,8 @@
 use super::action::{Action, Compute};
 use super::rows::Plan;
 
-/// Returns the number of live micro-batches on a worker after an action of the kind `compute`, if `live` micro-batches
-/// were live before. A micro-batch is live from its forward until its weight gradient is done.
+/// Returns the number of live micro-batches on a worker after one more computation, such as a forward. `live` is the
+/// number before it. A micro-batch is live from its forward until its weight gradient is done.
 pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
     live.saturating_add_signed(change(compute))
 }
@@ -19,8 +19,8 @@ fn change(compute: Compute) -> isize {
 }
 
 impl Plan {
-    /// Returns the peak number of live micro-batches (forwarded, with the weight gradient not yet done) on each worker
-    /// of a plan, summed over the worker's stages.
+    /// Returns the peak number of live micro-batches on each worker of a plan, summed over the worker's stages. A
+    /// micro-batch is live from its forward until its weight gradient is done.
     pub fn peak_live(&self) -> Vec<usize> {
         let peak = |row: &Vec<Action>| {
             // The sum is signed, because an unchecked plan may end a micro-batch before it begins.

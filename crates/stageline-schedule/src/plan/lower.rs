@@ -19,11 +19,11 @@ pub enum Carried {
 /// The transfer of one micro-batch's activation or gradient between neighbouring stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
-    /// The index, from 0, of the stage that sends an activation or gradient to a neighbouring stage.
+    /// The index, from 0, of the stage that sends the activation or gradient.
     pub from: usize,
     /// The kind of tensor that is sent: an activation goes to the next stage, a gradient to the previous one.
     pub carried: Carried,
-    /// The index, from 0 within the step, of the micro-batch to which the sent activation or gradient belongs.
+    /// The index, from 0 within the step, of the micro-batch whose activation or gradient is sent.
     pub micro_batch: usize,
 }
 
@@ -40,8 +40,8 @@ impl Transfer {
     }
 }
 
-/// One instruction of a worker in a lowered plan (a plan with its sends and receives): an action (a forward, a backward
-/// or half of a backward), a send or a receive.
+/// An instruction of a worker in a lowered plan (a plan with its sends and receives). It is an action (a forward, a
+/// backward or half of a backward), a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
     /// An instruction of a worker: it runs an action, which is a forward, a backward or half of a backward of one of
@@ -54,8 +54,7 @@ pub enum Instruction {
 }
 
 impl Instruction {
-    /// Returns the index of the stage for which a worker executes an instruction: the stage that computes, sends or
-    /// receives.
+    /// Returns the index of the stage that computes, sends or receives in a worker's instruction.
     pub const fn stage(self) -> usize {
         match self {
             Self::Compute(action) => action.stage,
@@ -64,8 +63,8 @@ impl Instruction {
         }
     }
 
-    /// Returns the action (a forward, a backward or half of a backward) of a worker's instruction; `None` for a send or
-    /// a receive.
+    /// Returns the action (a forward, a backward or half of a backward) of a worker's instruction. Returns `None` for a
+    /// send or a receive.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -73,8 +72,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the index of the micro-batch on which a worker's instruction computes, or whose tensor it sends or
-    /// receives.
+    /// Returns the index of the micro-batch that a worker's instruction computes, sends or receives.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,
@@ -83,8 +81,8 @@ impl Instruction {
     }
 }
 
-/// The kinds of sends and receives in PyTorch's text form. Each entry has the name, such as `SEND_F`, the kind of
-/// tensor that is transferred, and whether the instruction is a send.
+/// The kinds of sends and receives in PyTorch's text form. Each entry has the name, such as `SEND_F`, and the kind of
+/// the transferred tensor. The last value is true for a send and false for a receive.
 const TRANSFERS: [(&str, Carried, bool); 4] = [
     ("SEND_F", Carried::Activation, true),
     ("RECV_F", Carried::Activation, false),

@@ -9,8 +9,8 @@ use super::lower::{Carried, Instruction, Transfer, around, lower};
 use super::rows::Plan;
 
 impl Plan {
-    /// Returns the lowered plan (the plan with its sends and receives) as CSV text, one row per worker: the actions,
-    /// and the sends and receives between workers. The caller must have checked the plan.
+    /// Returns the lowered plan (the plan with its sends and receives) as CSV text, one row per worker. Transfers
+    /// between stages of one worker are left out. The caller must have checked the plan.
     pub(crate) fn to_lowered_csv(&self) -> String {
         let placement = self.placement();
         let crosses = |transfer: &Transfer| placement.worker(transfer.from) != placement.worker(transfer.to());
@@ -45,8 +45,8 @@ impl Plan {
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
 /// Validates that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need.
-/// Each transfer occurs once: its send after the action that makes the sent tensor, and its receive before the action
-/// that needs the tensor. Transfers between stages of one worker are optional.
+/// A send must come after the action that makes its tensor, and a receive before the action that needs its tensor.
+/// Transfers between stages of one worker are optional.
 pub(crate) fn validate_transfers(rows: &[Row]) -> Result<(), ParsePlanError> {
     let mut worker_of = HashMap::new();
     for (worker, row) in rows.iter().enumerate() {

@@ -11,8 +11,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Makes a placement of stages on workers from a list that has, for each stage in order, the index of its worker.
-    /// The placement takes memory linear in the largest index.
+    /// Makes a placement of stages on workers. `worker_of` has the index of each stage's worker, in the order of the
+    /// stages. The placement takes memory linear in the largest index.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -45,18 +45,17 @@ impl Placement {
         self.worker_of[stage]
     }
 
-    /// Returns the number of workers on which a placement puts the stages of a model.
+    /// Returns the number of workers on which the stages are placed.
     pub fn workers(&self) -> usize {
         self.stages_of.len()
     }
 
-    /// Returns the number of stages, over all workers, in a placement of a model's stages on workers.
+    /// Returns the number of stages that are placed on workers.
     pub fn stages(&self) -> usize {
         self.worker_of.len()
     }
 
-    /// Returns one list for each worker: the indices of the stages that the placement puts on this worker, in ascending
-    /// order.
+    /// Returns one list for each worker: the indices of the stages that are placed on this worker, in ascending order.
     pub fn stages_of(&self) -> &[Vec<usize>] {
         &self.stages_of
     }

@@ -6,7 +6,7 @@ use super::action::{Action, Compute};
 
 /// A plan for a pipeline: the actions of every worker in one training step, in the order in which the worker runs them.
 ///
-/// A row of the plan is the list of actions of one worker (one device), and a worker may own several stages. A plan is
+/// A row of the plan is the list of actions of one worker (one device). A worker may have several stages. A plan is
 /// only data: [`check`](crate::check()) decides whether it can run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
@@ -16,8 +16,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from each worker's list of actions. The largest stage and the largest micro-batch among the actions
-    /// give the numbers of stages and micro-batches.
+    /// Makes a plan from each worker's list of actions. The number of stages follows from the largest stage in the
+    /// lists, and the number of micro-batches from the largest micro-batch.
     pub fn new(rows: Vec<Vec<Action>>) -> Self {
         let count = |number: fn(&Action) -> usize| {
             rows.iter().flatten().map(|action| number(action).saturating_add(1)).max().unwrap_or(0)
@@ -33,7 +33,7 @@ impl Plan {
         &self.rows
     }
 
-    /// Returns the number of workers that the plan is for.
+    /// Returns the number of workers in the plan.
     pub fn workers(&self) -> usize {
         self.rows.len()
     }
@@ -48,32 +48,31 @@ impl Plan {
         self.micro_batches
     }
 
-    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches of a training plan, in
-    /// the same order.
+    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches of this plan, in the same
+    /// order.
     pub fn forward_only(&self, micro_batches: usize) -> Self {
         let forwards =
             |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
         Self::new(self.first(micro_batches).rows.iter().map(forwards).collect())
     }
 
-    /// Returns a plan with only the actions on the first `micro_batches` micro-batches of another plan, in the same
-    /// order.
+    /// Returns a plan with only the actions on the first `micro_batches` micro-batches of this plan, in the same order.
     pub fn first(&self, micro_batches: usize) -> Self {
         let wanted = |action: &&Action| action.micro_batch < micro_batches;
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
-    /// Returns a plan for two training steps, in which each worker runs its list of actions twice. The micro-batches of
-    /// the second step have the numbers M to 2M-1, if this plan has M micro-batches.
+    /// Returns a plan for two training steps, in which each worker runs its list of actions twice. If a step has M
+    /// micro-batches, those of the second step have the numbers M to 2M-1.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };
         let twice = |row: &Vec<Action>| row.iter().copied().chain(row.iter().map(again)).collect();
         Self::new(self.rows.iter().map(twice).collect())
     }
 
-    /// Returns a plan for `micro_batches` micro-batches, each of which passes all stages forward and backward before
-    /// the next one begins. The workers and their stages are those of this plan, and the actions on each micro-batch
-    /// are those that this plan has for its first micro-batch.
+    /// Returns a plan in which `micro_batches` micro-batches run one after another. Each passes all stages forward and
+    /// backward before the next one begins. Stages stay on their workers. All micro-batches have the actions that this
+    /// plan has for its first one.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let repeated = |row: &Vec<Action>| {
             let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();

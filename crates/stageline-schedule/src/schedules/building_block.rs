@@ -7,17 +7,17 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan, live_after};
 
-/// The number of time cells after which a worker repeats its building block for the next micro-batch. A building block
-/// is a worker's six actions on one micro-batch: a forward, an input gradient and a weight gradient on each of the
-/// worker's two stages. One cell holds one action of a worker.
+/// The interval, in time cells, at which a worker begins its building block for the next micro-batch. A time cell is a
+/// slot for one action of a worker. A building block is a worker's six actions on one micro-batch: a forward, an input
+/// gradient and a weight gradient on each of its two stages.
 const INTERVAL: usize = 6;
 
-/// Generates a plan with two stages per worker, in which each worker begins its building block (its actions on one
-/// micro-batch) anew every [`INTERVAL`] time cells. A time cell is a slot for one action of each worker. Worker w of P
-/// has stages w and 2P-1-w. Then every action moves to the earliest cell that the memory allows.
+/// Generates a plan with two stages per worker: worker w of P has stages w and 2P-1-w. Each worker repeats its building
+/// block (its actions on one micro-batch) for the next micro-batch every [`INTERVAL`] time cells. A time cell is a slot
+/// for one action of each worker. Then every action moves to the earliest cell that the memory allows.
 ///
-/// `block` gets w and P, and returns the cells in which worker w runs four actions on micro-batch 0: the forwards of
-/// its first and second stage, and the input gradients of its second and first stage. The cells must differ modulo
+/// `block` gets w and P, and returns the cells of four actions of worker w on micro-batch 0. These are the forwards on
+/// its first and second stage, and the input gradients on its second and first stage. The cells must differ modulo
 /// [`INTERVAL`].
 pub(crate) fn repeated(
     stages: usize,
@@ -30,10 +30,9 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern))
 }
 
-/// Returns the list of actions of a worker that begins its building block (its actions on one micro-batch) anew every
-/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker. `block` has the numbers of the cells
-/// with the forwards and input gradients of micro-batch 0. Weight gradients fill the cells that no forward or input
-/// gradient takes.
+/// Returns the list of actions of a worker that repeats its building block (its actions on one micro-batch) every
+/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker. `block` has the cells of the forwards
+/// and input gradients of micro-batch 0. Weight gradients fill the remaining cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];
@@ -55,9 +54,9 @@ fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) 
     row
 }
 
-/// Returns a plan with the same actions as `plan`, each in the earliest possible time cell (a slot for one action of
-/// each worker). No worker has more live micro-batches (between forward and weight gradient), counted once for each of
-/// its two stages, than the largest peak of a worker in `plan`.
+/// Returns a plan with the actions of `plan`, each in the earliest possible time cell (a slot for one action of each
+/// worker). No worker has more live micro-batches than the worker with the largest peak in `plan`. A micro-batch is
+/// live between its forward and its weight gradient, and counts once for each stage of the worker.
 ///
 /// The computation always ends, because the earliest remaining action of `plan` can run next.
 fn squeezed(plan: &Plan) -> Plan {
@@ -90,15 +89,13 @@ fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Returns the index of the action that a worker runs next, in `left`, the list of its remaining actions; `None` if no
+/// Returns the index of a worker's next action in `left`, the list of its remaining actions. Returns `None` if no
 /// action can run.
 ///
-/// The result is the first action that is `ready` (its input has arrived, and the channel has room for its output) and
-/// that fits into the memory. A forward that is not the first in the list overtakes the actions before it. It fits if
-/// the worker, with this forward, has at most `room` live micro-batches now and after each of the overtaken actions. A
-/// micro-batch is live between its forward and its weight gradient, and counts once for each of the worker's two
-/// stages. During the `cool_down` (after the last forward of the worker's first stage), weight gradients run only if no
-/// other action can, to fill idle cells.
+/// The result is the first action that is `ready` (it has its input, and its output has room in the channel) and that
+/// fits into the memory. A forward may overtake the actions before it. It fits if the worker then never has more than
+/// `room` live micro-batches until the last of these actions is done. During the `cool_down` (after the last forward of
+/// the worker's first stage), a weight gradient runs only if no other action can.
 fn next(
     left: &VecDeque<Action>,
     live: usize,
@@ -121,9 +118,8 @@ fn next(
     filler
 }
 
-/// Returns the two actions with which an action exchanges data on the same micro-batch, each as the index of a stage
-/// and a kind of computation. The first is the action whose result this one needs. The second is the action that
-/// receives the activation or gradient that this one sends. An entry is `None` if there is no such action.
+/// Returns the two actions that exchange data with `action`, each as a stage and a kind of computation. The first makes
+/// the input of `action`, and the second uses its result. An entry is `None` if there is no such action.
 fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
     let Action { stage, compute, .. } = action;
     let (below, above) = (stage.checked_sub(1), Some(stage + 1).filter(|above| *above < stages));

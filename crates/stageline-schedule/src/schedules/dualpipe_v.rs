@@ -6,13 +6,14 @@ use super::v_shape::Step::{B, F, I, Oldest, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// The DualPipeV schedule, which is half of DeepSeek's DualPipe: two chunks (stages) per worker in a V, where worker w
-/// of P has stages w and 2P-1-w (DeepSeek-AI, 2024, [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)).
+/// The DualPipeV schedule, which is half of DeepSeek's DualPipe (DeepSeek-AI, 2024,
+/// [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)). It has two chunks (stages) per worker in a V: worker w of P
+/// has stages w and 2P-1-w.
 ///
-/// In the main part each worker pairs a forward with a backward of the other chunk, so that the transfers of one can
-/// overlap with the computation of the other. Some backwards are split during fill and drain. The order is PyTorch's,
-/// which requires M >= 2P. For a smaller M, the plan is that for 2P micro-batches, from which the actions on the
-/// micro-batches M, M+1, ..., 2P-1 are removed.
+/// In the main part, each worker pairs a forward on one chunk with a backward on the other. The transfers of one can
+/// then overlap with the computation of the other. Some backwards are split during fill and drain. The order is
+/// PyTorch's, which requires M >= 2P. For a smaller M, the plan is that for 2P micro-batches, without the actions on
+/// micro-batches from M on.
 ///
 /// The number of stages must be even.
 ///
@@ -27,8 +28,8 @@ use crate::plan::Plan;
 /// ```
 ///
 /// - With free transfers and without overlap, a worker idles between its first and its last action for at most
-///   (P-1)(2F-W), if M is at least 2P, an input gradient takes as long as a forward (F), and a weight gradient (W)
-///   takes no longer.
+///   (P-1)(2F-W). This holds if M is at least 2P, an input gradient takes as long as a forward (F), and a weight
+///   gradient (W) takes no longer.
 /// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches (between forward and the end of the weight gradient),
 ///   counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

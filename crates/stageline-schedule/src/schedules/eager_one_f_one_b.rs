@@ -7,9 +7,9 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The eager 1F1B schedule: 1F1B with twice the warm-up, where stage s of P forwards 2(P-s-1) micro-batches before it
-/// alternates. This hides a transfer of at most half the time of a forward and a backward behind computation (Zhuang et
-/// al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
+/// The eager 1F1B schedule: 1F1B with twice the warm-up. Stage s of P forwards 2(P-s-1) micro-batches before it
+/// alternates forwards and backwards. This hides a transfer behind computation if it takes at most half the time of a
+/// forward and a backward (Zhuang et al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
 ///
 /// The plan for P = 4 stages and M = 8 micro-batches, if a backward takes twice as long as a forward:
 ///

@@ -6,39 +6,33 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
-    /// The error if the plan that is requested from a schedule would have no stages.
+    /// The error if a plan without stages is requested.
     NoStages,
-    /// The error if the plan that is requested from a schedule would have no micro-batches.
+    /// The error if a plan without micro-batches is requested.
     NoMicroBatches,
-    /// The error if the plan that is requested from a schedule would have no chunks (stages of the model) on its
-    /// workers.
+    /// The error if a plan without chunks (stages) on its workers is requested.
     NoChunks,
-    /// The error if the number of stages that is requested from a schedule is not a multiple of the schedule's number
-    /// of chunks (stages) per worker.
+    /// The error if the requested number of stages is not a multiple of the schedule's number of chunks (stages) per
+    /// worker.
     Chunks {
-        /// The number of stages that was requested from a schedule, and that is not a multiple of the number of stages
-        /// per worker.
+        /// The requested number of stages, which is not a multiple of the number of stages per worker.
         stages: usize,
         /// The number of chunks (stages) that the schedule places on each worker.
         chunks: usize,
     },
-    /// The error if the number of micro-batches that is requested from a schedule is not a multiple of a number that
-    /// the schedule requires.
+    /// The error if the requested number of micro-batches is not a multiple of the number that the schedule requires.
     MicroBatches {
-        /// The number of micro-batches that was requested from a schedule, and for which the schedule has no plan.
+        /// The requested number of micro-batches, for which the schedule has no plan.
         given: usize,
-        /// The number that the schedule requires as a divisor of the number of micro-batches, such as the number of
-        /// workers.
+        /// The number of which the number of micro-batches must be a multiple, such as the number of workers.
         multiple_of: usize,
     },
-    /// The error if a schedule is one fixed plan, such as a plan from a file, and other numbers of stages or
-    /// micro-batches are requested than this plan has.
+    /// The error if a schedule has a single plan, such as a plan from a file, and a plan with different numbers of
+    /// stages or micro-batches is requested.
     Shape {
-        /// The number of stages and the number of micro-batches of the only plan that a schedule has, such as a plan
-        /// from a file.
+        /// The number of stages and the number of micro-batches of a schedule's single plan.
         written: (usize, usize),
-        /// The number of stages and the number of micro-batches that were requested from a schedule whose only plan has
-        /// other numbers.
+        /// The requested number of stages and number of micro-batches, which a schedule's single plan does not have.
         asked: (usize, usize),
     },
 }
@@ -71,9 +65,8 @@ impl fmt::Display for ScheduleError {
 
 impl std::error::Error for ScheduleError {}
 
-/// Returns the multiples of `unit` nearest to `value`, as text for an error message such as `8 or 12`: the multiple
-/// below, unless it is 0, and the one above. `value` is a number of stages or micro-batches for which a schedule has no
-/// plan.
+/// Returns the multiples of `unit` nearest to `value`, as text for an error message such as `8 or 12`. The first is the
+/// multiple below `value`, unless it is 0. The second is the multiple above.
 fn nearest_multiples(value: usize, unit: usize) -> String {
     let below = value / unit * unit;
     if below == 0 { unit.to_string() } else { format!("{below} or {}", below + unit) }

@@ -7,7 +7,7 @@ use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
 /// The interleaved 1F1B schedule over P workers with V chunks (stages) each, in Megatron-LM's order (Narayanan et al.,
-/// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)): stage s is on worker s mod P, and a worker forwards P
+/// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)). Stage s is on worker s mod P. A worker forwards P
 /// micro-batches through a chunk before it turns to the next chunk.
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.

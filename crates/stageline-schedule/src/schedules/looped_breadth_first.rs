@@ -6,9 +6,9 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
-/// The looped breadth-first schedule, which runs all micro-batches of a chunk (one of a worker's V stages) before the
-/// next chunk: first all forwards, then all backwards (Lamy-Poirier, 2022,
-/// [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). Stage s is on worker s mod P.
+/// The looped breadth-first schedule: each worker runs all micro-batches on one of its V chunks (stages) before the
+/// next chunk (Lamy-Poirier, 2022, [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). All forwards come first, then
+/// all backwards. Stage s is on worker s mod P.
 ///
 /// The number of stages must be a multiple of V, the number of chunks per worker.
 ///

@@ -6,8 +6,8 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The 1F1B schedule, which alternates one forward and one backward: PipeDream-Flush (Narayanan et al., 2021,
-/// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), the non-interleaved schedule of Megatron-LM
+/// The 1F1B schedule, which alternates one forward and one backward. It is PipeDream-Flush (Narayanan et al., 2021,
+/// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), and the non-interleaved schedule of Megatron-LM
 /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
 ///
 /// Stage s of P warms up with P-s-1 forwards, then alternates one forward and one backward, then drains.

@@ -4,8 +4,8 @@
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};
 
-/// Makes a plan with one stage per worker. `row` is a function that returns the list of actions (forwards and
-/// backwards) of the stage with a given index.
+/// Makes a plan with one stage per worker. `row` gets the index of a stage, and returns this stage's list of actions
+/// (forwards and backwards).
 pub(crate) fn one_worker_a_stage(
     stages: usize,
     micro_batches: usize,
@@ -18,8 +18,8 @@ pub(crate) fn one_worker_a_stage(
     }
 }
 
-/// Makes a plan with `chunks` stages per worker. `row` is a function that returns the list of actions of a worker,
-/// given the worker's index and the number of workers.
+/// Makes a plan with `chunks` stages per worker. `row` gets the index of a worker and the number of workers, and
+/// returns this worker's list of actions.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,
@@ -52,11 +52,11 @@ pub(crate) enum Backwards {
     /// input and weights.
     Whole,
     /// A form of backward in 1F1B and similar plans: each backward is split into an input gradient (I) and a weight
-    /// gradient (W). The weight gradient of micro-batch m runs right after the input gradient of micro-batch m +
-    /// `delay`; the last `delay` weight gradients run at the end.
+    /// gradient (W). The weight gradient of a micro-batch runs after the input gradients of `delay` further
+    /// micro-batches.
     Split {
-        /// The number of further input gradients of a stage that run between the input gradient of a micro-batch and
-        /// the weight gradient of the same micro-batch.
+        /// The number of input gradients of further micro-batches that run between a micro-batch's input gradient and
+        /// its weight gradient.
         delay: usize,
     },
 }

@@ -24,18 +24,18 @@ pub trait Schedule {
         1
     }
 
-    /// Returns the same schedule with `chunks` chunks (stages of the model) per worker; `None` if the schedule has a
-    /// fixed number of chunks per worker.
+    /// Returns the same schedule with `chunks` chunks (stages) per worker. Returns `None` if the schedule has a fixed
+    /// number of chunks per worker.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         let _ = chunks;
         None
     }
 
-    /// Returns the length of the plan's step in closed form, in the unit of `cost`, without generating the plan.
+    /// Returns the length of the plan's step from a formula, in the unit of `cost`, without generating the plan.
+    /// Returns `None` where no formula is known.
     ///
     /// The result equals the step of [`simulate`](crate::simulate()) if every stage has these costs for every
-    /// micro-batch and transfers are asynchronous. The result is `None` where no closed form is known; each schedule
-    /// documents its formula and its conditions.
+    /// micro-batch and transfers are asynchronous. Each schedule documents its formula and its conditions.
     fn closed_form(&self, stages: usize, micro_batches: usize, cost: StageCost) -> Option<f64> {
         let _ = (stages, micro_batches, cost);
         None
@@ -65,8 +65,8 @@ impl<S: Deref<Target: Schedule>> Schedule for S {
     }
 }
 
-/// Lets a plan that was written by hand or read from a file be used as a schedule, but only for the numbers of stages
-/// and micro-batches that the plan has.
+/// Lets a plan, such as one that was read from a file, be used as a schedule. This schedule has a plan only for the
+/// plan's own numbers of stages and micro-batches.
 impl Schedule for Plan {
     fn name(&self) -> &'static str {
         "plan"

@@ -7,9 +7,9 @@ use super::schedule::Schedule;
 use crate::plan::Plan;
 
 /// The V-Min schedule: two chunks (stages) per worker in a V, with split backwards, as in [`VHalf`](crate::VHalf), but
-/// with the shortest building block (a worker's actions on one micro-batch) and so the least memory. Forwards and input
-/// gradients pass both arms of the V by one stage in each time cell, which is a slot for one action (Qi et al., 2024,
-/// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)).
+/// with the least memory (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)). A worker's actions on
+/// one micro-batch form a building block; V-Min has the shortest one. Forwards and input gradients pass one stage in
+/// each time cell, which is a slot for one action.
 ///
 /// The number of stages must be even.
 ///

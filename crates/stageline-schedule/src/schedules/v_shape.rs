@@ -7,48 +7,44 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// One step of a generator of plans: it appends one action of a given kind, such as a forward, to the list of actions
-/// of a worker with two chunks (stages).
+/// A step of a generator of plans: it appends one action, such as a forward, to the list of actions of a worker with
+/// two chunks (stages).
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// A step of a generator of plans: it appends a forward to a worker's list of actions. The value is the chunk, 0 or
-    /// 1 for the first or second of the worker's two stages; the forward is on this chunk's next micro-batch.
+    /// Appends a chunk's next forward to a worker's list of actions. The value is the chunk: 0 or 1, for the first or
+    /// second of the worker's two stages.
     F(usize),
-    /// A step of a generator of plans: it appends a whole backward to a worker's list of actions. The value is the
-    /// chunk, 0 or 1 for the first or second of the worker's two stages; the backward is on this chunk's next
-    /// micro-batch.
+    /// Appends a chunk's next whole backward to a worker's list of actions. The value is the chunk: 0 or 1, for the
+    /// first or second of the worker's two stages.
     B(usize),
-    /// A step of a generator of plans: it appends an input gradient to a worker's list of actions. The value is the
-    /// chunk, 0 or 1 for the first or second of the worker's two stages; the input gradient is on this chunk's next
-    /// micro-batch.
+    /// Appends a chunk's next input gradient to a worker's list of actions. The value is the chunk: 0 or 1, for the
+    /// first or second of the worker's two stages.
     I(usize),
-    /// A step of a generator of plans: it appends the oldest pending weight gradient of one chunk to a worker's list of
-    /// actions. A weight gradient is pending while the list has the input gradient of the same micro-batch, but not yet
-    /// the weight gradient. The value is the chunk, 0 or 1 for the first or second of the worker's two stages.
+    /// Appends a chunk's oldest pending weight gradient to a worker's list of actions. A weight gradient is pending if
+    /// the list has the input gradient of the same micro-batch already. The value is the chunk: 0 or 1, for the first
+    /// or second of the worker's two stages.
     W(usize),
-    /// A step of a generator of plans: it appends the oldest pending weight gradient of a worker's two stages to the
-    /// worker's list of actions. A weight gradient is pending while the list has the input gradient of the same stage
-    /// and micro-batch, but not yet the weight gradient.
+    /// Appends the oldest pending weight gradient of a worker's two stages to the worker's list of actions. A weight
+    /// gradient is pending if the list has the input gradient of the same stage and micro-batch already.
     Oldest,
 }
 
-/// The list of actions of a worker with two chunks (stages), while the list is being generated action by action. An
-/// action on a micro-batch beyond the last one is not added.
+/// The list of actions of a worker with two chunks (stages), to which a generator of plans appends one action after
+/// another. Actions on micro-batches beyond the last one are left out.
 pub(crate) struct Row {
-    /// The indices of a worker's two stages: that of its chunk 0, then that of its chunk 1.
+    /// The indices of the two stages that are a worker's chunks 0 and 1.
     stages: [usize; 2],
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that are still to be added to a worker's list of actions, oldest first. The input gradients
-    /// of the same micro-batches are already in the list.
+    /// The weight gradients that a worker's list of actions does not have yet, although it has their input gradients;
+    /// oldest first.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }
 
 impl Row {
-    /// Appends one action to the worker's list of actions for each entry of `steps` (such as the next forward of chunk
-    /// 0), in order, and does so `times` times in a row.
+    /// Appends one action to a worker's list for each entry of `steps`, in order. Repeats this `times` times.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {
@@ -78,8 +74,8 @@ impl Row {
     }
 }
 
-/// Makes a plan for P workers, each of which has two chunks (stages): worker w has stage w as chunk 0 and stage 2P-1-w
-/// as chunk 1. `write` gets each worker's empty list of actions, with w and P, and fills the list.
+/// Makes a plan for P workers with two chunks (stages) each. Worker w has stage w as chunk 0 and stage 2P-1-w as chunk
+/// 1. `write` gets worker w's empty list of actions, w and P, and fills the list.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,

@@ -6,9 +6,9 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The ZB-H1 schedule: 1F1B with split backwards. Stage s runs the weight gradient of a micro-batch after the input
-/// gradients of s further micro-batches, so that delayed weight gradients fill the drain (Qi et al., 2023,
-/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+/// The ZB-H1 schedule: 1F1B with split backwards (Qi et al., 2023,
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Stage s runs the weight gradient of a micro-batch after the
+/// input gradients of s further micro-batches. The delayed weight gradients fill the drain.
 ///
 /// The plan for P = 4 stages and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
 /// time:
@@ -26,9 +26,8 @@ use crate::plan::Plan;
 /// - The step with free transfers is M(F+I+W) + (P-1)(F+I) - (min(M,P)-1) min(F,I,W).
 /// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c), if M > P and 2c is at most
 ///   each of F, I and W.
-/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble): 1 minus the compute time of the busiest worker
-///   divided by the longest time from a worker's first action to its last) with F = I = W and free transfers is
-///   (P-1)/(3M+P-1), a third of 1F1B's idle time.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is the idle share of the time from a worker's
+///   first to its last action. With F = I = W and free transfers it is (P-1)/(3M+P-1), a third of 1F1B's idle time.
 /// - Every stage has at most min(M, P) live micro-batches (between forward and the end of the weight gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH1;

@@ -6,10 +6,10 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The ZB-H2 schedule: ZB-H1 with twice the warm-up and twice the delay of weight gradients. The warm-up of stage s of
-/// P has 2(P-s-1) forwards. The stage runs the weight gradient of a micro-batch after the input gradients of 2s further
-/// micro-batches. If forward, input gradient and weight gradient take the same time, no stage idles between its first
-/// and its last action (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+/// The ZB-H2 schedule: ZB-H1 with twice the warm-up and twice the delay of weight gradients (Qi et al., 2023,
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). The warm-up of stage s of P has 2(P-s-1) forwards. The stage
+/// runs the weight gradient of a micro-batch after the input gradients of 2s further micro-batches. If forward, input
+/// gradient and weight gradient take the same time, no stage idles between its first and its last action.
 ///
 /// The plan for P = 4 stages and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
 /// time:
@@ -26,9 +26,8 @@ use crate::plan::Plan;
 ///
 /// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c), if M is at least 2P-1 and 2c
 ///   is at most each of F, I and W.
-/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble): 1 minus the compute time of the busiest worker
-///   divided by the longest time from a worker's first action to its last) with F = I = W and free transfers is 0, if M
-///   is at least 2P-1.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is the idle share of the time from a worker's
+///   first to its last action. With F = I = W and free transfers it is 0, if M is at least 2P-1.
 /// - Every stage has at most min(M, 2P-1) live micro-batches (between forward and the end of the weight gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH2;

@@ -6,10 +6,10 @@ use super::v_shape::Step::{F, I, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// The ZB-V schedule: two chunks (stages) per worker in a V, with split backwards. Worker w of P has stages w and
-/// 2P-1-w, so that the first and the last stage share a worker. The order is PyTorch's, for forwards, input gradients
-/// and weight gradients that take the same time (Qi et al., 2023,
-/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+/// The ZB-V schedule: two chunks (stages) per worker in a V, with split backwards (Qi et al., 2023,
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Worker w of P has stages w and 2P-1-w, so the first and the
+/// last stage share a worker. The order is PyTorch's. It is made for forwards, input gradients and weight gradients
+/// that take the same time.
 ///
 /// The number of stages must be even.
 ///
@@ -24,10 +24,9 @@ use crate::plan::Plan;
 /// ```
 ///
 /// - With such equal times and free transfers, a worker idles between its first and its last action for at most the
-///   time of 2(2P-1-M) forwards, and not at all if M is at least 2P-1.
+///   time of 2(2P-1-M) forwards. If M is at least 2P-1, it does not idle at all.
 /// - Worker w has at most min(2M, M+1+w, 2P) live micro-batches (between forward and the end of the weight gradient),
-///   counted by chunk. A micro-batch counts once for each of the worker's two chunks, so 2P stands for P micro-batches
-///   on both chunks.
+///   counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbV;
 

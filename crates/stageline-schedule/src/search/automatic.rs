@@ -8,25 +8,24 @@ use crate::costs::Costs;
 use crate::plan::{Action, Carried, Compute, Placement, Plan, Transfer};
 use crate::simulate::Memory;
 
-/// The rules by which a worker of an automatic schedule (a plan generated for given costs and memory) chooses its next
-/// action if several are possible.
+/// The rules by which a worker of an automatic schedule chooses its next action. An automatic schedule is a plan that
+/// is generated for given costs and memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
-    /// Whether a worker of an automatic schedule runs a forward before an input gradient if both are possible;
-    /// otherwise the input gradient comes first.
+    /// Whether a worker runs a forward before an input gradient if both are possible. Otherwise the input gradient
+    /// comes first.
     pub(crate) forward_first: bool,
-    /// The longest time for which a worker of an automatic schedule waits for an input gradient that becomes possible
-    /// soon, instead of running a forward at once. The unit is the time of the forward.
+    /// The longest time that a worker waits for an input gradient instead of running a forward at once, as a multiple
+    /// of the forward's time.
     pub(crate) forward_patience: f64,
-    /// The longest time for which a worker of an automatic schedule waits for a forward or an input gradient that
-    /// becomes possible soon, instead of running a weight gradient at once. The unit is the time of the weight
-    /// gradient.
+    /// The longest time that a worker waits for a forward or an input gradient instead of running a weight gradient at
+    /// once, as a multiple of the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
 impl Rules {
-    /// Returns every combination of rules that the search tries for automatic schedules (plans generated for given
-    /// costs and memory).
+    /// Returns all combinations of rules that the search tries for automatic schedules (plans generated for given costs
+    /// and memory).
     pub(crate) fn all() -> impl Iterator<Item = Self> {
         let shares = [0.0, 0.5, 1.0];
         let patience = shares.into_iter().flat_map(move |forward| shares.map(|weight| (forward, weight)));
@@ -36,16 +35,16 @@ impl Rules {
     }
 }
 
-/// Generates a plan for given costs and a memory limit, in which each worker chooses its next action by `rules`.
-/// Returns `None` if the memory limit is too low for these rules.
+/// Generates a plan for given costs and a memory limit. Each worker chooses its next action by `rules`. Returns `None`
+/// if the memory limit is too low for these rules.
 ///
 /// The method is that of Zero Bubble's automatic schedule (Qi et al., 2023,
-/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3): a free worker runs an input gradient or a forward
-/// whose input has arrived, and runs weight gradients while it waits for further inputs.
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3). A free worker runs an input gradient or a forward
+/// whose input has arrived. While it waits for further inputs, it runs weight gradients.
 ///
-/// A forward begins only if the worker's free memory is enough for this micro-batch on the forward's stage and on all
-/// later stages of the worker. So the oldest micro-batch in memory can always finish, and no worker waits for memory
-/// forever. Transfers are assumed to be asynchronous.
+/// A forward begins only if the worker has enough free memory for this micro-batch on this stage and on all later
+/// stages of the worker. So the oldest micro-batch in memory can always finish, and no worker waits for memory forever.
+/// Transfers are assumed to be asynchronous.
 pub(crate) fn automatic(
     placement: &Placement,
     micro_batches: usize,
@@ -69,8 +68,8 @@ pub(crate) fn automatic(
     done.then(|| Plan::new(rows))
 }
 
-/// The state of a stage while an automatic plan is generated: the numbers of its actions so far, and the times at which
-/// its next activations and gradients arrive.
+/// The state of a stage while a plan is generated: the numbers of its actions so far, and the arrival times of its next
+/// activations and gradients.
 #[derive(Clone, Default)]
 struct Stage {
     /// The number of forwards that a stage has run so far while a plan is generated.
@@ -84,18 +83,16 @@ struct Stage {
 #[derive(Clone, Default)]
 struct Worker {
     stages: Vec<usize>,
-    /// The weight gradients that a worker can run next while a plan is generated, because it has run their input
-    /// gradients; oldest first.
+    /// The weight gradients that a worker can run next, because it has run their input gradients; oldest first.
     weights: VecDeque<Action>,
     free_at: f64,
-    /// The memory that a worker has reserved for micro-batches between their forward and their weight gradient while a
-    /// plan is generated, in the unit of the memory limit.
+    /// The memory that a worker has reserved for micro-batches between their forward and their weight gradient, in the
+    /// unit of the memory limit.
     reserved: f64,
     row: Vec<Action>,
 }
 
-/// An action that a worker can run next while a plan is generated, with the simulated time from which the action is
-/// possible.
+/// A possible next action of a worker, with the simulated time from which the worker can run it.
 #[derive(Clone, Copy)]
 struct Coming {
     at: f64,
@@ -104,10 +101,10 @@ struct Coming {
 
 enum Next {
     Begin(Action),
-    /// The worker waits until this simulated time, at which its next action in the generated plan becomes possible.
+    /// The worker waits until this simulated time, because it can then run its next action.
     Wait(f64),
-    /// The worker cannot run an action of the generated plan now, and no later time is known at which it can. It
-    /// continues if another worker sends it an activation or a gradient.
+    /// The worker waits until another worker sends it an activation or a gradient. It has no action that it can run now
+    /// or at a known time.
     Nothing,
 }
 
@@ -118,8 +115,8 @@ struct Run<'a> {
     rules: Rules,
     stages: Vec<Stage>,
     workers: Vec<Worker>,
-    /// The queue of workers that are to choose their next action while the plan is generated, each with the simulated
-    /// time of the choice; the earliest time comes first.
+    /// The queue of workers that will choose their next action, each with the simulated time of the choice. The
+    /// earliest time comes first.
     events: BinaryHeap<Reverse<(Time, usize)>>,
 }
 
@@ -133,8 +130,8 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, events }
     }
 
-    /// Returns what a free worker does next by the rules of the automatic schedule (a plan generated for given costs
-    /// and memory): it runs an action, waits until a known time, or waits for another worker.
+    /// Returns the next move of a free worker: it runs an action, waits until a known time, or waits for another
+    /// worker.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))
@@ -156,8 +153,8 @@ impl<'a> Run<'a> {
         later.min_by(f64::total_cmp).map_or(Next::Nothing, Next::Wait)
     }
 
-    /// Returns the input gradient that a worker can begin first while a plan is generated, with the simulated time from
-    /// which it can begin. Returns `None` if no gradient for the worker's stages has arrived or is in flight.
+    /// Returns the input gradient that a worker can run first, with the simulated time from which it can. Returns
+    /// `None` if no gradient for the worker's stages has arrived or is in flight.
     fn next_backward(&self, worker: usize) -> Option<Coming> {
         let coming = |&stage: &usize| {
             let Stage { returned, gradients, .. } = &self.stages[stage];
@@ -167,9 +164,9 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the forward that a worker can begin first while a plan is generated, with the simulated time from which
-    /// it can begin. Only forwards for which the worker has enough memory count; the result is `None` if there is none.
-    /// If several forwards can begin at this time, the result is the forward of the last of their stages.
+    /// Returns the forward that a worker can run first, with the simulated time from which it can. Returns `None` if no
+    /// forward is possible, or if the memory is not enough for any. If several forwards are possible at the same time,
+    /// the result is the one on the last stage.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;
@@ -185,8 +182,7 @@ impl<'a> Run<'a> {
         first
     }
 
-    /// Appends an action to the list of a worker in the plan that is being generated, and delivers the resulting
-    /// activation or gradient to the neighbouring stage.
+    /// Appends an action to a worker's list in the generated plan, and delivers its result to the neighbouring stage.
     fn begin(&mut self, worker: usize, action: Action, now: f64) {
         let Action { stage, compute, micro_batch } = action;
         let end = now + self.costs.action(action);
@@ -221,8 +217,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the simulated time at which an activation or gradient that is sent at the time `sent` arrives. The
-    /// receiving worker is also scheduled to choose its next action at this time.
+    /// Returns the simulated arrival time of an activation or gradient that is sent at the time `sent`. The receiving
+    /// worker will choose its next action at this time.
     fn arrival(&mut self, transfer: Transfer, sent: f64) -> f64 {
         let (from, to) = (self.placement.worker(transfer.from), self.placement.worker(transfer.to()));
         let at = if from == to { sent } else { sent + self.costs.latency(transfer) };

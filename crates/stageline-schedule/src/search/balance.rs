@@ -3,10 +3,10 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Partitions layers into `stages` contiguous, non-empty ranges, so that the cost of the most expensive range is as
-/// small as possible.
+/// Partitions layers into `stages` contiguous, non-empty ranges. The cost of the most expensive range is as small as
+/// possible.
 ///
-/// `costs` has one entry per layer, not negative, in any one unit. Among equally good partitions the result has the
+/// `costs` has one entry per layer, not negative, in any one unit. Among equally good partitions, the result has the
 /// shortest first ranges, because the first stages keep the activations of the most micro-batches. This is the ordered
 /// partition problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
@@ -23,8 +23,8 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
     partition(costs, &vec![1.0; stages])
 }
 
-/// Partitions layers into contiguous, non-empty ranges, one for each entry of `speeds`, so that the time of the slowest
-/// range is as small as possible. The time of a range is its cost divided by the speed of its stage.
+/// Partitions layers into contiguous, non-empty ranges, one for each entry of `speeds`. The time of the slowest range
+/// is as small as possible. The time of a range is its cost divided by the speed of its stage.
 ///
 /// `costs` has the cost of every layer, which must not be negative; all costs have the same unit. `speeds` has the
 /// relative speed of every stage's device, in the order of the stages. The devices are not reordered. With equal speeds
@@ -47,8 +47,8 @@ pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<us
     }
 }
 
-/// Returns the partition of layers into ranges, one for each stage, in which the slowest range takes the least time.
-/// `speeds` has the speed of every stage's device. The method is dynamic programming from the last layer to the first.
+/// Returns the partition of layers into stages in which the slowest stage takes the least time. `speeds` has the speed
+/// of every stage's device. The method is dynamic programming from the last layer to the first.
 fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
     let (layers, stages) = (costs.len(), speeds.len());
     if stages == 0 || layers < stages {
@@ -85,7 +85,7 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     Ok(cuts)
 }
 
-/// The error of partitioning layers into more stages than there are layers, or into no stages.
+/// The error if layers are to be partitioned into more stages than there are layers, or into no stages.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BalanceError {
     /// The number of layers that were to be partitioned into stages.
@@ -103,18 +103,17 @@ impl fmt::Display for BalanceError {
 
 impl std::error::Error for BalanceError {}
 
-/// The reason why layers cannot be partitioned into stages for devices of the given speeds.
+/// The error if layers cannot be partitioned into stages for devices of given speeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SpeedError {
-    /// The error if layers cannot be partitioned into the requested number of stages, because there are fewer layers
-    /// than stages, or because this number is 0.
+    /// The error if there are fewer layers than requested stages, or if no stages are requested.
     Stages(BalanceError),
-    /// The error if the speed that was given for the device of a stage is not a finite number above 0.
+    /// The error if the speed of a stage's device is not a finite number above 0.
     Speed {
-        /// The number, counted from 0, of the stage whose device has an invalid speed.
+        /// The index, from 0, of the stage whose device has an invalid speed.
         stage: usize,
-        /// The invalid speed that was given for the device of a stage.
+        /// The invalid speed of a stage's device.
         speed: f64,
     },
 }
@@ -153,7 +152,6 @@ mod tests {
     }
 
     /// Returns the smallest possible time of the slowest stage, by trying every partition of the layers into stages.
-    /// The test compares it with the time of the partition that `balance` finds.
     fn least(costs: &[f64], speeds: &[f64]) -> f64 {
         let [speed, others @ ..] = speeds else { return 0.0 };
         if others.is_empty() {
@@ -181,8 +179,8 @@ mod tests {
         assert!(balance_with_speeds(&[1.0], &[]).is_err());
     }
 
-    /// Tests that partitioning layers for devices of different speeds keeps the order of the devices: a slow device
-    /// gets the fewest layers, whether it is the first, in the middle or the last.
+    /// Tests the partition of layers for one slow and two fast devices. The slow device gets the fewest layers, whether
+    /// it is the first, second or third.
     #[test]
     fn a_slow_device_gets_fewer_layers_wherever_it_is() {
         for (speeds, cuts) in [

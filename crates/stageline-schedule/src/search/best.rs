@@ -12,33 +12,32 @@ use crate::plan::{Action, Compute, Placement, Plan};
 use crate::schedules::{SCHEDULES, Schedule};
 use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 
-/// The largest number of chunks (stages) per worker that the search for the plan with the shortest step tries, unless
-/// the caller's smallest number is larger.
+/// The largest number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
 
-/// The result of a search for the plan with the shortest simulated step: this plan, its costs, its timeline and a lower
-/// bound on the length of a step.
+/// The result of a search for the plan with the shortest simulated step. It has the plan, its costs, its timeline and a
+/// lower bound on the step.
 #[derive(Clone, Debug)]
 pub struct Best {
-    /// The name of the schedule of the best plan that a search found, such as `1f1b`; `automatic` if the search
-    /// generated the plan for the given costs.
+    /// The name of the schedule of the found plan, such as `1f1b`. It is `automatic` if the search generated the plan
+    /// for the given costs.
     pub schedule: &'static str,
-    /// The plan with the shortest step that the search found. It is proved to complete without a deadlock if each
-    /// channel between two stages can store all micro-batches of a step.
+    /// The plan with the shortest step that the search found. It completes without a deadlock if each channel between
+    /// two stages can store all micro-batches of a step.
     pub checked: Checked,
-    /// The costs (times of forwards, backwards and transfers) of the stages of the best plan. If the plan splits each
+    /// The costs (such as times of forwards and backwards) of the stages of the found plan. If the plan splits each
     /// given stage into several chunks, these are the costs of the chunks.
     pub costs: Costs,
-    /// The simulated timeline of one step of the best plan.
+    /// The simulated timeline of one step of the found plan.
     pub timeline: Timeline,
-    /// A lower bound on the length of a step, in the unit of the costs: no plan that fits into the memory can have a
-    /// shorter step with any of the placements of stages on workers that the search tried.
+    /// A lower bound on the length of a step, in the unit of the costs. It holds for every plan that fits into the
+    /// memory and has a placement of stages on workers that the search tried.
     pub bound: f64,
 }
 
 impl Best {
-    /// Returns by how much the step of the best plan that the search found exceeds the lower bound on the step of any
-    /// plan, as a share of that bound.
+    /// Returns by how much the step of the found plan is longer than the lower bound on any plan's step, as a share of
+    /// that bound.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -49,9 +48,8 @@ impl Best {
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts. A schedule with a fixed V is tried with this V, and a
-/// schedule that allows any V with 2, 3 and 4. Schedules with a V above `most_chunks` are left out; a model with few
-/// layers, for example, needs a low `most_chunks`.
+/// chunks (stages) per worker gets each stage in V equal parts. A schedule that allows any V is tried with 2, 3 and 4.
+/// Schedules with a V above `most_chunks` are left out, because a model may have too few layers for them.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -67,14 +65,13 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
     })
 }
 
-/// Finds the plan with the shortest simulated step, with the search of [`best()`], for stages whose costs and memory
-/// depend on their placement on the workers.
+/// Finds the plan with the shortest simulated step, as [`best()`] does. It is for stages whose costs and memory depend
+/// on their placement on the workers.
 ///
 /// `chunks` is the range of allowed numbers of stages (chunks) on each of `workers` workers. If the range begins above
-/// 4, the search tries only its smallest number, with generated plans and with the named schedules that allow any
-/// number. The function `of` returns the costs and the memory of the stages of a placement. If it returns `None`, for
-/// example because the link between two of the workers is not known, the search leaves out all plans with this
-/// placement.
+/// 4, the search tries only its smallest number, and only generated plans and schedules that allow any number. The
+/// function `of` returns the costs and the memory of the stages for a placement. If it returns `None`, for example
+/// because the link between two of the workers is not known, the search leaves out this placement.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no workers or micro-batches, no placement has costs, or no plan fits into the
@@ -108,9 +105,9 @@ pub fn best_placed(
     search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
-/// Returns copies of `memory`, the description of the stages' memory, with different memory limits of a worker: the
-/// original limit, and several lower ones. The search tries all of these limits, because an automatic schedule (a plan
-/// generated for given costs and memory) can have a shorter step if it is generated for a lower limit.
+/// Returns copies of `memory` with its own memory limit and with several lower limits. The search tries automatic
+/// schedules (plans generated for given costs and memory) for all of them, because a plan for a lower limit can have a
+/// shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
     // Twice the memory of 1F1B is enough for a plan without bubble except fill and drain.
@@ -123,21 +120,21 @@ fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
 struct Search<F> {
     workers: usize,
     micro_batches: usize,
-    /// The smallest number of stages (chunks) on each worker that the caller of the search allows.
+    /// The smallest number of chunks (stages) per worker that the caller allows.
     least: usize,
-    /// The function that returns the costs and the memory of the stages for a placement of stages on workers; `None` if
-    /// they are not known.
+    /// The function that returns the costs and the memory of the stages for a placement of stages on workers. It
+    /// returns `None` if they are not known.
     of: F,
     bound: f64,
     best: Option<Best>,
-    /// Two memory limits of a worker: the given one, and the lowest one that is known to be enough for some plan.
-    /// `None` if the costs are not known for any placement of stages on workers.
+    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan. `None` if no placement
+    /// of stages on workers has had known costs.
     fitting: Option<(f64, f64)>,
 }
 
 impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
-    /// Generates the plan of one schedule and keeps it as the search's best plan if it fits into the memory and has the
-    /// shortest simulated step so far.
+    /// Generates the plan of a schedule. Keeps it as the best plan if it fits into the memory and has the shortest
+    /// simulated step so far.
     fn generator(&mut self, schedule: &dyn Schedule) {
         let Ok(plan) = schedule.plan(self.workers * schedule.chunks(), self.micro_batches) else { return };
         let placement = plan.placement();
@@ -147,7 +144,7 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Returns the costs and the memory of the stages for a placement of stages on workers, and notes the memory limit
+    /// Returns the costs and the memory of the stages for a placement of stages on workers. Also notes the memory limit
     /// that is enough for a plan with this placement.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
@@ -161,8 +158,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         Some((costs, memory))
     }
 
-    /// Generates automatic schedules (plans generated for the given costs and memory) for one placement of stages on
-    /// workers, with every combination of rules and memory limit, and keeps the best plan so far.
+    /// Generates automatic schedules (plans for given costs and memory) for one placement of stages on workers. Tries
+    /// all combinations of rules and memory limits, and keeps the best plan so far.
     fn automatic(&mut self, placement: &Placement) {
         let micro_batches = self.micro_batches;
         let Some((costs, memory)) = self.costs(placement) else { return };
@@ -177,13 +174,13 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Lowers the search's lower bound on the length of a step, if necessary, so that the bound also holds for plans
-    /// with another placement of stages on workers.
+    /// Lowers the search's lower bound on the length of a step, if necessary, so that it also holds for plans with this
+    /// placement of stages on workers.
     fn add_bound(&mut self, placement: &Placement, costs: &Costs, memory: &Memory) {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the search's best one if it fits into the memory and its simulated step is the shortest so far.
+    /// Keeps a plan as the best one if it fits into the memory and its simulated step is the shortest so far.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
@@ -198,8 +195,8 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     }
 }
 
-/// Returns the plan with a whole backward in place of the input gradient and the weight gradient, wherever the whole
-/// backward takes less time than the sum of the two; `None` if the whole backward is never faster.
+/// Returns the plan with whole backwards wherever these are faster than their two halves together. Returns `None` if
+/// they never are.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);
@@ -219,24 +216,24 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// The error if the search is asked for a plan for no workers or no micro-batches.
+    /// The error if a plan for no workers or no micro-batches is requested.
     Nothing {
-        /// The number of workers for which a plan was searched.
+        /// The number of workers for which a plan was requested.
         workers: usize,
-        /// The number of micro-batches for which a plan was searched.
+        /// The number of micro-batches for which a plan was requested.
         micro_batches: usize,
     },
-    /// The error if the search gets no costs (times of forwards, backwards and transfers) for any placement of stages
-    /// on workers.
+    /// The error if no placement of stages on workers has known costs (such as times of forwards and backwards).
     Costs {
-        /// The number of workers for which a plan was searched.
+        /// The number of workers for which a plan was requested.
         workers: usize,
     },
     /// The error if no plan that the search tried fits into the memory of the workers.
     Memory {
         /// The memory limit of each worker, in the unit of the memory given to the search.
         limit: f64,
-        /// A memory limit of each worker that is high enough for at least one plan, in the same unit as `limit`.
+        /// A memory limit of each worker that is enough for at least one plan, in the unit of the memory given to the
+        /// search.
         enough: f64,
     },
 }

@@ -8,16 +8,16 @@ use crate::simulate::Memory;
 ///
 /// The bound is the largest of two bounds over all workers, plus the longest optimizer step:
 ///
-/// - **Work.** Take all forwards and backwards of a worker that cannot begin before time r, because their micro-batch
-///   must pass earlier stages first, and that leave at least time q for other work after them. The worker runs them one
-///   after the other, so the flush (the end of all forwards and backwards) is at r + their sum + q or later. Over all r
-///   and q this is the bound of one machine with heads and tails (Carlier, 1982,
-///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
+/// - **Work.** Take all forwards and backwards of a worker that cannot begin before time r, and after which at least
+///   time q of other work remains. They run one after the other, so the flush (the end of all forwards and backwards)
+///   is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads and tails (Carlier,
+///   1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
 /// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
-///   backward. The sum of bytes x time over all micro-batches must fit under the limit, from the worker's first forward
-///   on.
+///   backward. The sum of bytes x time over all micro-batches must fit under the memory limit, from the worker's first
+///   forward on.
 ///
-/// The backward is whole or split, whichever is shorter, and transfers never wait for each other.
+/// Both bounds use the shorter of the whole and the split backward. They assume that transfers never wait for each
+/// other.
 ///
 /// # Panics
 /// Panics if `costs` or `memory` has fewer stages than the placement.
@@ -39,18 +39,16 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush) + longest(&optimizer)
 }
 
-/// The total time of all actions of one kind (forwards, input gradients or weight gradients) that one stage runs in a
-/// step, and the times that must pass before and after them.
+/// The total time of one kind of action (forward, input gradient or weight gradient) on a stage in a step, and the
+/// times that must pass before and after it.
 #[derive(Clone, Copy)]
 struct Computes {
-    /// The earliest time at which one kind of action (forward, input gradient or weight gradient) can begin on a stage,
-    /// in the unit of the costs.
+    /// The earliest time at which a stage can begin one kind of action (such as a forward), in the unit of the costs.
     head: f64,
-    /// The time that one kind of action (forward, input gradient or weight gradient) takes on a stage in the whole
-    /// step, in the unit of the costs.
+    /// The total time of one kind of action (such as a forward) on a stage in a step, in the unit of the costs.
     work: f64,
-    /// The least time that must pass after an action of one kind (forward, input gradient or weight gradient) on a
-    /// stage until all workers have finished their forwards and backwards, in the unit of the costs.
+    /// The least time from the end of one kind of action (such as a forward) on a stage until all forwards and
+    /// backwards of the step are done, in the unit of the costs.
     tail: f64,
 }
 
@@ -64,11 +62,11 @@ impl Computes {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The forwards, input gradients and weight gradients of a stage in a step: one entry for each of the three kinds,
-    /// with the total time over all micro-batches.
+    /// The total times of a stage's forwards, input gradients and weight gradients in a step: one entry for each of the
+    /// three kinds.
     computes: [Computes; 3],
-    /// The least product of memory and time for the activations on a stage in one step: the memory of each micro-batch
-    /// multiplied by its time in memory, summed over all micro-batches, in the units of the memory and the costs.
+    /// The least sum of memory x time over a stage's micro-batches in a step: the memory of each micro-batch multiplied
+    /// by its time in memory, in the units of the memory and the costs.
     memory_time: f64,
 }
 
@@ -78,9 +76,9 @@ impl Default for Stage {
     }
 }
 
-/// Adds one micro-batch to the sums of every stage from which a lower bound on the length of the step is computed: the
-/// times of its forward and of the two halves of its backward, and the product of its memory and its time in memory.
-/// The micro-batch is assumed to pass all stages without waits.
+/// Adds one micro-batch to the sums from which a lower bound on the length of the step is computed. For each stage,
+/// these are the times of its forward and backward, and its memory x time. The micro-batch is assumed to pass all
+/// stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
@@ -128,7 +126,8 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forwards and backwards), from the work of one worker.
+/// Returns a lower bound on the time of the flush (the end of all forwards and backwards). It follows from the compute
+/// times of one worker.
 fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -142,8 +141,8 @@ fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     bound
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forwards and backwards), from the memory limit of one
-/// worker.
+/// Returns a lower bound on the time of the flush (the end of all forwards and backwards). It follows from the memory
+/// limit of one worker.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

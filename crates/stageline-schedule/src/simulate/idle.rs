@@ -7,26 +7,25 @@ use crate::plan::Compute;
 
 /// A worker's idle time in one simulated step by cause, in the unit of time of the simulation.
 ///
-/// A single wait often has several causes. So the causes are removed one after the other, in this order: transfers,
-/// filling and draining (until only the compute time of the busiest worker is left), unequal compute times, and unequal
-/// optimizer steps. Each field is the time that the removal of its cause saves, so no time counts twice. The sum of the
-/// fields is the length of the step minus the worker's compute time, optimizer steps included.
+/// A single wait often has several causes. So the causes are removed one after the other: first transfers, then filling
+/// and draining, then unequal compute times, then unequal optimizer steps. Each field is the time that the removal of
+/// its cause saves, so no time counts twice. The sum of the fields is the length of the step minus the worker's compute
+/// time, optimizer steps included.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The part of a worker's idle time that comes from filling the pipeline, before the worker's first backward, in
-    /// the unit of time of the simulation.
+    /// The worker's idle time because the pipeline fills, before the worker's first backward, in the unit of time of
+    /// the simulation.
     pub fill: f64,
-    /// The part of a worker's idle time that comes from draining the pipeline, while the last backwards of all workers
-    /// run, in the unit of time of the simulation.
-    pub drain: f64,
-    /// The idle time of a worker because it has less to compute in the step than the busiest worker, in the unit of
+    /// The worker's idle time because the pipeline drains, while the last backwards of all workers run, in the unit of
     /// time of the simulation.
+    pub drain: f64,
+    /// The worker's idle time because another worker has more to compute, in the unit of time of the simulation.
     pub imbalance: f64,
-    /// The idle time of a worker because of transfers between stages: the time by which the transfers make the step
-    /// longer, in the unit of time of the simulation.
+    /// The worker's idle time because of transfers between stages: the time that they add to the step, in the unit of
+    /// time of the simulation.
     pub transfer: f64,
-    /// The idle time of a worker at the end of a step, while other workers still run their optimizer steps, in the unit
-    /// of time of the simulation. Optimizer steps begin at the flush, when all workers have finished their backwards.
+    /// The worker's idle time at the end of a step, while other workers still run their optimizer steps, in the unit of
+    /// time of the simulation.
     pub flush: f64,
 }
 
@@ -42,9 +41,9 @@ impl Timeline {
     /// `costs`.
     ///
     /// The field `transfer` is the same for all workers: the time that transfers add to the step. The sum of `fill` and
-    /// `drain` is the same for all workers, too: the time that filling and draining the pipeline add to the compute
-    /// time of the busiest worker. Each worker's ratio of `fill` to `drain` is the ratio of two of its waits in a
-    /// simulation without transfer times: the wait before its first backward, and the wait after its last forward.
+    /// `drain` is the same for all workers, too. It is the time that filling and draining the pipeline add to the
+    /// compute time of the busiest worker. The ratio of `fill` to `drain` is that of two waits of the worker, simulated
+    /// without transfer times: the wait before its first backward, and the wait after its last forward.
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.
@@ -59,15 +58,15 @@ impl Timeline {
     /// Returns each worker's idle time by cause. `untransferred` is a timeline of the same plan in which transfers take
     /// no time.
     ///
-    /// Use this instead of [`idle_by_cause`](Self::idle_by_cause) if the transfers of the timeline were simulated as
-    /// parts of forwards and backwards, so that the costs of the timeline do not show the times of transfers.
+    /// Use this method instead of [`idle_by_cause`](Self::idle_by_cause) if transfers were simulated as parts of
+    /// forwards and backwards. The costs then do not show the times of transfers.
     pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
         idle(self, untransferred)
     }
 }
 
-/// Returns each worker's idle time by cause, from the timeline of a plan and the timeline of the same plan in which
-/// transfers take no time.
+/// Returns each worker's idle time by cause. Both timelines are of the same plan; in `untransferred`, transfers take no
+/// time.
 fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     let slowest = timeline.optimizers().iter().copied().fold(0.0, f64::max);
     let flush = untransferred.flush();

@@ -2,25 +2,24 @@
 
 use crate::plan::{Action, Compute, Plan};
 
-/// The device memory that one micro-batch occupies on a stage, from its forward until its backward is done (the weight
-/// gradient, if the backward is split), in bytes or any other unit.
+/// The device memory that one micro-batch occupies on a stage until its backward is done, in bytes or any other unit.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The device memory, in bytes, that a micro-batch occupies on a stage from the start of its forward to its input
-    /// gradient or whole backward: the activations that the backward needs.
+    /// The device memory that a micro-batch occupies on a stage from its forward until its input gradient or whole
+    /// backward is done. It holds the activations that the backward needs.
     pub forward: f64,
-    /// The device memory, in bytes, that a micro-batch occupies on a stage between its input gradient and the end of
-    /// its weight gradient: the tensors that the weight gradient needs.
+    /// The device memory that a micro-batch occupies on a stage between its input gradient and the end of its weight
+    /// gradient. It holds the tensors that the weight gradient needs.
     pub input_gradient: f64,
 }
 
 impl StageMemory {
-    /// The memory that one micro-batch occupies on a stage, if memory is counted in live micro-batches: one unit from
-    /// its forward until its weight gradient is done.
+    /// The memory of one micro-batch on a stage, counted in live micro-batches: one unit from its forward until its
+    /// weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Creates the memory figures of a stage on which each micro-batch occupies `bytes` bytes of device memory, from
-    /// its forward until its weight gradient is done.
+    /// Creates the memory of a stage on which each micro-batch occupies `bytes` bytes from its forward until its weight
+    /// gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
@@ -30,9 +29,9 @@ impl StageMemory {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns by how much an action of the kind `compute` (a forward, a backward or half of a backward) changes the
-    /// memory that its worker reserves; positive if the worker reserves more. A forward reserves the most memory that
-    /// its micro-batch will occupy on the stage, and the backward or its two halves release it.
+    /// Returns the change of a worker's reserved memory by one computation, such as a forward. It is positive if the
+    /// worker reserves more. A forward reserves the most memory that its micro-batch will occupy on the stage. The
+    /// backward or its two halves release this memory.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -42,9 +41,8 @@ impl StageMemory {
         }
     }
 
-    /// Returns the two changes that an action of the kind `compute` (a forward, a backward or half of a backward) makes
-    /// to its worker's memory in use: at its start and at its end. A change is in the unit of this memory, and positive
-    /// if the action occupies memory.
+    /// Returns two changes of a worker's memory in use, at the start and at the end of one computation, such as a
+    /// forward. A change is in the unit of this memory, and positive if memory is occupied.
     pub fn changes(self, compute: Compute) -> [f64; 2] {
         let growth = self.input_gradient - self.forward;
         match compute {
@@ -61,26 +59,26 @@ impl StageMemory {
 pub struct Memory {
     /// The device memory that one micro-batch occupies on each stage.
     pub stages: Vec<StageMemory>,
-    /// The largest amount of memory that a worker may have in use, in the unit of the memory that a micro-batch
-    /// occupies on a stage.
+    /// The largest amount of memory that a worker may have in use, in the same unit as the memory of a micro-batch on a
+    /// stage.
     pub limit: f64,
 }
 
 impl Memory {
-    /// Creates the description of the memory of `stages` stages, one per worker, in units of live micro-batches, with a
-    /// limit of `limit` units per worker. A micro-batch is live from its forward until its weight gradient is done.
+    /// Creates the memory of `stages` stages, one per worker, counted in live micro-batches. A worker may have at most
+    /// `limit` of them. A micro-batch is live from its forward until its weight gradient is done.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
 
-    /// Creates the description of the memory of `stages` stages without a limit for the workers, in units of live
-    /// micro-batches (between forward and weight gradient).
+    /// Creates the memory of `stages` stages, counted in live micro-batches, without a limit for the workers. A
+    /// micro-batch is live from its forward until its weight gradient is done.
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns the description of the memory of the same model if every stage is partitioned into `parts` equal stages,
-    /// each of which needs an equal share of the original stage's memory. The limit of a worker stays the same.
+    /// Returns the memory of the same model if every stage is partitioned into `parts` equal stages. Each new stage
+    /// needs an equal share of the old stage's memory. The memory limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,
@@ -89,16 +87,15 @@ impl Memory {
         Self { stages: self.stages.iter().flat_map(|stage| vec![part(stage); parts]).collect(), limit: self.limit }
     }
 
-    /// Whether the memory in use on every worker of a plan stays within the memory limit.
+    /// Whether a plan stays within the memory limit on every worker.
     ///
     /// # Panics
-    /// Panics if the plan has more stages than this description of the memory.
+    /// Panics if the plan has more stages than this memory has.
     pub fn suffices(&self, plan: &Plan) -> bool {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether `used`, the amount of memory in use on a worker, stays within the memory limit of a worker, with a small
-    /// tolerance for rounding errors.
+    /// Whether the amount `used` is within the memory limit of a worker, with a small tolerance for rounding errors.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
     }

@@ -94,8 +94,8 @@ impl Timeline {
     }
 }
 
-/// Draws, in a timeline picture, the bar of a forward, a backward, half of a backward or an optimizer step, with its
-/// name as its tooltip, and as its label if there is space.
+/// Draws a bar of a timeline picture, for an action or an optimizer step. `name` is its tooltip, and also its label if
+/// there is space.
 fn bar(svg: &mut String, class: char, name: &str, (y, x, width): (f64, f64, f64)) -> fmt::Result {
     let x = LEFT + x;
     write!(svg, "<rect class=\"{class}\" x=\"{x:.2}\" y=\"{y}\" width=\"{width:.2}\" height=\"{BAR}\">")?;

@@ -52,15 +52,15 @@ impl Timeline {
     /// Returns the longest span of a worker: the time from the start of its first to the end of its last forward or
     /// backward.
     ///
-    /// This is the time from one step to the next if a worker begins the next step without waiting for the others.
+    /// This is the time from one step to the next if no worker waits for others before it begins the next step.
     pub fn span(&self) -> f64 {
         let span =
             |row: &Vec<Span>| row.last().map_or(0.0, |last| last.end) - row.first().map_or(0.0, |first| first.start);
         self.rows.iter().map(span).fold(0.0, f64::max)
     }
 
-    /// Returns the bubble by span, from 0 to 1: 1 minus the compute time of the busiest worker divided by the longest
-    /// [`span`](Self::span) of a worker. This is the definition of the Zero Bubble paper (Qi et al., 2023,
+    /// Returns the bubble by span, from 0 to 1: 1 minus the compute time of the busiest worker, divided by the longest
+    /// [`span`](Self::span) of a worker. The definition is that of the Zero Bubble paper (Qi et al., 2023,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
         let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));
@@ -72,7 +72,7 @@ impl Timeline {
 /// transfers and optimizer steps.
 ///
 /// The simulation takes time linear in the number of actions. With serialised transfers (one queue of transfers per
-/// worker), it takes longer by a factor of the order of log(P) for P workers.
+/// worker), it takes about log(P) times longer for P workers.
 ///
 /// # Panics
 /// Panics if `costs` has fewer stages than the plan.

@@ -58,9 +58,8 @@ fn any_plan() -> impl Strategy<Value = Plan> {
     prop_oneof![random_plan(), swapped_plan()]
 }
 
-/// Runs a checked plan on simulated workers that make their transfers one after another, in the plan's global order of
-/// transfers. The closure `choices` decides which worker advances: it gets the number of workers that can advance, and
-/// returns the index of one of them.
+/// Runs a checked plan on simulated workers that make their transfers one at a time, in the plan's global order of
+/// transfers. `choices` gets the number of workers that can advance, and returns the index of the one that does.
 fn run_in_turns(checked: &Checked, mut choices: impl FnMut(usize) -> usize) {
     let rows: Vec<Vec<_>> =
         (0..checked.plan().workers()).map(|worker| checked.instructions(worker).collect()).collect();
@@ -126,8 +125,8 @@ proptest! {
         }
     }
 
-    /// Tests plans with two chunks (stages) per worker in a V: they complete if channels store one micro-batch, except
-    /// that V-Half may need room for two from 30 workers on.
+    /// Tests plans with two chunks (stages) per worker in a V, for up to 16 workers. They complete if channels between
+    /// stages store one micro-batch.
     #[test]
     fn chunks_in_a_v_complete_at_capacity_one(workers in 1..17_usize, micro_batches in 1..40_usize) {
         for schedule in V_SHAPED {
@@ -136,8 +135,8 @@ proptest! {
         }
     }
 
-    /// Tests that a plan's global order of transfers is safe in any interleaving of the workers: an accepted plan
-    /// completes if its workers make their transfers one after another in this order.
+    /// Tests the global order of a plan's transfers. The plan completes if its workers make their transfers one after
+    /// another in this order, however the workers are interleaved.
     #[test]
     fn taking_turns_never_waits_for_a_later_transfer(
         plan in any_plan(), capacity in 0..4_usize, seed in prop::collection::vec(0..1000_usize, 64),
@@ -152,9 +151,8 @@ proptest! {
         }
     }
 
-    /// Tests that every plan that passes the check completes, whatever the costs are and however transfers share
-    /// communication streams (queues of transfers). Also tests that serialised transfers, which run one at a time on
-    /// each stream, never shorten the step.
+    /// Tests that every plan that passes the check completes, whatever the costs are. Serialised transfers, which run
+    /// one at a time on each communication stream, never shorten the step.
     #[test]
     fn completion_does_not_depend_on_costs(
         plan in any_plan(), capacity in 0..4_usize,
@@ -169,7 +167,7 @@ proptest! {
         }
     }
 
-    /// Tests that wrong plans are rejected. Each is made from a correct plan: one backward, whole or half, is dropped,
+    /// Tests that wrong plans are rejected. Each is a correct plan in which one backward, whole or half, is dropped,
     /// doubled, or moved to the front of its worker's list.
     #[test]
     fn mutated_plans_are_rejected(

@@ -4,8 +4,7 @@
 use proptest::prelude::*;
 use stageline_schedule::{CellError, Costs, Memory, Plan, SCHEDULES, check, lower_bound, simulate};
 
-/// The pieces of text that are inserted to damage a plan's CSV: parts of the text forms of actions and transfers, and
-/// foreign text.
+/// Pieces of text that a test inserts into a plan's CSV text to damage it.
 const PIECES: [&str; 16] = [
     "F",
     "B",
@@ -46,7 +45,7 @@ fn damaged() -> impl Strategy<Value = String> {
     )
 }
 
-/// Calls every function of the crate that accepts a text which may be a plan, to show that none panics.
+/// Parses a text as a plan. If it is a plan, calls every function that accepts plans. None of them may panic.
 fn exercise(csv: &str, capacity: usize) {
     let plan = match Plan::from_csv(csv) {
         Ok(plan) => plan,

@@ -19,8 +19,8 @@ fn one_f_one_b_is_pipedream_flush() {
     assert_eq!(OneFOneB.plan(4, 8).unwrap().to_csv(), expected);
 }
 
-/// Compares ZB-V's plans with those of PyTorch 2.15's `ScheduleZBVZeroBubble`, from which the idle slots are removed.
-/// The compared plans are for 3 workers, with 5 and with 2 micro-batches.
+/// Compares ZB-V's plans for 3 workers with those of PyTorch 2.15's `ScheduleZBVZeroBubble`, without their idle slots.
+/// One plan has 5 micro-batches, and one has 2.
 #[test]
 fn zb_v_is_pytorchs() {
     let expected = "\
@@ -97,9 +97,9 @@ fn live_micro_batches_are_the_papers() {
     }
 }
 
-/// Tests the largest numbers of live chunks in schedules with two chunks (stages) per worker in a V. A chunk counts
-/// once for each micro-batch whose activations it keeps. According to the papers, ZB-V needs as much memory for its
-/// live chunks as 1F1B (arXiv:2401.10241), V-Half about a half and V-Min about a third of it (arXiv:2405.15362).
+/// Tests the peak number of live chunks in schedules with two chunks (stages) per worker in a V. A chunk counts once
+/// for each micro-batch whose activations it keeps. In the papers, ZB-V needs as much memory as 1F1B
+/// (arXiv:2401.10241), V-Half about a half of it and V-Min about a third (arXiv:2405.15362).
 #[test]
 fn live_chunks_in_a_v_are_the_papers() {
     for (workers, micro_batches) in (1..=8).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {

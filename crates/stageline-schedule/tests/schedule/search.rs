@@ -12,8 +12,8 @@ use stageline_schedule::{
 
 use crate::simulated;
 
-/// Returns every order of the forwards (F), input gradients (I) and weight gradients (W) of two micro-batches on one
-/// stage in which each micro-batch has F before I before W.
+/// Returns every order of a stage's six actions on two micro-batches: their forwards, input gradients and weight
+/// gradients. Each micro-batch has these three in this order.
 fn orders(stage: usize) -> Vec<Vec<Action>> {
     let of = |micro_batch| {
         let computes = [Compute::Forward, Compute::InputGradient, Compute::WeightGradient];
@@ -26,7 +26,7 @@ fn orders(stage: usize) -> Vec<Vec<Action>> {
     merged.collect()
 }
 
-/// Every plan of two stages and two micro-batches with split backwards that completes without a deadlock.
+/// All plans of two stages and two micro-batches that split backwards and complete without a deadlock.
 static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     let pairs =
         orders(0).into_iter().flat_map(|first| orders(1).into_iter().map(move |last| vec![first.clone(), last]));
@@ -35,8 +35,7 @@ static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     plans
 });
 
-/// Returns the shortest simulated step of all plans with two stages and two micro-batches ([`EVERY_SMALL_PLAN`]) that
-/// fit into the memory.
+/// Returns the shortest simulated step of the plans in [`EVERY_SMALL_PLAN`] that fit into the memory.
 fn optimum(costs: &Costs, memory: &Memory) -> f64 {
     let fitting = EVERY_SMALL_PLAN.iter().filter(|plan| memory.suffices(plan.plan()));
     fitting.map(|plan| simulate(plan, costs).step()).fold(f64::INFINITY, f64::min)
@@ -50,8 +49,8 @@ fn four_costs() -> impl Strategy<Value = Vec<StageCost>> {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, cases: 64, ..ProptestConfig::default() })]
 
-    /// Tests that no plan of two stages and two micro-batches has a shorter step than the lower bound, with memory for
-    /// one and for two live micro-batches.
+    /// Tests that no plan of two stages and two micro-batches has a shorter step than the lower bound. The memory is
+    /// enough for one or two live micro-batches.
     #[test]
     fn nothing_beats_the_bound(costs in four_costs(), limit in 1..3_usize, optimizer in prop::collection::vec(0.0..5.0_f64, 2)) {
         let costs = Costs::by_micro_batch(costs.chunks(2).map(<[_]>::to_vec).collect()).with_optimizer(optimizer);
@@ -60,8 +59,8 @@ proptest! {
         prop_assert!(bound <= optimum(&costs, &memory) + 1e-9, "{bound}");
     }
 
-    /// Tests that the step of the plan that the search finds is at most as long as that of the best plan of two stages
-    /// and two micro-batches. The search may also split stages into halves, so its step may be shorter.
+    /// Tests the search for two stages and two micro-batches. The step of its plan is at most as long as that of the
+    /// best small plan. It may be shorter, because the search may also split stages into halves.
     #[test]
     fn the_search_finds_the_optimum(costs in four_costs(), limit in 1..3_usize) {
         let (costs, memory) = (Costs::by_stage(costs[..2].to_vec()), Memory::live(2, limit));
@@ -71,9 +70,8 @@ proptest! {
         prop_assert!(found.timeline.step() <= optimum(&costs, &memory) * (1.0 + 1e-9), "{}", found.timeline.step());
     }
 
-    /// Tests the plan of every schedule with the plan's own peak memory as the memory limit. No plan has a shorter step
-    /// than the lower bound for this limit. For one of the plans, a search with the same limit finds a step that is at
-    /// least as short.
+    /// Tests the plan of every schedule with the plan's own peak memory as the memory limit. Its step is not shorter
+    /// than the lower bound. For one of the plans, the search with the same limit finds a step that is not longer.
     #[test]
     fn no_generator_beats_the_bound_or_the_search(
         workers in 1..6_usize, micro_batches in 1..12_usize,
@@ -108,9 +106,8 @@ proptest! {
     }
 }
 
-/// Tests a case in which a plan reaches the lower bound on the length of a step. If forward, input gradient and weight
-/// gradient take the same time, the last of P stages in ZB-H2 begins after P-1 forwards and then never idles, so no
-/// plan has a shorter step.
+/// Tests a plan whose step is as short as the lower bound. It is ZB-H2's plan, if forward, input gradient and weight
+/// gradient take the same time. The last of P stages then begins after P-1 forwards and never idles.
 #[test]
 fn the_bound_is_reached() {
     for stages in 1..=6 {
@@ -120,8 +117,8 @@ fn the_bound_is_reached() {
     }
 }
 
-/// Tests the lower bound on the length of a step with memory for one live micro-batch: each micro-batch must pass all
-/// stages forward and backward before the next begins.
+/// Tests the lower bound on the length of a step, with memory for one live micro-batch. Each micro-batch must then pass
+/// all stages forward and backward before the next one begins.
 #[test]
 fn the_bound_counts_delays_by_memory() {
     let costs = Costs::equal(3, StageCost::new(1.0, 2.0, 4.0).with_latency(0.5));
@@ -131,9 +128,9 @@ fn the_bound_counts_delays_by_memory() {
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
-/// Compares the search with the Zero Bubble paper (arXiv:2401.10241), with the paper's costs for 8 stages. The paper's
-/// ZB-1p and ZB-2p are automatic schedules with memory for 8 and for 16 live micro-batches. With 24 micro-batches their
-/// bubbles by span (the idle share of the time from a worker's first to its last action) are 0.1585 and 0.0433.
+/// Compares the search with ZB-1p and ZB-2p of the Zero Bubble paper (arXiv:2401.10241), at the paper's costs of 8
+/// stages. The memory is enough for 8 or 16 live micro-batches. In the paper, the bubbles by span (the idle share of
+/// the time from a worker's first to its last action) are 0.1585 and 0.0433.
 #[test]
 fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -143,8 +140,6 @@ fn the_search_is_not_worse_than_the_zero_bubble_papers() {
     }
 }
 
-/// Tests the search with costs at which a whole backward is faster than its two halves together: the plan that it finds
-/// uses whole backwards. The memory is enough for one micro-batch only, so the micro-batches run one after the other.
 #[test]
 fn the_search_uses_whole_backwards_if_they_are_faster() {
     let cost = |forward| StageCost { backward: 2.0, ..StageCost::new(forward, 2.0, 2.0) };
@@ -173,7 +168,6 @@ fn too_little_memory_and_empty_searches_are_rejected() {
     assert!(best(1, &Costs::by_stage(vec![]), &Memory::unlimited(0), 4).is_err());
 }
 
-/// Tests the search for a model whose stages cannot be divided further: the found plan has one stage on each worker.
 #[test]
 fn the_search_keeps_to_the_chunks_that_a_model_has() {
     let (costs, memory) = (Costs::uniform(3, 1.0, 2.0), Memory::unlimited(3));
@@ -182,9 +176,8 @@ fn the_search_keeps_to_the_chunks_that_a_model_has() {
     assert!(chunked.checked.plan().stages() > 3, "{}", chunked.schedule);
 }
 
-/// Tests that the search asks for the costs of each placement of stages on workers. Its plan has one stage per worker
-/// if several chunks (stages) on a worker take much longer than one stage with the same layers, or if their costs are
-/// not known.
+/// Tests the search with costs that depend on the placement of stages on workers. The found plan has one stage per
+/// worker if several stages per worker are slower, or if their costs are not known.
 #[test]
 fn the_search_takes_the_costs_of_each_placement() {
     let of = |chunked: Option<f64>| {
@@ -207,8 +200,7 @@ fn the_search_takes_the_costs_of_each_placement() {
     assert!(matches!(best_placed(0, 6, 1..=4, |_| None).unwrap_err(), SearchError::Nothing { workers: 0, .. }));
 }
 
-/// Tests the search for a model with 6 stages on every worker, as a model that is cut by hand may have. By itself, the
-/// search does not try so many stages, but the plan that it finds here keeps all of them.
+/// Tests the search for a model that is cut by hand into 6 stages per worker. The found plan keeps all of these stages.
 #[test]
 fn the_search_keeps_the_stages_of_a_model_that_cannot_be_joined() {
     let of = |limit: f64| {

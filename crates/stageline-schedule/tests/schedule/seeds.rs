@@ -9,8 +9,7 @@ mod plan_text;
 
 const SEEDS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds");
 
-/// The pieces of text that mutations of fuzz seeds insert: pieces of plans as CSV, with and without sends and receives,
-/// and numbers at the ends of their range.
+/// Pieces of text that mutations of fuzz seeds insert: pieces of plans as CSV, and numbers at the ends of their range.
 const WORDS: [&str; 20] = [
     "0F0",
     "1B0",

@@ -8,8 +8,8 @@ use stageline_schedule::{
 
 use crate::{checked, simulated};
 
-/// Compares simulated bubbles by span (the idle share of the time from a worker's first to its last action) with those
-/// of the Zero Bubble paper (arXiv:2401.10241), at the costs that the paper measured and one latency on every boundary.
+/// Compares simulated bubbles by span with those of the Zero Bubble paper (arXiv:2401.10241), at the costs that the
+/// paper measured. The bubble by span is the idle share of the time from a worker's first to its last action.
 #[test]
 fn bubbles_by_span_are_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -20,8 +20,7 @@ fn bubbles_by_span_are_the_zero_bubble_papers() {
 }
 
 /// Tests the bubble by span (the idle share of the time from a worker's first to its last action) for P stages and M
-/// micro-batches against the Zero Bubble paper (arXiv:2401.10241). Under ZB-H1 it is (P-1)/(3M+P-1), which is a third
-/// of 1F1B's idle time, and under ZB-H2 it is 0.
+/// micro-batches. As in the Zero Bubble paper (arXiv:2401.10241), it is (P-1)/(3M+P-1) under ZB-H1 and 0 under ZB-H2.
 #[test]
 fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     for stages in 1..=6 {
@@ -36,8 +35,8 @@ fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     }
 }
 
-/// Tests GPipe and 1F1B with P stages, M micro-batches, and forwards and backwards of the times F and B: the step is
-/// (M+P-1)(F+B) and the bubble (P-1)/(M+P-1), as in arXiv:1811.06965 and arXiv:2104.04473.
+/// Tests GPipe and 1F1B with P stages and M micro-batches, where a forward takes the time F and a backward the time B.
+/// The step is (M+P-1)(F+B), and the bubble is (P-1)/(M+P-1), as in arXiv:1811.06965 and arXiv:2104.04473.
 #[test]
 fn step_and_bubble_are_the_papers() {
     for schedule in [&GPipe as &dyn Schedule, &OneFOneB, &EagerOneFOneB] {
@@ -51,7 +50,7 @@ fn step_and_bubble_are_the_papers() {
     }
 }
 
-/// Tests the bubble of schedules with V chunks (stages) on each of P workers: it is (P-1)/(VM+P-1) for M micro-batches,
+/// Tests the bubble of schedules with V chunks (stages) on each of P workers. For M micro-batches it is (P-1)/(VM+P-1),
 /// as in arXiv:2104.04473 and arXiv:2211.05953.
 #[test]
 fn chunks_divide_the_bubble() {
@@ -67,9 +66,8 @@ fn chunks_divide_the_bubble() {
     }
 }
 
-/// Tests the idle time of schedules with chunks in a V for P workers and M micro-batches, if forward, input gradient
-/// and weight gradient take the same time. ZB-V idles for 2(2P-1-M) forwards while M < 2P-1. From M = P+1 on, V-Half
-/// idles for less than P/2M of a worker's compute time, and V-Min for less than 2P/3M of it, as in arXiv:2405.15362.
+/// Tests the idle time of ZB-V, V-Half and V-Min, if forward, input gradient and weight gradient take the same time. It
+/// is the time of the formula in each schedule's documentation.
 #[test]
 fn idle_time_in_a_v_is_as_documented() {
     for (workers, micro_batches) in (1..=10).flat_map(|workers| (1..=3 * workers).map(move |m| (workers, m))) {
@@ -90,8 +88,8 @@ fn idle_time_in_a_v_is_as_documented() {
     }
 }
 
-/// Tests that the idle time of DualPipeV on P workers is (P-1)(2F-W) from 2P micro-batches on, if a forward (F) takes
-/// as long as an input gradient and at least as long as a weight gradient (W).
+/// Tests that the idle time of DualPipeV on P workers is (P-1)(2F-W) from 2P micro-batches on. A forward (F) takes as
+/// long as an input gradient, and at least as long as a weight gradient (W).
 #[test]
 fn idle_time_of_dualpipe_v_is_as_documented() {
     for (forward, weight_gradient) in [(1.0, 1.0), (1.0, 0.25), (3.0, 2.0)] {
@@ -107,9 +105,9 @@ fn idle_time_of_dualpipe_v_is_as_documented() {
     }
 }
 
-/// Tests the effect of a transfer latency c on the step time of P stages and M micro-batches. If P divides M, c adds
-/// c[2(P-1)M/P + 2(P-2)] to the step of 1F1B. It adds 2(P-1)c to that of eager 1F1B if 2c is at most the time of a
-/// forward and a backward.
+/// Tests how much longer a transfer latency c makes the step of P stages and M micro-batches, if P divides M. Under
+/// 1F1B it is c[2(P-1)M/P + 2(P-2)]. Under eager 1F1B it is 2(P-1)c, if 2c is at most the time of a forward and a
+/// backward.
 #[test]
 fn latency_adds_the_time_of_the_closed_forms() {
     let (forward, backward, latency) = (3.0, 5.0, 0.25);
@@ -132,8 +130,6 @@ fn latency_delays_every_boundary_once_each_way() {
     assert_eq!(simulated(&OneFOneB, 3, 1, &costs).step(), 9.0 + 4.0 * 0.5);
 }
 
-/// Tests that the gradient of a stage's input is sent at the end of a whole backward, but already after the first half
-/// of a split one.
 #[test]
 fn a_split_backward_sends_its_gradient_earlier() {
     let step = |csv: &str| {
@@ -155,7 +151,7 @@ fn costs_may_differ_by_micro_batch() {
     assert_eq!(starts, [1.0, 6.5, 11.5]);
 }
 
-/// Tests a network link that is slower than its stages: only the transfers on the link then determine the length of the
+/// Tests a network link that is slower than the stages. The transfers on the link then determine the length of the
 /// step.
 #[test]
 fn transfers_follow_each_other_on_a_link() {
@@ -175,8 +171,8 @@ fn transfers_follow_each_other_on_a_link() {
     assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
 }
 
-/// Tests that a transfer waits until the transfer in flight on the same communication stream (a worker's queue of
-/// transfers) has ended.
+/// Tests that a transfer waits for the end of the transfer in flight on the same communication stream (a worker's queue
+/// of transfers).
 #[test]
 fn transfers_take_turns_on_a_stream() {
     let costs = Costs::equal(3, StageCost::new(1.0, 0.0, 1.0).with_latency(2.0));
@@ -195,8 +191,8 @@ fn transfers_within_a_worker_are_free() {
     assert_eq!(simulate(&check(plan, 1).unwrap(), &costs).step(), 8.0 + 4.0 * 10.0);
 }
 
-/// Tests the closed forms of a step's length: each gives the length of the simulated step. For 0 stages or 0
-/// micro-batches there is no closed form.
+/// Tests the formulas for the length of a step. Each result equals the simulated step. For 0 stages or 0 micro-batches
+/// the result is `None`.
 #[test]
 fn closed_forms_are_the_simulated_steps() {
     let mut held = vec![0; SCHEDULES.len()];
@@ -229,7 +225,7 @@ fn closed_forms_are_the_simulated_steps() {
 }
 
 /// Tests the idle time of 1F1B with equal stages, where a forward takes the time F and a backward the time B. From each
-/// stage to the next, the idle time for the fill falls by B-F, and that for the drain rises by B-F.
+/// stage to the next, the idle time while the pipeline fills falls by B-F. The idle time while it drains rises by B-F.
 #[test]
 fn idle_time_of_equal_stages_is_fill_and_drain() {
     let (plan, costs) = (checked(&OneFOneB, 4, 8), Costs::uniform(4, 1.0, 2.0));
@@ -262,8 +258,6 @@ fn idle_time_is_attributed_to_slow_stages_transfers_and_optimizer_steps() {
 proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
-    /// Tests the formulas for the length of a schedule's step: under the documented conditions, they equal the
-    /// simulated step whatever the costs are.
     #[test]
     fn closed_forms_hold_for_any_costs(
         stages in 1..9_usize, micro_batches in 1..25_usize,
@@ -277,7 +271,6 @@ proptest! {
         }
     }
 
-    /// Tests that the causes of idle time add up to the idle time and that none is negative, whatever the costs are.
     #[test]
     fn causes_add_up_to_the_idle_time(
         workers in 1..5_usize, micro_batches in 1..9_usize, pick in 0..SCHEDULES.len(), serialised: bool,

@@ -24,18 +24,17 @@ use crate::checked;
 /// The rule by which the host threads of the modelled GPUs issue transfers to communication streams.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Issue {
-    /// A rule for issuing transfers: each host thread issues a transfer as soon as it reaches the transfer in its list
-    /// of instructions.
+    /// A rule for issuing transfers: each host thread issues a transfer as soon as it is the next of its instructions.
     Freely,
     /// A rule for issuing transfers: the send and the receive of a transfer are submitted together, with no other
     /// operation in between.
     Paired,
-    /// A rule for issuing transfers: every communication stream gets its transfers in the plan's global order.
+    /// A rule for issuing transfers: every communication stream (queue of transfers) issues its transfers in one order
+    /// that is fixed for the whole plan.
     InOrder,
 }
 
-/// The parts of a model of several GPUs that stay the same while these GPUs run a plan: the plan, the instructions of
-/// each worker, the rule for issuing transfers, and the order of transfers on each communication stream.
+/// A model of several GPUs that run a plan: all parts that do not change during the run.
 struct Machine {
     plan: Checked,
     issue: Issue,
@@ -47,23 +46,21 @@ struct Machine {
 /// The state of the modelled GPUs and of their host threads at one moment of a run.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
-    /// The progress of each modelled host thread: the index of the current instruction in its list, and, if this is a
-    /// send, whether the send or the receive of the transfer is submitted already.
+    /// The progress of each modelled host thread: the index of its current instruction. During a send, it also tells
+    /// which of the transfer's two operations (send and receive) are submitted.
     hosts: Vec<(usize, Sending)>,
-    /// The work that the modelled host threads have submitted to each GPU's compute stream and that the GPU has not
-    /// done yet.
+    /// The work on each modelled GPU's compute stream that has been submitted and not been done yet.
     computes: Vec<VecDeque<Work>>,
-    /// The transfers that the modelled host threads have submitted to each communication stream and that the GPUs have
-    /// not made yet.
+    /// The transfers on each modelled communication stream that have been submitted and not been made yet.
     streams: Vec<VecDeque<Transfer>>,
-    /// The number of transfers that have been issued on each communication stream in the plan's order.
+    /// The number of transfers that have been issued on each modelled communication stream, in the plan's order.
     turns: Vec<usize>,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Work {
     Action(Action),
-    /// Work of a modelled GPU: its compute stream waits until the communication stream `stream` has finished
+    /// Work on a modelled GPU's compute stream: the stream waits until the communication stream `stream` has finished
     /// `transfers` transfers.
     Settle {
         stream: usize,
@@ -96,15 +93,15 @@ impl Machine {
         }
     }
 
-    /// Returns the two communication streams (queues of transfers) of a transfer between modelled GPUs; `None` for a
-    /// transfer within one GPU.
+    /// Returns the two communication streams (queues of transfers) of a transfer between two modelled GPUs. Returns
+    /// `None` for a transfer within one GPU.
     fn streams_of(&self, transfer: Transfer) -> Option<[usize; 2]> {
         let (from, to) = (self.of_stage[transfer.from]?, self.of_stage[transfer.to()]?);
         (from != to).then_some([from, to])
     }
 
-    /// Returns the number of messages that one end of a transfer's channel has handled so far in the model of GPUs: the
-    /// sender if `sends` is true, and otherwise the receiver.
+    /// Returns the number of messages that have been sent so far through the channel of a transfer, if `sends` is true.
+    /// Otherwise returns the number of messages that have been received from it.
     fn handled(&self, state: &State, transfer: Transfer, sends: bool) -> usize {
         let along = |other: &Transfer| (other.from, other.carried) == (transfer.from, transfer.carried);
         let worker = self.plan.placement().worker(if sends { transfer.from } else { transfer.to() });
@@ -117,8 +114,8 @@ impl Machine {
         done.iter().filter(ours).count()
     }
 
-    /// Returns the state of the modelled GPUs after the next move of a host thread, once the GPUs have run all work
-    /// that is possible; `None` if the host thread must wait or has finished its list.
+    /// Returns the state of the modelled GPUs after the next move of a host thread and all GPU work that is then
+    /// possible. Returns `None` if the host thread must wait or has finished its list.
     fn after(&self, state: &State, host: usize) -> Option<State> {
         let (at, sending) = state.hosts[host];
         let mut next = state.clone();
@@ -161,8 +158,8 @@ impl Machine {
         Some(next)
     }
 
-    /// Runs all work that the modelled devices can do now. No interleaving of the host threads is lost if all of it
-    /// runs at once, because the work of a device never prevents other work.
+    /// Runs all work that the modelled GPUs can do now. Doing it at once hides no deadlock, because the work of a GPU
+    /// never prevents other work.
     fn run_devices(&self, state: &mut State) {
         loop {
             let transfer = state.streams.iter().filter_map(|stream| stream.front()).copied().find(|&transfer| {
@@ -202,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// Whether the activation or gradient that a transfer sends is still to be computed by the modelled GPUs.
+    /// Whether the modelled GPUs have yet to compute the activation or gradient of a transfer.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {
@@ -215,15 +212,15 @@ impl Machine {
         state.computes.iter().flatten().any(|work| matches!(work, Work::Action(action) if makes(action)))
     }
 
-    /// Whether the modelled GPUs have finished all work in a state in which no host thread can move. If work is left,
-    /// the state is a deadlock.
+    /// Whether the modelled GPUs have finished all work. If they have not and no host thread can move, the state is a
+    /// deadlock.
     fn completed(&self, state: &State) -> bool {
         let hosts = state.hosts.iter().zip(&self.rows).all(|((at, _), row)| *at == row.len());
         hosts && state.streams.iter().all(VecDeque::is_empty) && state.computes.iter().all(VecDeque::is_empty)
     }
 
-    /// Explores all interleavings of the modelled host threads, and returns the number of states of the modelled GPUs
-    /// and the number of deadlocks among them.
+    /// Explores all interleavings of the modelled host threads. Returns the number of states of the modelled GPUs, and
+    /// the number of deadlocks among them.
     fn explored(&self) -> (usize, usize) {
         let (mut seen, mut open, mut deadlocks) = (HashSet::new(), vec![self.begin()], 0);
         while let Some(state) = open.pop() {
@@ -250,9 +247,9 @@ impl Machine {
     }
 }
 
-/// Tests small models of GPUs in all interleavings of their host threads. Transfers that each host thread issues as
-/// soon as it reaches them deadlock in some interleavings (except under GPipe). Transfers in the plan's order, and
-/// transfers whose send and receive are submitted together, deadlock in none.
+/// Tests small models of GPUs in all interleavings of their host threads. If host threads issue transfers without an
+/// order, some interleavings deadlock (except under GPipe). None deadlocks if transfers are issued in the plan's order.
+/// None deadlocks if the send and the receive of each transfer are submitted together.
 #[test]
 fn unordered_transfers_deadlock_in_some_interleavings_and_ordered_ones_in_none() {
     for (schedule, stages, micro_batches) in [

@@ -10,23 +10,23 @@ use stageline_data::TokenFile;
 pub(crate) type Tokens = Tensor<2, Int>;
 
 /// The input of a language model, as the models of `stageline-models` take it: the token ids, `[samples, length]`, and
-/// an optional second tensor of this shape. The second tensor gives for each token the position in its sample at which
-/// the token's document begins; it is `None` if each sample is trained on as one text.
+/// an optional second tensor of the same shape. The second tensor gives for each token the position in its sample at
+/// which the token's document begins. It is `None` if each sample is trained on as one text.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
 /// The treatment of several documents in one sample. A sample is a window of consecutive tokens of a text, so it may
 /// contain tokens of more than one document.
 ///
-/// If a window begins or ends within a document, the tokens of the document that are in the window count as a whole
-/// document.
+/// If a window has only a part of a document, this part counts as a whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Documents {
-    /// A sample is trained on as one text: attention does not stop at the ends of documents, positions count from the
-    /// start of the sample, and the last token of a document has the first token of the next one as its target.
+    /// Each sample is trained on as one text. Attention does not stop at the ends of documents, and positions count
+    /// from the start of the sample. The last token of a document has the first token of the next document as its
+    /// target.
     #[default]
     Joined,
-    /// Each document of a sample is trained on as if it were alone: attention stays within documents, positions count
-    /// from the start of the document, and the first token of a document is no target.
+    /// Each document in a sample is trained on as if it were alone. Attention stays within documents, and positions
+    /// count from the start of the document. The first token of a document is no target.
     ///
     /// This is the convention of the Transformers library for packed samples, [`DataCollatorWithFlattening`]: its
     /// `position_ids` restart at 0 for every sequence, and the first label of every sequence is -100.
@@ -36,19 +36,18 @@ pub enum Documents {
 }
 
 impl Documents {
-    /// Returns, for each token of a window of a text, the position in the window at which the token's document begins;
-    /// 0 if it begins before the window. The window has `length` tokens, from token `position` of the text on. Returns
-    /// `None` if the documents of a sample are joined, so that the sample is trained on as one text.
+    /// Returns where documents begin in a window of a text, or `None` if documents are joined. For each token of the
+    /// window, the result is the position in the window at which the token's document begins; 0 if it begins before the
+    /// window. The window has `length` tokens, from token `position` of the text on.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
         let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
         (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())
     }
 }
 
-/// Returns a batch that is made from rows of tokens of equal length. The input has all tokens of each row but the last,
-/// and the targets all but the first; both are `[rows, length - 1]`. `starts` gives for each token of each row the
-/// position in the row at which the token's document begins. If it is given, the first token of every document is
-/// masked in the targets.
+/// Makes a batch from rows of tokens of equal length. The input has all tokens of each row but the last, and the
+/// targets all but the first; both are `[rows, length - 1]`. `starts` gives for each token the position in its row at
+/// which the token's document begins. With `starts`, the first token of every document is masked in the targets.
 pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<TokenSamples, Tokens> {
     let shape = [rows.len(), rows[0].len() - 1];
     let input = rows.iter().flat_map(|row| &row[..shape[1]]).map(|token| *token as i32);
@@ -65,14 +64,13 @@ pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<T
     Batch::new((tensor(input, shape), starts), targets)
 }
 
-/// Returns a tensor of the given integers, such as token ids, on the device on which the tensors of a batch are
-/// created.
+/// Returns a tensor of integers, such as token ids, on the device on which batches are created.
 pub(crate) fn tensor(numbers: impl Iterator<Item = i32>, shape: [usize; 2]) -> Tokens {
     Tokens::from_data(TensorData::new(numbers.collect::<Vec<_>>(), shape), &host())
 }
 
-/// Returns the device on which the tensors of a batch are created: the CPU with the crate's feature `flex`, and
-/// otherwise burn's default device.
+/// Returns the device on which batches are created: the CPU with the crate's feature `flex`, and otherwise burn's
+/// default device.
 fn host() -> Device {
     #[cfg(feature = "flex")]
     {
@@ -91,8 +89,8 @@ mod tests {
     use crate::data::Data;
     use crate::data::tokens::TokenWindows;
 
-    /// Tests samples of a text that consists of the alphabet, divided into four documents. A letter shows to which
-    /// document it belongs, so the test knows where documents begin in a sample, and which targets to expect.
+    /// Tests samples of a text that is the alphabet, divided into four documents. Each letter belongs to one document,
+    /// so the test knows where documents begin in a sample, and which targets to expect.
     #[test]
     fn separate_documents_begin_anew_and_their_first_tokens_are_no_targets() {
         let folder = tempfile::tempdir().unwrap();

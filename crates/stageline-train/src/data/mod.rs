@@ -19,20 +19,20 @@ use std::sync::Arc;
 use anyhow::Result;
 use stageline::{Batch, Payload};
 
-/// The source of the batches of a training. As many threads as `--read-ahead` says (16 by default) call it at the same
-/// time, to read batches ahead of the training steps; at most that many batches are in memory beside those of the
-/// running steps.
+/// The source of the batches of a training. Several threads call it at the same time, to read batches ahead of the
+/// training steps. `--read-ahead` sets their number (16 by default). At most as many batches are in memory beside those
+/// of the running steps.
 ///
-/// The batch of a step must depend on the number of the step and the number of samples only, so that a resumed training
+/// The batch of a step must depend only on the number of the step and the number of samples. A resumed training then
 /// sees the same samples in the same order.
 ///
-/// A training takes the data by value, and does not wait at its end for threads that are still in [`batch`](Self::batch):
-/// they own a share of the data, and what they read is dropped. A program that needs its data after the training gives a
-/// clone of an [`Arc`].
+/// A training takes the data by value. At its end, it does not wait for threads that are still in
+/// [`batch`](Self::batch), and drops what they read. A program that needs its data after the training gives a clone of
+/// an [`Arc`].
 pub trait Data: Send + Sync + 'static {
     /// The type of a batch's input, which the first stage of the pipeline receives.
     type Input: Payload;
-    /// The type of a batch's targets, with which the last stage computes the loss.
+    /// The type of a batch's targets, from which the last stage computes the loss.
     type Target: Payload;
 
     /// Returns the batch of the training step `step` (counted from 0), with `samples` samples. Its tensors should be on
@@ -40,19 +40,17 @@ pub trait Data: Send + Sync + 'static {
     ///
     /// Do not draw random numbers with `Tensor::random` in `batch`, not even after `Device::seed`: all threads share
     /// burn's generator. Use a generator of your own, seeded with [`run.seed()`](crate::Run::seed) and the number of
-    /// the sample. A training reads the first sample of step 0 twice at its start, and refuses data that returns two
-    /// different ones. The check runs on one thread, so it does not notice that other threads change the state of
-    /// burn's generator between the call of `Device::seed` and a draw.
+    /// the sample. At its start, a training reads the first sample of step 0 twice, and refuses data that returns two
+    /// different samples. This check runs on one thread, so it does not find all errors with `Tensor::random`.
     ///
     /// # Errors
     /// Returns an error if the batch cannot be read or made. The training then ends with this error, and with a
     /// checkpoint of the steps before it if checkpoints are on.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Self::Input, Self::Target>>;
 
-    /// Returns the batches of held-out samples on which the model is evaluated; empty by default. `samples` is the
-    /// number of samples in a training step, and no batch may have more, but each may have fewer. The method is called
-    /// once, before the first step, and its batches stay in memory. The loss and the metrics of all batches are
-    /// averaged by their loss weights.
+    /// Returns the batches of held-out samples on which the model is evaluated; empty by default. No batch may have
+    /// more than `samples` samples, the number in a training step. The method is called once, before the first step,
+    /// and its batches stay in memory. The loss and the metrics of all batches are averaged by their loss weights.
     ///
     /// # Errors
     /// Returns an error if the held-out samples cannot be read or made.
@@ -61,19 +59,19 @@ pub trait Data: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// Returns a text that identifies the data; empty by default. Checkpoints store the text, and a run whose data has
-    /// another text cannot resume them.
+    /// Returns a text that identifies the data; empty by default. Checkpoints store this text. A run whose data has a
+    /// different text cannot resume them.
     fn fingerprint(&self) -> String {
         String::new()
     }
 
-    /// Returns the number of tokens in a sample, from which the throughput in tokens a second is computed; 1 by
-    /// default.
+    /// Returns the number of tokens in a sample, for the throughput in tokens a second; 1 by default.
     fn tokens_per_sample(&self) -> usize {
         1
     }
 
-    /// Formats a validation loss as text for the user; by default the word `loss` and the number with four decimals.
+    /// Formats a validation loss as text for the user. By default it is the word `loss` and the number with four
+    /// decimals.
     fn show_loss(&self, loss: f64) -> String {
         format!("loss {loss:.4}")
     }

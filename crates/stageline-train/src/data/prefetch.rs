@@ -20,43 +20,41 @@ use stageline::{Batch, Payload};
 
 use crate::data::Data;
 
-/// The interval at which a training that waits for its next batch checks whether a signal asks it to stop.
+/// The interval at which a training that waits for a batch checks for the signal to stop.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The function that a reading thread runs: a loop that reads batches ahead of the training steps.
+/// The function of a reading thread: a loop that reads batches ahead of the training steps.
 type Reader = Box<dyn FnOnce() + Send>;
 
-/// The batches of a range of training steps, in order, which several threads read ahead of the steps.
+/// The batches of a range of training steps, in order. Several threads read them ahead of the steps.
 pub struct Batches<In, Target> {
-    /// The sending end of a channel of step indices. A reading thread takes an index from the channel, and reads the
-    /// batch of this step. One more index is sent for every batch that the training takes, which limits the memory for
-    /// batches.
+    /// The sending end of a channel of step indices. A reading thread takes an index from it, and reads the batch of
+    /// this step. A new index is sent only when the training takes a batch, which limits the number of batches in
+    /// memory.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches that are read, but cannot be returned yet because the batch of an earlier step is still being read.
-    /// Each is stored under the index of its step.
+    /// The batches that are read but wait for the batch of an earlier step, by the index of their step.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
-    /// The range of steps whose batches the training has not taken from the reading threads yet.
+    /// The range of steps whose batches the training has not taken yet.
     untaken: Range<usize>,
-    /// The range of steps whose indices have not been sent to the reading threads yet, so that their batches are not
-    /// read yet.
+    /// The range of steps whose batches no reading thread has been told to read yet.
     unread: Range<usize>,
-    /// Whether a batch could not be read; no further batches are then returned.
+    /// Whether a batch could not be read. No further batches are then returned.
     failed: bool,
-    /// A shared boolean that becomes true when a signal asks the training to stop. A wait for a batch then ends.
+    /// A shared flag that becomes true when a signal asks the training to stop. It ends a wait for a batch.
     stop: Arc<AtomicBool>,
-    /// The total time for which training steps were blocked because their batches had not been read yet.
+    /// The total time for which training steps waited for their batches.
     waited: Duration,
 }
 
 impl<In: Payload, Target: Payload> Batches<In, Target> {
     /// Starts `ahead` threads, which read the batches of the range `steps` with `samples` samples in each batch. At any
     /// time, at most `ahead` batches are being read, or are read and not yet taken by the training. The threads end
-    /// when all batches are read, or when the returned value is dropped. A wait for a batch also ends when `stop`
+    /// when all batches are read, or when the returned value is dropped. A wait for a batch ends early when `stop`
     /// becomes true.
     ///
     /// # Errors
-    /// Returns an error if the system does not start so many threads.
+    /// Returns an error if the system cannot start so many threads.
     pub fn start<D>(
         data: &Arc<D>,
         steps: Range<usize>,
@@ -72,8 +70,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         Self::start_on(data, steps, samples, ahead, stop, spawn)
     }
 
-    /// Starts threads that read batches, as [`start`](Self::start) does. The function `spawn` starts each thread; a
-    /// test passes one that fails after a few threads.
+    /// Starts threads that read batches, as [`start`](Self::start) does. The function `spawn` starts each thread, so
+    /// that a test can make it fail.
     fn start_on<D>(
         data: &Arc<D>,
         steps: Range<usize>,
@@ -112,7 +110,7 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         Ok(batches)
     }
 
-    /// Sends the index of the next step to the reading threads, so that one of them reads its batch; does nothing after
+    /// Sends the index of the next step to the reading threads, so that one of them reads its batch. Does nothing after
     /// the last step.
     fn allow_next(&mut self) {
         if let Some(step) = self.unread.next() {
@@ -121,8 +119,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         }
     }
 
-    /// Returns the batch of the next training step; waits until a thread has read it. Returns `None` after the last
-    /// batch, and if the stop signal comes during the wait.
+    /// Returns the batch of the next training step, and waits until it has been read. Returns `None` after the last
+    /// batch, or if the stop signal comes during the wait.
     pub fn next(&mut self) -> Result<Option<Batch<In, Target>>> {
         if self.failed {
             bail!("no batch was read for this step, because an earlier one could not be read");
@@ -138,7 +136,8 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         batch.map(Some)
     }
 
-    /// Waits until the batch of a training step is read, and returns it; `None` if the stop signal comes first.
+    /// Waits until the batch of a training step has been read, and returns it. Returns `None` if the stop signal comes
+    /// first.
     fn wait_for(&mut self, step: usize) -> Option<Result<Batch<In, Target>>> {
         loop {
             if let Some(batch) = self.early.remove(&step) {
@@ -155,7 +154,7 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
         }
     }
 
-    /// Returns the total time for which training steps were blocked because their batches had not been read yet.
+    /// Returns the total time for which training steps waited for their batches.
     pub fn waited(&self) -> Duration {
         self.waited
     }
@@ -172,11 +171,10 @@ mod tests {
 
     use super::*;
 
-    /// The number of batches that are read ahead in these tests.
     const AHEAD: usize = 16;
 
-    /// A source of batches for tests. Each batch contains the number of its step, every third batch takes longer to
-    /// read, and the batch of the step `fails_at` cannot be read.
+    /// A source of batches for tests. Each batch contains the number of its step. Every third batch takes longer to
+    /// read. The batch of the step `fails_at` cannot be read.
     struct Numbers {
         fails_at: usize,
         read: AtomicUsize,
@@ -203,7 +201,7 @@ mod tests {
         Arc::default()
     }
 
-    /// Waits until all reading threads have ended and dropped their references to the data source `data`.
+    /// Waits until all reading threads have ended. They then hold no references to `data`.
     fn wait_for_the_end_of_readers<D>(data: &Arc<D>) {
         while Arc::strong_count(data) > 1 {
             thread::sleep(Duration::from_millis(1));
@@ -228,8 +226,8 @@ mod tests {
         assert!(data.read.load(Ordering::Relaxed) <= 1 + AHEAD);
     }
 
-    /// Tests reading ahead on a system that allows only 3 threads: the start returns an error that names the flag
-    /// `--read-ahead`, and the threads that had started end.
+    /// Tests reading ahead on a system that allows only 3 threads. The start returns an error that names the flag
+    /// `--read-ahead`, and the started threads end.
     #[test]
     fn a_limit_on_threads_is_an_error_that_names_the_flag() {
         let data = Arc::new(Numbers { fails_at: usize::MAX, read: AtomicUsize::new(0) });
@@ -245,9 +243,9 @@ mod tests {
         assert_eq!(data.read.load(Ordering::Relaxed), 0);
     }
 
-    /// A source of batches for tests. Each read of one of the first `AHEAD` batches waits until all of them are being
-    /// read at the same time. The source also counts the batches whose read began too early: more than `AHEAD` batches
-    /// ahead of the training.
+    /// A source of batches for tests. The reads of the first `AHEAD` batches wait for each other, so all must run at
+    /// the same time. The source also counts reads that begin too early: more than `AHEAD` batches ahead of the
+    /// training.
     struct Together {
         all_read: Barrier,
         asked: AtomicUsize,
@@ -268,7 +266,7 @@ mod tests {
         }
     }
 
-    /// Tests the limit of reading ahead: as many batches as the limit allows are read at the same time, and never more.
+    /// Tests that 16 batches are read ahead at the same time, and never more.
     #[test]
     fn sixteen_batches_are_read_ahead_and_no_more() {
         let (asked, too_early) = (AtomicUsize::new(0), AtomicUsize::new(0));
@@ -282,7 +280,7 @@ mod tests {
         assert_eq!(data.too_early.load(Ordering::SeqCst), 0);
     }
 
-    /// A source of batches for tests that returns a batch only when the test permits it.
+    /// A source of batches for tests. It returns a batch only when the test permits it.
     struct Hangs(Arc<AtomicBool>);
 
     impl Data for Hangs {
@@ -297,8 +295,8 @@ mod tests {
         }
     }
 
-    /// Tests reading ahead from a source whose reads hang: the stop signal ends the wait for a batch, and nothing waits
-    /// for the threads that hang.
+    /// Tests a source of batches whose reads hang. The stop signal ends the wait for a batch, and nothing waits for the
+    /// reading threads.
     #[test]
     fn the_stop_signal_ends_the_wait_for_a_batch_that_hangs() {
         let data = Arc::new(Hangs(Arc::default()));

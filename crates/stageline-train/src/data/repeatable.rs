@@ -30,7 +30,7 @@ impl PayloadMapper for Values {
 /// is repeatable.
 ///
 /// # Errors
-/// Returns an error if the sample cannot be read, or if both reads differ in a bit.
+/// Returns an error if the sample cannot be read, or if the two reads differ.
 pub fn first_sample<D: Data>(data: &D) -> Result<Batch<D::Input, D::Target>> {
     let (first, second) = (data.batch(0, 1)?, data.batch(0, 1)?);
     ensure!(
@@ -60,7 +60,7 @@ mod tests {
 
     use super::*;
 
-    /// A source of batches for tests. If `changes` is true, later calls return other targets than the first call.
+    /// A source of batches for tests. If `changes` is true, later calls return different targets than the first call.
     struct Source {
         changes: bool,
         is_second: AtomicBool,

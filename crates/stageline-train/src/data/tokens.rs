@@ -16,43 +16,42 @@ use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// The largest allowed length, in bytes, of a JSON file with rows of tokens, such as the file that `--logits` names.
+/// The largest allowed length, in bytes, of a JSON file with rows of tokens.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
 /// The settings with which [`open_tokens`] turns a text into samples.
 pub struct TokenSettings<'a> {
     /// The encoding that turns the text into tokens, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is appended to every document. Nothing is appended if it is `None` or larger than the size of the
-    /// encoding's vocabulary.
+    /// The token that is appended to every document, if any. A token that is larger than the size of the encoding's
+    /// vocabulary is not appended.
     pub end_of_document: Option<u32>,
-    /// The size of the model's vocabulary; every token of the training data must be below it. The vocabulary of the
+    /// The size of the model's vocabulary. Every token of the training data must be smaller. The vocabulary of the
     /// text's encoding may be larger.
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
-    /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to the length of the
-    /// longest input (`positions`). For a JSON file of rows this field has no effect, because the rows set the length.
+    /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to `positions`. It has
+    /// no effect on a JSON file of rows, whose rows set the length.
     pub context: usize,
-    /// The treatment of several documents in one sample of a text. A JSON file of rows has no documents, so they must be
-    /// joined.
+    /// The treatment of several documents in one sample of a text. It must be `Joined` for a JSON file of rows, which
+    /// has no documents.
     pub documents: Documents,
-    /// The share of the text, at least 0 and below 1, that is held out for validation and not trained on.
+    /// The share of the text that is held out for validation and not trained on, at least 0 and below 1.
     pub held_out: f64,
-    /// The seed of the random choice of the windows of text that each step trains on.
+    /// The seed of the random choice of windows of text for each training step.
     pub seed: u64,
 }
 
 /// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
-/// Opens the training data of a language model. The path is a text file, a folder of text files, or JSON lines with the
-/// field `text`, whose texts are turned into tokens once; or a `.json` file with rows of tokens, which are used in
-/// their order ([`TokenRows`]).
+/// Opens the training data of a language model. The path is a text file, a folder of text files, or a JSON lines file
+/// with the field `text`. Texts are turned into tokens once. The path may also be a `.json` file with rows of tokens
+/// ([`TokenRows`]).
 ///
 /// # Errors
-/// Returns an error if the data cannot be read or is too short, or has tokens or lengths that the model does not
-/// support.
+/// Returns an error if the data cannot be read or is too short, or if the model does not support its tokens or lengths.
 pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension == "json") {
@@ -80,8 +79,8 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     Ok(Arc::new(windows.documents(settings.documents)))
 }
 
-/// Returns an error if a text has a token that a model with `vocabulary` tokens lacks. The text's encoding may have more
-/// tokens, such as one for padding.
+/// Returns an error if a text has a token that is not in the model's vocabulary of `vocabulary` tokens. The text's
+/// encoding may have a larger vocabulary, for example with a token for padding.
 fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
     if tokens.vocabulary() > vocabulary {
         let largest = tokens.largest_token()?;
@@ -93,27 +92,27 @@ fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
     Ok(())
 }
 
-/// Training data for a language model: windows of consecutive tokens of a text. A seed fixes which windows each step
+/// Training data for a language model: windows of consecutive tokens of a text. A seed decides which windows each step
 /// trains on. In a window, every token is the target of the tokens before it.
 pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
     sampler: Sampler,
-    /// The positions, in tokens from the start of the text, at which the windows held out for validation begin.
+    /// The positions in the text, in tokens, at which the windows held out for validation begin.
     validation: Vec<u64>,
-    /// The length of the model's input, in tokens. A window of training text has one token more, the target of the last
+    /// The length of the model's input, in tokens. A window of the text has one token more: the target of the last
     /// input token.
     context: usize,
     documents: Documents,
 }
 
 impl TokenWindows {
-    /// Creates training data from a tokenised text. Each sample is a window of `context` tokens and one more, the
-    /// target of the last. The share `held_out` of the text is evaluated and not trained on; if there are at least 20
-    /// documents, whole documents are held out.
+    /// Creates training data from a tokenised text. Each sample is a window of `context` tokens and one more token,
+    /// which is the target of the last. The share `held_out` of the text is evaluated and not trained on. If there are
+    /// at least 20 documents, whole documents are held out.
     ///
     /// # Errors
-    /// Returns an error if the text is too short for a window of training text and one of held-out text.
+    /// Returns an error if the text is too short for a window of training text and a window of held-out text.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         let (training, rest) = match held_out {
             0.0 => (0..tokens.len(), 0..0),
@@ -137,14 +136,14 @@ impl TokenWindows {
         Ok(Self { tokens, training, sampler, validation, context, documents: Documents::Joined })
     }
 
-    /// Sets the treatment of several documents in one window of the text; by default they are joined.
+    /// Sets the treatment of several documents in one window of the text. By default they are joined.
     #[must_use]
     pub fn documents(self, documents: Documents) -> Self {
         Self { documents, ..self }
     }
 
-    /// Returns a batch of windows of the text that begin at the given positions, counted in tokens from the start of
-    /// the text.
+    /// Returns a batch of windows of the text. `positions` has the position in the text, in tokens, at which each
+    /// window begins.
     fn windows(&self, positions: &[u64]) -> Result<Batch<TokenSamples, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut rows = Vec::with_capacity(positions.len());
@@ -184,14 +183,14 @@ impl Data for TokenWindows {
 }
 
 /// Training data for a language model: rows of tokens, all of the same length. Each row is one sample. Training takes
-/// the rows in their order, and begins again with the first row after the last. In a row, every token is the target of
-/// the tokens before it.
+/// the rows in order, and begins again with the first row after the last. In a row, every token is the target of the
+/// tokens before it.
 pub struct TokenRows {
     rows: Vec<Vec<u32>>,
 }
 
 impl TokenRows {
-    /// Reads the rows of tokens for a training from a JSON file with an array of equally long arrays of tokens.
+    /// Reads rows of tokens from a JSON file with an array of equally long arrays of tokens.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, has no such array, or has no tokens.
@@ -208,8 +207,8 @@ impl TokenRows {
         Ok(Self { rows })
     }
 
-    /// Checks that the rows of tokens fit a model whose vocabulary has `vocabulary` tokens and whose inputs may have at
-    /// most `longest` tokens.
+    /// Checks that the rows of tokens fit a model. Its vocabulary has `vocabulary` tokens, and a row may have at most
+    /// `longest` tokens.
     ///
     /// # Errors
     /// Returns an error that names the token or the row length that does not fit.

@@ -3,18 +3,18 @@
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
 
-/// The sizes of a training's batches, which are in the memory of the host.
+/// The sizes of a training's batches in the memory of the host.
 #[derive(Clone, Copy)]
 pub struct BatchMemory {
     /// The size of the batch of one training step, in bytes.
     pub of_step: u64,
-    /// The size of all batches of held-out samples together, in bytes. They stay in memory for the whole training.
+    /// The size of all batches of held-out samples together, in bytes. They stay in memory during the whole training.
     pub held_out: u64,
 }
 
 impl BatchMemory {
-    /// Returns the size, in bytes, of all batches that are in memory at one time: those of the running steps, those
-    /// that are read ahead of them, and the held-out ones.
+    /// Returns the total size, in bytes, of the batches that are in memory at one time: those of the running steps,
+    /// those that are read ahead, and the held-out ones.
     pub fn total(self, job: &Job) -> u64 {
         let running = match job.running.flush {
             FlushName::Together => 1,

@@ -15,9 +15,9 @@ use crate::plan::Planned;
 use crate::settings::job::{Job, LARGEST, Running};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 
-/// Returns the least memory that a stage needs for each parameter, in bytes, in the flush (the end of a step, in which
-/// optimizers compute new values). The f32 value and its optimizer state count, twice with `rollback`, which keeps a
-/// copy of both. Gradients do not count, because they are freed while the optimizer computes the new values.
+/// Returns the least memory, in bytes, that a stage needs for each parameter in the flush (the end of a step, in which
+/// optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count twice,
+/// because the stage keeps copies. Gradients are freed meanwhile and do not count.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -29,14 +29,13 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     }
 }
 
-/// Refuses a model whose parameters and optimizer states alone are too large for the available memory, before any
-/// parameter is initialised. The available memory is that of all devices together, and also that of the host if the
-/// host keeps the optimizer states. `parameters` is the number of elements of the parameters, and `smaller` is advice
-/// for the user on how to make the model smaller.
+/// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
+/// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. `parameters`
+/// is the number of elements of the parameters. `smaller` is advice for the user on how to make the model smaller.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the parameters are too large. A run with a stage on a device whose
-/// memory is not known, such as a device of another host, is not checked.
+/// Returns an error that proposes other flags if the parameters are too large. A run with a device whose memory is not
+/// known, such as one of another host, is not checked.
 pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, smaller: &str) -> Result<()> {
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
     let needs = parameters.saturating_mul(bytes);
@@ -62,8 +61,8 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     Ok(())
 }
 
-/// Returns the total memory of a list of devices, in bytes. The function `of` returns the memory of one device. A
-/// device that is listed several times counts once. The result is `None` if the memory of a device is not known.
+/// Returns the total memory of a list of devices, in bytes. `of` returns the memory of one device. A device that is
+/// listed several times counts once. The result is `None` if the memory of a device is not known.
 fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Option<u64> {
     let mut distinct: Vec<&Device> = Vec::new();
     for device in devices {
@@ -77,13 +76,12 @@ fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Opt
 /// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With
 /// `--recompute auto`, also chooses the least recomputation that fits.
 ///
-/// The estimate always runs a step, which it rolls back. GPUs compile and tune the kernels of a step meanwhile, and a
-/// message on the terminal says so. The returned estimate is `None` if the memory in use on these devices cannot be
-/// measured.
+/// The estimate runs a step and rolls it back. Meanwhile GPUs compile and tune the kernels of a step, and a message on
+/// the terminal says so. The result is `None` if the memory in use cannot be measured.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the job does not fit, and an error if `--memory` or `--recompute auto`
-/// is given and there is no estimate.
+/// Returns an error that proposes other flags if the job does not fit. It is also an error if there is no estimate and
+/// `--memory` or `--recompute auto` is given.
 pub fn estimate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
@@ -99,9 +97,8 @@ pub fn estimate<Out: Payload, D: Data + ?Sized>(
     Ok(estimated)
 }
 
-/// Estimates the memory of a training job by running a step and rolling it back, and checks that the job fits into the
-/// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits. Prints nothing about
-/// the kernels that GPUs compile meanwhile, because the caller does.
+/// Estimates the memory of a training job by running a step and rolling it back. Checks that the job fits into the
+/// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits.
 fn rehearse<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
@@ -153,16 +150,16 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     Ok(found)
 }
 
-/// The part of an error message that says why a job has no memory estimate: its memory in use cannot be measured.
+/// The part of an error message that says why a job has no memory estimate.
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
                        hosts";
 
 /// Estimates the memory of a training job with the function `estimate`, and returns the estimate if the job fits into
-/// the memory of its devices, which the function `fits` checks. Returns `None` if the memory cannot be estimated.
+/// the memory of its devices. The function `fits` checks this. Returns `None` if the memory cannot be estimated.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the job does not fit. Before that, the memory is estimated a second
-/// time, with full recomputation, so that the error can propose it.
+/// Returns an error that proposes other flags if the job does not fit. The memory with full recomputation is estimated
+/// as well, so that the error can propose it.
 fn refuse<In: Payload, Out: Payload, Target: Payload>(
     pipeline: &mut Pipeline<In, Out, Target>,
     running: &Running,
@@ -180,17 +177,17 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     Ok(None)
 }
 
-/// The description of a training from which its memory is estimated and checked: its settings, its plan, the sizes of
-/// its batches, and the index of its first step, whose batch is used for the estimate.
+/// A training job whose memory is estimated and checked: its settings, its plan, the sizes of its batches, and its
+/// first step. The batch of this step is used for the estimate.
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
-    /// The largest number of stages into which the model of a training can be partitioned; an error message proposes no
-    /// more stages than this.
+    /// The largest number of stages into which the model can be partitioned. Error messages propose no more stages than
+    /// this.
     pub most_stages: usize,
     pub step: usize,
     pub resumed: bool,
-    /// Whether the user's program sets the optimizer in its code, so that no flag changes the optimizer or the place of
+    /// Whether the user's program sets the optimizer in its code. No flag then changes the optimizer or the place of
     /// its states.
     pub owns_optimizer: bool,
     pub batches: BatchMemory,
@@ -198,8 +195,7 @@ pub struct Demand<'a> {
 
 impl Demand<'_> {
     /// Checks that the estimated memory of a training job fits into the memory of its devices. The error proposes only
-    /// settings that this job can change: a resumed run, for example, cannot change its optimizer, and a model that is
-    /// cut by hand cannot change its number of stages.
+    /// settings that this job can change. For example, a resumed run cannot change its optimizer.
     fn check(&self, estimate: &MemoryEstimate) -> Result<(), Box<DoesNotFit>> {
         let (job, rows) = (self.job, self.job.training.micro_batch_size);
         let takes = |lever: &Lever| match lever {
@@ -219,13 +215,13 @@ impl Demand<'_> {
     }
 }
 
-/// The estimated memory that a training job needs, for comparison with the memory that its devices have.
+/// The estimated memory that a training job needs, to be compared with the memory of its devices.
 struct Room<'a> {
-    /// The memory estimate of a training job, including its batches, and the copies that are made for checkpoints if the
+    /// The estimated memory of a training job, including its batches. It also includes copies for checkpoints, if the
     /// job writes any.
     needed: MemoryEstimate,
-    /// The host memory, in bytes, that the training had in use already at the time of the estimate: that of the workers
-    /// on the host's CPU, and that of the held-out batches.
+    /// The bytes of host memory that the training had in use already when its memory was estimated. They belong to
+    /// workers on the host's CPU and to held-out batches.
     in_use: u64,
     job: &'a Job,
 }
@@ -240,8 +236,8 @@ impl<'a> Room<'a> {
         Self { needed, in_use: of_workers + batches.held_out, job }
     }
 
-    /// Returns the memory that a device has for a training job, in bytes; `None` if the size of the device's memory is
-    /// not known.
+    /// Returns the memory that a device has for a training job, in bytes; `None` if the size of its memory is not
+    /// known.
     fn on(&self, device: &Device) -> Option<u64> {
         memory_of(device, self.job, self.in_use)
     }
@@ -252,9 +248,8 @@ impl<'a> Room<'a> {
 }
 
 /// Returns the error message for a training job that does not fit into the memory of a device. The message shows each
-/// proposed change as flags, such as `--recompute full`. If batches are in the memory of that device, it also proposes
-/// a smaller `--read-ahead`, which keeps fewer of them. If the user gave `--chunks`, or a list as `--cut`, and the
-/// proposal contradicts it, the proposal also replaces that flag.
+/// proposed change as flags, such as `--recompute full`. If batches are in this memory, it also proposes a smaller
+/// `--read-ahead`. If the user gave `--chunks`, or a list as `--cut`, a proposal also changes this flag where needed.
 fn explain(refused: &DoesNotFit, running: &Running) -> String {
     let is_listed = matches!(running.cut, CutBy::List(_));
     let cut = |value: &str| if is_listed { format!(" --cut {value}") } else { String::new() };
@@ -278,9 +273,9 @@ fn explain(refused: &DoesNotFit, running: &Running) -> String {
     format!("{message}\na smaller --read-ahead keeps fewer batches in memory")
 }
 
-/// Returns the memory that a device has for a job, in bytes: the value of `--memory`, or else for the CPU of this host
-/// the free memory plus the bytes that the job already has in use, and for a GPU the size of its memory. The result is
-/// `None` if the size is not known.
+/// Returns the memory that a device has for a job, in bytes; `None` if it is not known. If `--memory` is given, the
+/// result is its value. For the CPU of this host, it is the free memory plus the bytes that the job has in use already.
+/// For a GPU, it is the size of its memory.
 fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
     match job.running.memory {
         Some(memory) => Some(memory),

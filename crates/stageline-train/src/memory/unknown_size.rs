@@ -6,8 +6,8 @@ use stageline::{DeviceMemory, DeviceName};
 use crate::kernels::gpus;
 use crate::settings::job::Running;
 
-/// Prints which GPUs of this host report no size of their memory, so that the memory estimate of the training is not
-/// compared with this size. Prints nothing if there are no such GPUs, or if the user gave a size with `--memory`.
+/// Prints which GPUs of this host report no size of their memory. The memory estimate is not compared with this size.
+/// Prints nothing if there are no such GPUs, or if the user gave a size with `--memory`.
 pub fn tell_of_unknown_sizes(running: &Running) {
     if running.memory.is_some() {
         return;
@@ -20,9 +20,8 @@ pub fn tell_of_unknown_sizes(running: &Running) {
     }
 }
 
-/// Returns the message for a GPU whose memory size is unknown: the memory estimate of the training is not compared with
-/// this size. `device` is the name of the GPU, and `total` is the size of its memory in bytes. Returns `None` if the
-/// size is known.
+/// Returns the message for a GPU that reports no size of its memory; `None` if it reports one. `device` is the name of
+/// the GPU. `total` is the size of its memory in bytes.
 fn unknown_size(device: &str, total: Option<u64>) -> Option<String> {
     let text = || {
         format!(

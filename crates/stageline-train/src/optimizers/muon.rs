@@ -11,8 +11,8 @@ use crate::optimizers::adamw::AdamW;
 /// The optimizer of `--optimizer muon`: burn's Muon (Jordan et al., 2024, *Muon: An optimizer for hidden layers in
 /// neural networks*) for parameters with two dimensions, and AdamW for all others.
 ///
-/// burn's Muon rejects parameters that are not matrices with a panic. Updates of matrices are scaled as in Liu et al.,
-/// 2025 ([arXiv:2502.16982](https://arxiv.org/abs/2502.16982)): they have about the size of AdamW's updates, so both
+/// burn's Muon panics for parameters that are not matrices. Updates of matrices are scaled as in Liu et al., 2025
+/// ([arXiv:2502.16982](https://arxiv.org/abs/2502.16982)). They then have about the size of AdamW's updates, so both
 /// optimizers take the same learning rate.
 #[derive(Clone)]
 pub struct MuonAndAdamW {
@@ -20,7 +20,7 @@ pub struct MuonAndAdamW {
     others: AdamW,
 }
 
-/// The optimizer state of one parameter with `D` dimensions: that of Muon for a matrix, and that of AdamW otherwise.
+/// The optimizer state of one parameter with `D` dimensions: that of Muon for a matrix, and otherwise that of AdamW.
 #[derive(Clone)]
 #[allow(
     clippy::large_enum_variant,
@@ -32,8 +32,8 @@ pub enum State<const D: usize> {
 }
 
 impl MuonAndAdamW {
-    /// Creates the optimizer that steps matrices with Muon and other parameters with AdamW, with the given weight decay
-    /// and burn's defaults for Muon.
+    /// Creates an optimizer that steps matrices with Muon and other parameters with AdamW. Both have the given weight
+    /// decay.
     pub fn new(weight_decay: f32) -> Self {
         let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(weight_decay)));
         let muon = muon.with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
@@ -73,8 +73,8 @@ impl Optimizer for MuonAndAdamW {
     }
 }
 
-/// Saves and loads the optimizer state of one parameter with `D` dimensions: a saved state has the fields of Muon for a
-/// matrix, and those of AdamW otherwise.
+/// Saves and loads the optimizer state of one parameter with `D` dimensions. A saved state has the fields of Muon for a
+/// matrix, and otherwise those of AdamW.
 impl<const D: usize> RecordState for State<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         match self {
@@ -101,8 +101,8 @@ mod tests {
 
     const RATE: f64 = 1e-2;
 
-    /// Trains one parameter, whose elements are all 1 at the start, for three steps of an optimizer, with a different
-    /// gradient in each step. Returns the bits of the trained values, which a test compares.
+    /// Trains one parameter of ones for three steps with an optimizer. Each step has a different gradient. Returns the
+    /// bits of the trained values, for comparison.
     fn trained<const D: usize, O: Optimizer>(optimizer: &O, shape: [usize; D]) -> Vec<u32> {
         let device = Device::flex();
         let mut tensor = Tensor::<D>::ones(shape, &device);

@@ -27,19 +27,19 @@ pub struct Outputs {
     pub trace: Option<PathBuf>,
     pub tensorboard: Option<PathBuf>,
     pub report: Option<PathBuf>,
-    /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. If the run is
-    /// shorter, its last step is shown instead. If workers wait for their devices only in some steps (synchronised
-    /// steps), the next synchronised step is shown.
+    /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. In a shorter run,
+    /// it is the last step. If only some steps are synchronised (workers then wait for their devices), it is the next
+    /// synchronised step.
     pub draw_step: usize,
 }
 
-/// Two figures of a training step that its line in the log has, but the pipeline's report of the step lacks: the model
-/// FLOP utilisation, and the time for which the step waited for its batch.
+/// Two figures of a training step for its line in the log: the model FLOP utilisation, and the time for which the step
+/// waited for its batch. The pipeline's report of the step lacks them.
 #[derive(Clone, Copy)]
 pub struct Figures {
     /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices is not known.
     pub utilisation: Option<f64>,
-    /// The time for which the training waited for the step's batch.
+    /// The time for which the training step waited for its batch.
     pub waited: Duration,
 }
 
@@ -51,11 +51,11 @@ pub struct Log {
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The training step whose events the log and the HTML page show, and with which the trace begins. Steps are
-    /// counted from 0, over all runs of the training.
+    /// The training step whose events the log and the HTML page show, and with which the trace begins. It is counted
+    /// from 0 over all runs of the training.
     drawn: usize,
-    /// The interval, in steps, at which workers wait for their devices after every action (synchronised steps); 0 if
-    /// they never do.
+    /// The interval, in steps, between synchronised steps, in which workers wait for their devices after every action;
+    /// 0 if there are none.
     synchronise_every: usize,
     /// The running averages of the gradient's squared norm and noise over the steps of this run.
     noise: SmoothedNoise,
@@ -133,7 +133,7 @@ impl Log {
         self.write(&Line::Step(Box::new(step)))
     }
 
-    /// Writes the scalars of a training step for TensorBoard, if the run writes files for it.
+    /// Writes the scalars of a training step to the TensorBoard files, if the run has any.
     fn scalars(&mut self, step: &Step) -> Result<()> {
         let Some(board) = &mut self.board else { return Ok(()) };
         // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
@@ -184,7 +184,7 @@ impl Log {
         self.write(&Line::Validation(validation))
     }
 
-    /// Appends `last`, the final result of a complete run, to the log as its last line, and writes the trace file and
+    /// Appends `last`, the final result of a complete run, to the log as its last line. Then writes the trace file and
     /// the HTML page.
     ///
     /// # Errors
@@ -194,8 +194,8 @@ impl Log {
         self.close()
     }
 
-    /// Writes the trace file and the HTML page of a run if their paths are given. This method is called after a
-    /// complete run, and after one that ended early.
+    /// Writes the trace file and the HTML page of a run, if the user asked for them. It is called after complete runs
+    /// and after runs that ended early.
     pub fn close(&self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -207,8 +207,8 @@ impl Log {
         Ok(())
     }
 
-    /// Appends a line to a run's log and passes it to the operating system at once, so that the log stays complete if
-    /// the process ends unexpectedly.
+    /// Appends a line to a run's log and passes it to the operating system at once. So the log is complete even if the
+    /// process ends unexpectedly.
     fn write(&mut self, line: &Line) -> Result<()> {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
@@ -223,9 +223,9 @@ impl Log {
     }
 }
 
-/// Returns the TensorBoard tags and values of the gradient noise scales in a step's log record. The model has two of
-/// these scales, and so has each stage: the scale of the step alone, and the smoothed scale over several steps. Scales
-/// that are not known are left out.
+/// Returns the TensorBoard tags and values of the gradient noise scales in a step's log record. The model and each
+/// stage have two of them: the scale of this step alone, and the smoothed scale over several steps. Unknown scales are
+/// left out.
 fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     let tagged = |name: &str, alone: Option<f64>, smoothed: Option<f64>| {
         [("of the step", alone), ("smoothed", smoothed)].map(|(kind, scale)| Some((format!("{name}/{kind}"), scale?)))
@@ -237,8 +237,9 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     tagged("noise scale", noise.scale, noise.smoothed_scale).into_iter().chain(of_stages).flatten().collect()
 }
 
-/// Returns the step whose events a run of `steps` shows, with the setting [`Outputs::draw_step`]. If workers wait for
-/// their devices in every `synchronise_every`-th step only (0: in none), this is such a step, unless the run has none.
+/// Returns the step whose events the log and the HTML page of a run show. `steps` is the range of the run's steps, and
+/// `draw_step` is [`Outputs::draw_step`]. Every `synchronise_every`-th step is synchronised (workers then wait for
+/// their devices); 0 stands for none. The result is a synchronised step, if the run has one.
 fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
     let last = steps.end.saturating_sub(1);
     let asked = steps.start + draw_step;
@@ -250,13 +251,13 @@ fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -
     }
 }
 
-/// Returns the error message for an output file of a run that cannot be written.
+/// Returns the error message about an output file that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }
 
-/// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line, and
-/// returns the open file and its text so far.
+/// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line.
+/// Returns the open file and its text so far.
 fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     let mut text = Vec::new();
@@ -266,7 +267,6 @@ fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     Ok((Some(BufWriter::new(file)), text))
 }
 
-/// Returns the current time in seconds since the Unix epoch.
 fn now() -> f64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64())
 }

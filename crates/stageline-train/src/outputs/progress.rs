@@ -6,8 +6,8 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
-/// A progress bar with results of the last step: its loss, its metrics, and its bubbles as shares of the total stage
-/// time (workers x step time).
+/// A progress bar with results of the last step: its loss, its metrics and its bubbles. A bubble is a share of the
+/// total stage time (workers x step time).
 ///
 /// Text that is written to it, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]
@@ -69,7 +69,7 @@ impl Progress {
         self.bar.inc(1);
     }
 
-    /// Ends the progress bar of a training, which stays visible on the terminal.
+    /// Ends the progress bar of a training. It stays visible on the terminal.
     pub fn end(&self) {
         self.bar.finish();
     }

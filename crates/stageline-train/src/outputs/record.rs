@@ -11,9 +11,8 @@ use stageline_report::record::{
     self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, StageNoise, Step,
 };
 
-/// Returns the log record of a training step, with the events of the step if `timeline` is true. The recorded workers
-/// and stages are those of the first replica. The record lacks the memory of GPUs, because the report of a
-/// step does not have it.
+/// Returns the log record of a training step. With `timeline`, it has the events of the step. Its workers and stages
+/// are those of the first replica. It has no memory of GPUs, because the report of a step lacks it.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -48,7 +47,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     }
 }
 
-/// Returns every layer of the model, for the run's log: its name, its stage, its FLOPs and its parameters. `cut` is the
+/// Returns every layer of the model for the run's log, with its name, stage, FLOPs and parameters. `cut` is the
 /// partition of the layers into stages.
 ///
 /// # Errors
@@ -65,20 +64,20 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
-/// Returns the layers of a model that the user has cut by hand, for the run's log. Its real layers are unknown, so each
-/// stage is logged as one layer. `parameters` has the number of elements of each stage's parameters.
+/// Returns the layers of a model that the user has cut by hand, for the run's log. Its real layers are not known, so
+/// each stage is logged as one layer. `parameters` has the number of parameters of each stage.
 pub fn stages_as_layers(parameters: &[u64]) -> Vec<Layer> {
     let layer =
         |(stage, &parameters): (usize, &u64)| Layer { name: format!("stage {stage}"), stage, weight: 1.0, parameters };
     parameters.iter().enumerate().map(layer).collect()
 }
 
-/// Returns the metrics of a step or an evaluation as a map from their names to their values, for the log.
+/// Returns the metrics of a step or an evaluation for the log, as a map from names to values.
 pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
-/// Returns the estimated memory of each worker of the first replica, for the log; `workers` is the number of workers of
+/// Returns the estimated memory of each worker of the first replica, for the log. `workers` is the number of workers of
 /// a replica.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
@@ -95,7 +94,7 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
     estimate.workers().into_iter().take(workers).map(estimated).collect()
 }
 
-/// Returns a log record for each GPU with its current memory in use and reserved, in bytes.
+/// Returns a log record for each GPU with its memory in use and its reserved memory, in bytes.
 pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     let read = |gpu: &Device| {
         let DeviceMemory { in_use, reserved, .. } = DeviceMemory::of(gpu)?;
@@ -104,9 +103,9 @@ pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     gpus.iter().filter_map(read).collect()
 }
 
-/// Returns the measured costs of each stage in a training step, for the log: the mean times, in seconds, of a forward,
-/// a backward and the sends of one micro-batch; the time of the flush (the end of the step, in which the optimizer
-/// runs); and the bytes of activations and outputs.
+/// Returns the measured costs of each stage in a training step, for the log. They are the mean times of a forward, a
+/// backward and the sends of one micro-batch, and the time of the flush (the end of the step), in seconds. They also
+/// have the bytes of activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());
@@ -130,8 +129,8 @@ fn stages(report: &StepReport) -> Vec<StageCosts> {
     (0..report.stages.len()).map(stage_costs).collect()
 }
 
-/// Returns the log record of the gradient noise in one step. The noise scales over several steps (`smoothed_scale`) are
-/// left unset; the log's writer adds them.
+/// Returns the log record of the gradient noise in one step. The smoothed noise scales over several steps are left
+/// unset, because only the log's writer knows them.
 fn noise(report: &NoiseReport) -> Noise {
     let estimates =
         |noise: &GradientNoise| SignalAndNoise { squared_norm: noise.squared_norm, variance: noise.variance };
@@ -145,8 +144,7 @@ fn noise(report: &NoiseReport) -> Noise {
     }
 }
 
-/// Returns the log record of one parameter's health in a step: its norms, update ratio, second moment, zeros and
-/// histogram.
+/// Returns the log record of one parameter's norms, update ratio, second moment, zeros and histogram in a step.
 pub fn health(health: &ParameterHealth) -> Health {
     Health {
         stage: health.stage,

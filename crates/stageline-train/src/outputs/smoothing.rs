@@ -3,13 +3,13 @@
 use stageline::{GradientNoise, NoiseAverage};
 use stageline_report::record::{Noise, SignalAndNoise};
 
-/// The length of the running averages of the gradient noise, as a number of steps in which the noise is measured. With
-/// this length, each estimate counts 0.8 times as much as the next one. The average is as steady as a mean of 9
-/// estimates, the window of `RunLog::noise_scales`, because (1 + 0.8) / (1 - 0.8) = 9.
+/// The length of the running averages of the gradient noise, as a number of measured steps. Each estimate counts 0.8
+/// times as much as the next one. The average is as steady as a mean of 9 estimates, because (1 + 0.8) / (1 - 0.8) = 9.
+/// This is the window of `RunLog::noise_scales`.
 const AVERAGED: f64 = 5.0;
 
-/// The running averages of the gradient's squared norm and noise over the measured steps of a run, for the whole model
-/// and for each stage.
+/// The running averages of the gradient's squared norm and noise over the measured steps of a run. The model has such
+/// averages, and so has each stage.
 pub struct SmoothedNoise {
     total: NoiseAverage,
     stages: Vec<NoiseAverage>,
@@ -21,7 +21,8 @@ impl SmoothedNoise {
         Self { total: NoiseAverage::over(AVERAGED), stages: Vec::new() }
     }
 
-    /// Adds the estimates of a measured step to the averages, and sets the smoothed noise scales of the step's record.
+    /// Adds a measured step to the averages of the gradient noise, and sets the smoothed noise scales of the step's
+    /// record.
     pub fn smooth(&mut self, noise: &mut Noise) {
         noise.smoothed_scale = self.total.add(estimate(noise.total)).scale();
         self.stages.resize(noise.stages.len(), NoiseAverage::over(AVERAGED));
@@ -52,8 +53,7 @@ mod tests {
         }
     }
 
-    /// Tests the smoothed noise scales after two measured steps, of which the first counts 0.8 times as much as the
-    /// second.
+    /// Tests the smoothed noise scales after two measured steps. The first step counts 0.8 times as much as the second.
     #[test]
     fn noise_scales_are_ratios_of_averages_in_each_stage() {
         let mut smoothed = SmoothedNoise::new();

@@ -14,70 +14,66 @@ use super::values::{
     WarmUp,
 };
 
-/// The default number of training steps. It is also the least length, in steps, of the learning rate schedule if
-/// `--schedule-steps` is not given.
+/// The default number of training steps. It is also the least length of the learning rate schedule, in steps, if
+/// `--schedule-steps` is unset.
 const SHORTEST_SCHEDULE: usize = 400;
 
-/// The command-line flags that every training has, beside the flags of a program's own model and data.
+/// The command-line flags that every training has, in addition to the flags of a program's own model and data.
 #[derive(Args)]
 pub struct TrainingFlags {
-    /// Number of workers (P), each with one stage of the model, or with several in schedules with chunks
+    /// Number of workers (P). Each has one stage of the model, or several stages in schedules with chunks
     #[arg(help_heading = "Pipeline", long, default_value_t = 2)]
     pub stages: usize,
-    /// Number of stages on each worker (V), for schedules in which it can be chosen: interleaved and
-    /// looped-breadth-first
+    /// Number of stages on each worker (V). Only the schedules interleaved and looped-breadth-first allow a choice
     #[arg(help_heading = "Pipeline", long, value_name = "V")]
     pub chunks: Option<usize>,
-    /// Cut of the model into stages: `counted` balances FLOPs and parameters, `measured` balances the times of the
-    /// layers on the first device, and a list such as 0,3,6 gives the number of the first layer of every stage
+    /// Cut of the model into stages. `counted` balances FLOPs and parameters. `measured` balances the times of the
+    /// layers on the first device. A list such as 0,3,6 gives the number of the first layer of every stage
     #[arg(help_heading = "Pipeline", long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
-    /// Relative speed of each device in the list of --device, such as 1,2,1, by which the cut gives faster devices more
-    /// layers; or `measured`, which times a matrix product on each device at the start. If unset, all devices count as
-    /// equally fast
+    /// Relative speed of each device in the list of --device, such as 1,2,1. The cut gives faster devices more layers.
+    /// `measured` times a matrix product on each device at the start. If unset, all devices count as equally fast
     #[arg(help_heading = "Pipeline", long, value_name = "SPEEDS")]
     pub speeds: Option<SpeedsBy>,
-    /// Number of micro-batches (M) into which each replica splits its share of a batch, and over which gradients are
-    /// accumulated
+    /// Number of micro-batches (M) into which each replica splits its share of a batch. Their gradients are accumulated
     #[arg(help_heading = "Training", long, default_value_t = 8)]
     pub micro_batches: usize,
     /// Number of data-parallel copies of the pipeline (R). Each copy trains on M micro-batches (--micro-batches) of
-    /// every batch, and the gradients of all copies are added once a step
+    /// every batch. The gradients of all copies are added once a step
     #[arg(help_heading = "Training", long, default_value_t = 1)]
     pub replicas: usize,
-    /// Number of groups in which the gradients of micro-batches are added: first within each group, then the sums of
-    /// the groups. One replica with R times the micro-batches in R groups gives the same bits as R replicas. If unset,
-    /// it is the number of replicas
+    /// Number of groups in which the gradients of micro-batches are added: first within each group, then over the
+    /// groups. If unset, it is the number of replicas. One replica with R times the micro-batches, in R groups, gives
+    /// the same bits as R replicas
     #[arg(help_heading = "Training", long, value_name = "GROUPS")]
     pub gradient_groups: Option<usize>,
     /// Number of samples in a micro-batch
     #[arg(help_heading = "Training", long, default_value_t = 4)]
     pub micro_batch_size: usize,
-    /// Schedule, which is the order of forwards and backwards: gpipe, 1f1b or eager-1f1b; zb-h1 or zb-h2, which split
-    /// each backward in two; interleaved or looped-breadth-first, with 2 stages a worker; zb-v, v-half, v-min or
-    /// dualpipe-v, with 2 stages a worker in the shape of a V (the first worker has the first and the last stage);
-    /// `search`, for the plan with the shortest simulated step; or a CSV file with a plan, as `stageline search --csv`
-    /// writes it
+    /// Schedule, which is the order of forwards and backwards. gpipe, 1f1b and eager-1f1b have one stage on each
+    /// worker. zb-h1 and zb-h2 also split each backward in two. interleaved and looped-breadth-first have 2 stages on
+    /// each worker, or --chunks. zb-v, v-half, v-min and dualpipe-v have 2 stages on each worker in a V: the first
+    /// worker has the first and the last stage. `search` finds the plan with the shortest simulated step. A CSV file
+    /// gives a plan, as `stageline search --csv` writes it
     #[arg(help_heading = "Pipeline", long, default_value = "1f1b")]
     pub schedule: ScheduleBy,
     /// Number of optimizer steps
     #[arg(help_heading = "Training", long, default_value_t = SHORTEST_SCHEDULE)]
     pub steps: usize,
-    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least 400, so
-    /// that a short run trains like the beginning of a longer one
+    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least 400.
+    /// So a short run trains like the beginning of a longer one
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size of
-    /// the run differs, for example after a change of the number of micro-batches, a warning tells the consequences. If
-    /// unset, it is the batch size of the first run
+    /// the run differs, a warning tells the consequences. If unset, it is the batch size of the first run
     #[arg(help_heading = "Training", long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(help_heading = "Training", long, default_value_t = 2e-3)]
     pub learning_rate: f64,
-    /// Length of the warm-up in steps, or in samples as `samples:N`, which does not change with the batch size. In the
-    /// warm-up the learning rate rises to its peak; it then falls along a cosine to a tenth of the peak. If unset, it is
-    /// a tenth of --schedule-steps
+    /// Length of the warm-up, in which the learning rate rises to its peak: a number of steps, or `samples:N`. A length
+    /// in samples does not depend on the batch size. After the warm-up, the learning rate falls along a cosine to a
+    /// tenth of the peak. If unset, the warm-up is a tenth of --schedule-steps
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub warm_up: Option<WarmUp>,
     /// Weight decay of all parameters except norms and biases
@@ -89,46 +85,45 @@ pub struct TrainingFlags {
     /// Precision of forwards and backwards: full, bf16 or f16. Parameters and gradient sums stay in f32
     #[arg(help_heading = "Training", long, default_value_t = Precision::Full)]
     pub precision: Precision,
-    /// Factor by which the loss is multiplied before its backward: a number, or `dynamic`. If unset, it is dynamic with
-    /// f16, else 1
+    /// Factor by which the loss is multiplied before its backward: a number, or `dynamic`. If unset, it is `dynamic`
+    /// with f16, and otherwise 1
     #[arg(help_heading = "Training", long, value_name = "FACTOR")]
     pub loss_scale: Option<LossScaleBy>,
-    /// Reaction to a step whose loss or gradients are NaN or infinite: `stop` ends the training with an error, `skip`
+    /// Reaction to a step whose loss or gradients are NaN or infinite. `stop` ends the training with an error. `skip`
     /// continues without updating parameters in this step
     #[arg(help_heading = "Training", long, default_value = "stop")]
     pub on_non_finite: NonFiniteName,
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
     #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub validate_every: usize,
-    /// Interval, in steps, at which the log records the gradient and update norms of each parameter; with 0 it never
-    /// records them
+    /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 turns this off
     #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub health_every: usize,
-    /// Interval, in steps, at which the noise of the gradient is measured from the gradients of the micro-batches; 0
-    /// disables the measurement. From the noise, `stageline advise` computes how large a batch pays off
+    /// Interval, in steps, at which the noise of the gradient is measured; 0 turns this off. It is computed from the
+    /// gradients of the micro-batches. From it, `stageline advise` computes how large a batch pays off
     #[arg(help_heading = "Measurement", long, default_value_t = 10)]
     pub noise_every: usize,
-    /// Optimizer; the state of `adafactor` for a parameter matrix is little more than one row and one column, so it
-    /// needs the least memory of the adaptive ones. `muon` steps the matrices of blocks with Muon, and all other
-    /// parameters with AdamW
+    /// Optimizer. `adafactor` needs the least memory of the adaptive ones: its state for a parameter matrix is little
+    /// more than one row and one column. `muon` steps the matrices of blocks with Muon, and all other parameters with
+    /// AdamW
     #[arg(help_heading = "Training", long, default_value = "adamw")]
     pub optimizer: OptimizerName,
     /// Activations that stages recompute in backwards instead of keeping them. `none` recomputes nothing. `selective`
     /// recomputes attention, and `feed-forward` the feed-forward parts. `full` recomputes all blocks, `first:N` the
-    /// first N blocks of a stage, `every:N` every N-th block, and `blocks:0,2,3` the blocks with these numbers, counted
-    /// from 0 in each stage. `segments:N` recomputes segments of N blocks and keeps only the inputs of segments; `sqrt`
-    /// does the same with segments of about sqrt(L) blocks, where L is the number of a stage's blocks. `auto`
-    /// recomputes as little as makes the training fit into the memory
+    /// first N blocks of a stage, and `every:N` every N-th block. `blocks:0,2,3` recomputes the blocks with these
+    /// numbers, counted from 0 in each stage. `segments:N` recomputes segments of N blocks and keeps only the inputs of
+    /// segments. `sqrt` does the same with segments of about sqrt(L) blocks, where L is the number of a stage's blocks.
+    /// `auto` recomputes only as much as the training needs to fit into the memory
     #[arg(help_heading = "Memory", long, default_value = "none")]
     pub recompute: RecomputeBy,
-    /// Whether a stage that has finished its part of a step waits for the other stages (`together`) or begins the next
-    /// step (`ahead`). The trained values are the same bit for bit; `ahead` has less idle time in schedules such as
-    /// zb-h2 and zb-v, if most steps need no clipping
+    /// Behaviour of a stage that has finished its part of a step. `together` waits for the other stages. `ahead` begins
+    /// the next step. Both train the same values, bit for bit. `ahead` has less idle time in schedules such as zb-h2
+    /// and zb-v, if most steps need no clipping
     #[arg(help_heading = "Pipeline", long, default_value = "together")]
     pub flush: FlushName,
-    /// Whether stages keep copies of parameters and optimizer states during the flush (the end of a step), so that an
-    /// error in the flush rolls the step back on all stages. Without copies, the flush needs 12 bytes less for each
-    /// parameter under AdamW, but such an error ends the training
+    /// Whether stages keep copies of parameters and optimizer states during the flush (the end of a step). With copies,
+    /// an error in the flush rolls the step back on all stages. Without copies, such an error ends the training. The
+    /// flush then needs 12 bytes less for each parameter under AdamW
     #[arg(
         help_heading = "Memory",
         long,
@@ -138,60 +133,61 @@ pub struct TrainingFlags {
         value_name = "true|false"
     )]
     pub rollback: bool,
-    /// Memory that keeps optimizer states between steps: `device`, or `host`, from which each state is copied to the
-    /// device only while its parameter is stepped. `host` needs 8 bytes less on the device for each parameter under
-    /// AdamW, gives the same bits, and takes the time of the copies in every step. On CPUs it changes nothing, because
-    /// both memories are the same
+    /// Memory that keeps optimizer states between steps: that of the `device` or that of the `host`. With `host`, each
+    /// state is copied to the device only while its parameter is stepped. The device then needs 8 bytes less for each
+    /// parameter under AdamW, and every step takes the time of the copies. The trained bits are the same. On CPUs this
+    /// changes nothing, because both memories are the same
     #[arg(help_heading = "Memory", long, default_value_t = OptimizerState::Device, value_name = "device|host")]
     pub optimizer_state: OptimizerState,
-    /// Memory of each device, in GB, where all CPUs count as one device. A training that is estimated to need more is
-    /// refused, and the error proposes other flags. If unset, it is the free memory of the host, and the whole memory of
-    /// a GPU that reports it
+    /// Memory of each device, in GB. All CPUs count as one device. A training that is estimated to need more is
+    /// refused, and the error proposes other flags. If unset, it is the free memory of the host, and the whole memory
+    /// of a GPU that reports it
     #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,
-    /// Number of batches that are read ahead of the steps, by as many threads. Reading a batch may take as long as this
-    /// number of steps before a step has to wait
+    /// Number of batches that are read ahead of the steps. As many threads read them. Reading a batch may take as long
+    /// as this number of steps without delaying a step
     #[arg(help_heading = "Memory", long, default_value_t = 16, value_name = "BATCHES")]
     pub read_ahead: usize,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text
     #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub seed: u64,
-    /// Interval, in steps, of synchronised steps, in which workers wait for their device after every action. For GPUs
-    /// and other hosts, only these steps show the times and bubbles of the devices, and only the other steps show the
-    /// throughput. 0 never waits. If unset, it is 20 with GPUs or devices of other hosts, else 0
+    /// Interval, in steps, between synchronised steps, in which workers wait for their device after every action. On
+    /// GPUs and devices of other hosts, only synchronised steps show the devices' times and bubbles. Only the other
+    /// steps show the throughput. 0 turns this off. If unset, it is 20 with GPUs or devices of other hosts, and
+    /// otherwise 0
     #[arg(help_heading = "Measurement", long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
     /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then
-    /// show the model FLOP utilisation: tokens a second x training FLOPs a token, as a share of the peak of all devices
+    /// show the model FLOP utilisation. It is tokens a second x training FLOPs a token, as a share of the peak of all
+    /// devices
     #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
-    /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list of devices for consecutive workers, one
-    /// replica after the other; `cuda:all` stands for all of CUDA. A device of another host has the name that
-    /// `stageline serve` prints on that host, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
+    /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list of devices. A list is for consecutive
+    /// workers, one replica after the other. `cuda:all` stands for all CUDA devices. A device of another host has the
+    /// name that `stageline serve` prints on that host, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
-    /// Reaction to an operation of a layer, such as attention, for which the device of its stage has no kernel: `refuse`
-    /// ends the run before its first step with an error that names the layer; `warn` names the layer in a warning, and
-    /// trains by slower operations. If unset, GPUs refuse and CPUs, whose kernels take f32 only, warn. Attention whose
-    /// heads are so large that it stores its scores is refused only by `refuse`
+    /// Reaction to an operation of a layer, such as attention, for which the stage's device has no kernel. `refuse`
+    /// ends the run before its first step, with an error that names the layer. `warn` names the layer in a warning, and
+    /// trains with slower operations. If unset, GPUs refuse. CPUs then warn, because their kernels take f32 only.
+    /// Attention with heads so large that it stores its scores is refused only if `refuse` is given
     #[arg(help_heading = "Devices", long)]
     pub fallbacks: Option<FallbacksName>,
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
     #[arg(help_heading = "Devices", long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Number of micro-batches that a channel between two stages can hold. If unset, it holds all, so that no sender
-    /// waits
+    /// Number of micro-batches that a channel between two stages can store. If unset, it can store all, so that no
+    /// sender waits
     #[arg(help_heading = "Pipeline", long)]
     pub channel_capacity: Option<usize>,
-    /// Number of cores that the kernels of one worker may use. If unset, the machine's cores are divided among all
-    /// workers
+    /// Number of cores that the kernels of one worker may use. If unset, all workers share the machine's cores evenly
     #[arg(help_heading = "Devices", long)]
     pub cores_per_stage: Option<usize>,
-    /// Trains for this number of steps only [100 if none is given], and verifies that the result equals that of
-    /// training with full batches on one device, within tolerances
+    /// Trains for this number of steps only (100 if the number is left out), and verifies the result. It must equal
+    /// that of training with full batches on one device, within tolerances
     #[arg(help_heading = "Measurement", long, num_args = 0..=1, default_missing_value = "100")]
     pub verify: Option<usize>,
-    /// Folder for checkpoints, which are written at the interval --every, at the end, after an error, and on the first
+    /// Folder for checkpoints. They are written every --every steps, at the end, after an error, and on the first
     /// Ctrl-C or SIGTERM, which ends the training
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub checkpoint: Option<PathBuf>,
@@ -201,20 +197,23 @@ pub struct TrainingFlags {
     /// Number of checkpoints to keep; older ones are deleted
     #[arg(help_heading = "Checkpoints", long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
-    /// Resumes from a checkpoint, or from the latest one in a folder. `latest` looks in the folder of --checkpoint, and
-    /// so does `auto`, which starts from the beginning if there is none. Without --checkpoint, new checkpoints go to
-    /// the folder of the old one. Of the settings that are not given, those under `Training` and the program's own come
-    /// from the checkpoint. The number of micro-batches may change, but not the number of samples in a batch
+    /// Checkpoint from which the training resumes, or a folder, whose latest checkpoint is taken. `latest` looks in the
+    /// folder of --checkpoint. `auto` does the same, and starts from the beginning if there is no checkpoint. Without
+    /// --checkpoint, new checkpoints go to the folder of the old one. The settings under `Training` and the program's
+    /// own come from the checkpoint, unless they are given again. The number of micro-batches may change, but not the
+    /// number of samples in a batch
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
-    /// Ends the training early, with a checkpoint, once this number of steps is done, counting those of resumed runs
+    /// Number of steps after which the training ends early, with a checkpoint. The steps of earlier runs of this
+    /// training count, too
     #[arg(help_heading = "Checkpoints", long, value_name = "STEPS")]
     pub stop_after: Option<usize>,
-    /// Number of seconds without a new action after which a warning says what every stage is doing; after ten times as
-    /// many more seconds, the training ends with an error. 0 turns this off
+    /// Number of seconds without a new action after which a warning says what every stage is doing. After ten times as
+    /// many further seconds, the training ends with an error. 0 turns this off
     #[arg(help_heading = "Pipeline", long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
-    /// TOML file of settings: flags by their names, with `_` for `-`. Flags on the command line override it
+    /// TOML file of settings. Settings are flags, with `_` for `-` in their names. Flags on the command line override
+    /// the file
     #[arg(help_heading = "Settings", long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Setting, such as `micro_batches=16`; it overrides --config, and flags override it
@@ -223,7 +222,7 @@ pub struct TrainingFlags {
     /// Prints all settings as a file for --config, and exits
     #[arg(help_heading = "Settings", long)]
     pub print_config: bool,
-    /// File for the log, with one JSON object a line: the run, each step, each validation and the final result
+    /// File for the log. It has one JSON object a line: the run, each step, each validation and the final result
     #[arg(help_heading = "Outputs", long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// File for a trace of five steps, for Perfetto (ui.perfetto.dev) or chrome://tracing
@@ -232,8 +231,8 @@ pub struct TrainingFlags {
     /// Folder for the event files of TensorBoard
     #[arg(help_heading = "Outputs", long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// Step, counted from 0 at the start of this run, whose timeline the log and the report show, and at which the
-    /// trace begins. If only some steps are synchronised (--synchronise-every), the next synchronised step is taken
+    /// Step whose timeline the log and the report show, counted from 0 at the start of this run. The trace begins with
+    /// it. If only some steps are synchronised (--synchronise-every), it is the next synchronised step
     #[arg(help_heading = "Outputs", long, default_value_t = 2)]
     pub draw_step: usize,
     /// File for an HTML page that reports on the run
@@ -247,14 +246,14 @@ impl TrainingFlags {
         self.replicas.saturating_mul(self.micro_batches).saturating_mul(self.micro_batch_size)
     }
 
-    /// Returns the batch size, in samples, for which the learning rate and the number of steps were chosen:
+    /// Returns the batch size, in samples, for which the learning rate and the number of steps were chosen. It is
     /// `--tuned-for`, or the batch size of this run if the flag is unset.
     pub fn tuned_for(&self) -> usize {
         self.tuned_for.unwrap_or(self.batch_size())
     }
 
-    /// Returns the length of the learning rate schedule in steps: `--schedule-steps`, or if it is unset `--steps`, but
-    /// at least 400.
+    /// Returns the length of the learning rate schedule in steps. It is `--schedule-steps`. If that flag is unset, it
+    /// is `--steps`, but at least 400.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
     }

@@ -30,7 +30,7 @@ const MOST_CORES: usize = 1024;
 /// longer than training.
 const MOST_REPLICAS: usize = 1024;
 
-/// The largest value that a training accepts for `--read-ahead`, which starts as many threads.
+/// The largest value that a training accepts for `--read-ahead`. It is also the number of threads that read batches.
 const MOST_READERS: usize = 1024;
 
 /// The validated settings of a run: its hyperparameters, execution, seed, checkpoints and output files.
@@ -38,8 +38,8 @@ pub struct Job {
     pub training: Training,
     pub running: Running,
     pub seed: u64,
-    /// The number of steps over which the run compares training by the pipeline with full-batch training on one device,
-    /// instead of training to the end; `None` if the run trains.
+    /// The number of steps in which the run compares pipeline training with full-batch training on one device. `None`
+    /// for a run that does not compare them.
     pub verify: Option<usize>,
     pub outputs: Outputs,
     pub keeping: Keeping,
@@ -47,14 +47,13 @@ pub struct Job {
     pub settings: Settings,
 }
 
-/// The settings of the checkpoints that a run writes: their folder, the interval between them in steps, and the number
-/// of checkpoints to keep.
+/// The settings of the checkpoints that a run writes: their folder, the interval between them, and how many to keep.
 pub struct Keeping {
     pub folder: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
-    /// The number of completed steps, counted over all runs of the training, after which the training ends early with a
-    /// checkpoint; `None` trains to the last step.
+    /// The number of steps after which the training ends early with a checkpoint, counted over all its runs. `None`
+    /// trains to the last step.
     pub stop_after: Option<usize>,
 }
 
@@ -88,13 +87,13 @@ pub struct Running {
     pub cut: CutBy,
     pub schedule: ScheduleBy,
     /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
-    /// than workers, consecutive workers share them evenly.
+    /// than workers, consecutive workers share a device.
     pub devices: Vec<Device>,
-    /// The relative speed of each device in the list of a training's devices, by which the cut into stages is balanced;
-    /// `None` if all are equally fast.
+    /// The relative speed of each device; `None` if all are equally fast. The cut into stages gives faster devices more
+    /// layers.
     pub speeds: Option<Vec<f64>>,
     pub precision: Precision,
-    /// The reaction to an operation for which the device of its stage has no kernel; `None` if `--fallbacks` is unset.
+    /// The reaction to an operation for which the stage's device has no kernel; `None` if `--fallbacks` is unset.
     pub fallbacks: Option<Fallbacks>,
     pub synchronise_every: Option<usize>,
     /// The peak throughput of all devices of a training together, in FLOP/s; `None` if `--peak-tflops` is unset.
@@ -107,13 +106,13 @@ pub struct Running {
     pub optimizer_state: OptimizerState,
     /// The memory that each device has, in bytes, as `--memory` gives it; `None` if the flag is unset.
     pub memory: Option<u64>,
-    /// The number of batches that are read ahead of the steps, by as many threads.
+    /// The number of batches that are read ahead of the steps. It is also the number of threads that read them.
     pub read_ahead: usize,
     pub watchdog: Option<Watchdog>,
 }
 
 impl Job {
-    /// Parses and validates the flags of a training for a test, and returns the job or the message of the error.
+    /// Parses and validates flags for a test. Returns the job, or the message of the error.
     #[cfg(all(test, feature = "flex"))]
     pub fn of_line(flags: &str) -> Result<Self, String> {
         use std::collections::BTreeMap;
@@ -130,8 +129,8 @@ impl Job {
     /// Validates the flags of a run and opens its devices, before any data is read or a thread is started.
     ///
     /// # Errors
-    /// Returns an error if the value of a flag is out of its range, two flags contradict each other, or a device cannot
-    /// be opened.
+    /// Returns an error if the value of a flag is out of its range, if two flags contradict each other, or if a device
+    /// cannot be opened.
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
         let (devices, batch_size) = (devices(&flags)?, flags.batch_size());
@@ -210,8 +209,7 @@ fn fallbacks(name: FallbacksName) -> Fallbacks {
     }
 }
 
-/// Returns the schedule of the learning rate: a linear warm-up to the peak, and then a cosine down to a tenth of the
-/// peak.
+/// Returns the schedule of the learning rate: a linear warm-up to the peak, then a cosine down to a tenth of the peak.
 fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
     let (peak, steps) = (flags.learning_rate, flags.schedule_steps());
     let warm_up = match flags.warm_up {
@@ -222,8 +220,8 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
 }
 
-/// Validates the flags of a run as far as possible before a device is opened: the ranges of their numbers, and whether
-/// they contradict each other. The error names the flag and its allowed values.
+/// Validates the flags of a run before a device is opened: the ranges of their numbers, and contradictions between
+/// them. The error names the flag and its allowed values.
 fn check(flags: &TrainingFlags) -> Result<()> {
     for (flag, value) in [
         ("--stages", flags.stages),
@@ -269,8 +267,8 @@ fn check(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Validates `--gradient-groups`: it must be the number of replicas if there are several, or else divide the number of
-/// micro-batches.
+/// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide
+/// the number of micro-batches.
 fn check_groups(flags: &TrainingFlags) -> Result<()> {
     let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
     let groups = flags.gradient_groups.unwrap_or(replicas);
@@ -297,9 +295,9 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
     DeviceName::open_all(&names, token.as_ref()).context("--device")
 }
 
-/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or with `--speeds
-/// measured` the measured speed of matrix products in the number type of the training's precision. The measured speed
-/// of a device that is listed several times is divided among its entries.
+/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
+/// one. `--speeds measured` measures matrix products in the training's precision. If a device is listed several times,
+/// its entries share its measured speed.
 fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec<f64>> {
     match by {
         SpeedsBy::List(speeds) => {
@@ -328,7 +326,7 @@ fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec
 }
 
 /// Returns a watchdog that warns of a stall after `seconds` seconds without a new activity of any worker (or later, if
-/// actions are slow), and ends the training 10 x `seconds` seconds after the warning; `None` if `seconds` is 0.
+/// actions are slow). It ends the training 10 x `seconds` seconds after the warning. Returns `None` if `seconds` is 0.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

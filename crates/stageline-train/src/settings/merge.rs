@@ -17,16 +17,16 @@ use clap::{Arg, ArgAction, ArgMatches, Command};
 use serde_json::{Number, Value};
 use stageline::checkpoint::Printable;
 
-/// The lowest similarity (Jaro-Winkler, from 0 to 1) of an unknown setting name to a known name at which the error
-/// message suggests the known name.
+/// The lowest similarity at which the error for an unknown setting suggests a known one. It is the Jaro-Winkler
+/// similarity of the two names, from 0 to 1.
 const ALIKE: f64 = 0.7;
 
-/// The headings in `--help` under which flags apply to a single run, that is one process. A training may consist of
-/// several runs, each of which resumes the one before it.
+/// The headings in `--help` of the flags that apply to a single run, which is one process. A training may have several
+/// runs, each of which resumes the one before it.
 ///
-/// A resumed run does not take these flags from its checkpoint: they do not decide the trained bits, and most of them
-/// fit one machine only. A checkpoint from elsewhere must not choose the files to write, the hosts to connect to, or
-/// the file that is sent to them as the secret.
+/// A resumed run does not take these flags from its checkpoint. They do not decide the trained bits, and most of them
+/// fit one machine only. For safety, a checkpoint from elsewhere must not choose files to write, hosts to connect to,
+/// or the file of the secret.
 pub(super) const OF_THE_RUN: [&str; 7] =
     ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Outputs"];
 
@@ -36,14 +36,14 @@ pub(super) const LONGEST_VALUE: usize = 4_096;
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
 
-/// The result of merging all sources of a run's settings: the arguments as the parser clap returns them, and the value
-/// of every setting for logs and checkpoints.
+/// The merged settings of a run: the arguments as the parser clap returns them, and the value of every setting for logs
+/// and checkpoints.
 pub struct Merged {
     pub matches: ArgMatches,
     pub settings: Settings,
 }
 
-/// The values of all settings of a run, defaults included, by the names of the settings.
+/// The values of all settings of a run, by the names of the settings. Defaults are included.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
@@ -53,14 +53,14 @@ pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settin
     merge(command, arguments, resumed, contents)
 }
 
-/// Merges the settings of a run from four sources. Each source overrides the ones before it: the checkpoint that the
-/// run resumes, the file of `--config`, the assignments of `--set`, and the other flags of the command line.
+/// Merges the settings of a run from four sources: the checkpoint that the run resumes, the file of `--config`, the
+/// assignments of `--set`, and the other flags of the command line. Each source overrides the ones before it.
 ///
 /// The function `read` returns the text of the file at the path that `--config` gives.
 ///
 /// # Errors
-/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given, and otherwise an error that names the source of
-/// the wrong setting.
+/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given. Otherwise the error names the source of the wrong
+/// setting.
 pub fn merge(
     command: Command,
     arguments: &[OsString],
@@ -99,8 +99,8 @@ pub fn merge(
     Ok(Merged { settings: settings(&command, &matches)?, matches })
 }
 
-/// Changes the definition of a switch, such as `--augment`, so that it also takes the value `true` or `false`. A later
-/// source of settings can then turn off what an earlier one has turned on.
+/// Lets a switch, such as `--augment`, also take the value `true` or `false`. A later source of settings can then turn
+/// off what an earlier one has turned on.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
         return flag;
@@ -109,8 +109,8 @@ fn with_value(flag: Arg) -> Arg {
     flag.require_equals(true).default_missing_value("true").default_value("false")
 }
 
-/// Removes flags that take a list from the arguments `all` if the arguments `later` set the same flags again. The later
-/// list then replaces the earlier one; otherwise the parser clap would join the two lists.
+/// Removes flags with lists from the arguments `all` if the arguments `later` set them again. The later list then
+/// replaces the earlier one. Otherwise the parser clap would join the two lists.
 fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let name = |argument: &OsString| {
         let text = argument.to_str()?.strip_prefix("--")?;
@@ -149,7 +149,7 @@ fn inherited(command: &Command, Settings(settings): &Settings) -> Result<Vec<OsS
     known.map(argument).collect()
 }
 
-/// Returns the settings in the text of a TOML file, as command-line arguments `--name=value`.
+/// Returns the settings in a TOML text, as command-line arguments `--name=value`.
 fn from_text(command: &Command, text: &str) -> Result<Vec<OsString>> {
     let table: toml::Table = text.parse()?;
     table.iter().map(|(name, value)| Ok(argument(flag(command, name)?, &toml_text(name, value)?))).collect()
@@ -161,8 +161,8 @@ fn from_assignment(command: &Command, assignment: &str) -> Result<OsString> {
     Ok(argument(flag(command, name.trim())?, value.trim()))
 }
 
-/// Returns the command-line flag of the setting `name`, such as `--micro-batches` for `micro_batches`. The error for an
-/// unknown name suggests the most similar setting, if one is similar enough.
+/// Returns the command-line flag of a setting, such as `--micro-batches` for `micro_batches`. The error for an unknown
+/// name suggests the most similar setting, if there is one.
 fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     if let Some(flag) = command.get_arguments().find(|flag| flag.get_id() == name) {
         ensure!(is_setting(flag), "`{name}` is for the command line only: give it as a flag");
@@ -177,22 +177,21 @@ fn flag<'a>(command: &'a Command, name: &str) -> Result<&'a Arg> {
     }
 }
 
-/// Whether a resumed run takes the setting of a flag from its checkpoint: a setting that decides the trained bits, or
-/// one of the program's own.
+/// Whether a resumed run takes the value of a flag from its checkpoint. It does so for flags that decide the trained
+/// bits, and for the program's own flags.
 fn is_inherited(flag: &Arg) -> bool {
     flag.get_help_heading().is_none_or(|heading| !OF_THE_RUN.contains(&heading))
 }
 
-/// Whether a command-line flag is a setting that checkpoints store and a TOML file may set: the flag takes a value, is
-/// not a source of settings itself (`--config`, `--set` and `--resume`), and does not concern a single run only
-/// (`--stop-after` and `--print-config`).
+/// Whether a command-line flag is a setting, which checkpoints store and a TOML file may set. A setting takes a value.
+/// The sources of settings (`--config`, `--set` and `--resume`) are no settings. Neither are `--stop-after` and
+/// `--print-config`, which concern a single run only.
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after", "print_config"];
     flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())
 }
 
-/// Returns a flag and its value as one argument `--name=value`, so that a value with a leading dash is not read as a
-/// flag.
+/// Returns a flag and its value as one argument `--name=value`. A value with a leading dash is then not read as a flag.
 fn argument(flag: &Arg, value: &str) -> OsString {
     format!("--{}={value}", flag.get_long().expect("settings are flags with long names")).into()
 }
@@ -248,8 +247,8 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or has control characters, because
-/// checkpoints, logs and terminals show settings.
+/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or has control characters.
+/// Checkpoints, logs and terminals show these values.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
     let is_plain = Printable::new(text).at_most(LONGEST_VALUE).to_string() == text;
     let (name, shown) = (flag.get_id(), Printable::new(text));
@@ -257,7 +256,8 @@ fn check_text(flag: &Arg, text: &str) -> Result<()> {
     Ok(())
 }
 
-/// Whether a command-line flag takes a number. The flag's type decides, because a path may consist of digits as well.
+/// Whether a command-line flag takes a number. The type of the flag decides this. The value cannot, because a path may
+/// consist of digits.
 fn is_number(flag: &Arg) -> bool {
     let numbers = [
         TypeId::of::<f64>(),
@@ -269,7 +269,8 @@ fn is_number(flag: &Arg) -> bool {
     numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
 }
 
-/// Parses the value of a setting as a number, so that 1, 1.0 and 1e0 are equal; `None` if the text is no number.
+/// Parses the value of a setting as a number, so that 1, 1.0 and 1e0 are equal. Returns `None` if the text is no
+/// number.
 ///
 /// Floats are parsed by the standard library, because the JSON parser does not promise the nearest float.
 fn number(text: &str) -> Option<Number> {

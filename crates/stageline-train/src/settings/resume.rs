@@ -11,7 +11,7 @@ use stageline::checkpoint::{CheckpointError, Printable, Saved};
 use super::flags::TrainingFlags;
 use super::merge::{LONGEST_VALUE, Merged, Settings, resolve};
 
-/// The flags and settings of a run, with the checkpoint that the run resumes, if any.
+/// The flags and settings of a run, and the checkpoint that the run resumes, if any.
 pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
@@ -25,8 +25,8 @@ pub struct CommandLine {
 /// the checkpoint has, and the file paths that come from the checkpoint.
 ///
 /// # Errors
-/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given, and otherwise an error if a setting is wrong, the
-/// checkpoint cannot be opened, or its settings are not valid.
+/// Returns a [`clap::Error`] if a flag is wrong or `--help` is given. Other errors are a wrong setting, a checkpoint
+/// that cannot be opened, and invalid settings in it.
 pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
@@ -77,12 +77,12 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Returns the lines that tell how the settings of a resumed run differ from those of its checkpoint: one line for each
-/// setting of the checkpoint that the run lacks or has with another value. `before` has the settings of the checkpoint,
-/// and `now` those of the run.
+/// Returns the lines that tell how the settings of a resumed run differ from those of its checkpoint. A setting of the
+/// checkpoint has a line if the run lacks it or has a different value. `before` has the settings of the checkpoint, and
+/// `now` those of the run.
 ///
-/// If `now` lacks the setting `checkpoint` (the folder for checkpoints), but the run writes checkpoints
-/// (`writes_checkpoints`), this setting gets no line: the run then writes into the folder from which it resumes.
+/// The setting `checkpoint` (the folder for checkpoints) has no line if `now` lacks it but the run writes checkpoints
+/// (`writes_checkpoints`). The run then writes into the folder from which it resumes.
 fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
     let line = |(name, before): (&String, &Value)| match now.0.get(name) {
         Some(now) if now == before => None,
@@ -94,25 +94,25 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
     before.0.iter().filter_map(line).collect()
 }
 
-/// Returns the names of the settings that are file paths: those whose command-line flag has the type of a path.
+/// Returns the names of the settings that are file paths, by the type of their flags.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
     command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
 }
 
-/// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and of bounded length.
+/// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and shortened.
 pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns the value of a setting from a checkpoint as text that is safe to print. A value up to the maximum length of
-/// settings is printed in full. A longer value, which only a manipulated checkpoint has, is shortened.
+/// Returns the value of a setting from a checkpoint as text that is safe to print. Only values beyond the maximum
+/// length of settings, which a manipulated checkpoint may have, are shortened.
 fn whole(value: &Value) -> Printable<'static> {
     shown(value).at_most(LONGEST_VALUE)
 }
 
-/// Returns the settings in a checkpoint's manifest. `value` is the manifest's entry `settings`; the result is empty if
-/// the manifest lacks it.
+/// Returns the settings from a checkpoint's manifest. `value` is the entry `settings` of the manifest. Without this
+/// entry the result is empty.
 fn settings_of(value: Option<&Value>) -> Settings {
     let object = value.and_then(Value::as_object).cloned().unwrap_or_default();
     Settings(object.into_iter().collect())
@@ -143,8 +143,8 @@ mod tests {
         Ok((Own::from_arg_matches(&matches)?, settings))
     }
 
-    /// Tests that a resumed run takes two kinds of settings from its checkpoint, and no others: those that decide the
-    /// trained bits, and those of the program's own flags.
+    /// Tests the settings that a resumed run takes from its checkpoint. They are those that decide the trained bits,
+    /// and those of the program's own flags.
     #[test]
     fn a_resumed_run_inherits_what_decides_the_bits() {
         let command = TrainingFlags::augment_args(Own::command());
@@ -187,9 +187,8 @@ mod tests {
         );
     }
 
-    /// Tests the lines that a resumed run prints about its settings. There is a line for every setting of its
-    /// checkpoint that the run lacks or has with another value, also if the setting has no default. Hostile names and
-    /// values are escaped and shortened.
+    /// Tests the lines that a resumed run prints about its settings. Every setting of the checkpoint that the run lacks
+    /// or has with a different value has a line. Hostile names and values are escaped and shortened.
     #[test]
     fn settings_that_are_not_taken_from_the_checkpoint_are_named() {
         let flags = "train --width 5 --memory 8 --cores-per-stage 1 --peak-tflops 2 --chunks 2 --device cuda:all \
@@ -219,8 +218,8 @@ mod tests {
         assert!(lines.contains(&"not taken from the checkpoint: checkpoint = \"kept\"".to_owned()), "{lines:?}");
     }
 
-    /// Tests that a program's own switches, lists, required flags and positional arguments are read and overridden like
-    /// the flags that every training has.
+    /// Tests a program's own switches, lists and required flags. A checkpoint or a settings file sets them like the
+    /// flags that every training has. A positional argument is not taken from a checkpoint.
     #[test]
     fn own_flags_of_every_kind_are_settings() {
         let (own, settings) =
