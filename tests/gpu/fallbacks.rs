@@ -135,8 +135,9 @@ impl Stage for InF64 {
     }
 }
 
-/// Tests that `build` refuses GELU in f64 on a GPU. The error names the stage, the layer and the number of further
-/// operations. If fallbacks are permitted, `build` only warns. A device without f64 is refused for its types.
+/// Tests that `build` refuses a model with GELU in f64 on a GPU, for which Stageline has no kernel. The error names the
+/// stage, the first such layer and the number of other such operations. If slow operations of burn are permitted, `build`
+/// only warns. On a device that has no f64 at all, the error names the type instead.
 #[test]
 fn an_operation_without_a_kernel_is_refused_unless_fallbacks_are_permitted() {
     keep_warnings();

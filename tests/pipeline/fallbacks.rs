@@ -39,8 +39,8 @@ fn operations_without_a_kernel_are_named_with_their_layers() {
     }
 }
 
-/// Tests that a training with `--fallbacks refuse` ends before its first step. The error names the layer, the number of
-/// further operations, and the flag that permits them.
+/// Tests that a training with `--fallbacks refuse` ends before its first step if an operation has no kernel on its
+/// device. The error names the first such layer, the number of other such operations, and the flag that permits them.
 #[test]
 fn a_training_can_refuse_operations_without_a_kernel() {
     let said = Place::new().refused("--stages 1 --steps 2 --precision bf16 --fallbacks refuse");

@@ -70,7 +70,7 @@ impl LossStage for Paced {
     }
 }
 
-/// The largest delay with which the operating system ends a sleep, in almost all cases.
+/// The assumed largest time by which a sleeping thread wakes up too late. It is rarely exceeded.
 const LATE: Duration = Duration::from_micros(200);
 
 /// Waits until the moment `until`: sleeps for most of the time, and polls the clock at the end, so that the wait ends

@@ -42,9 +42,9 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns this schedule unchanged, after a check that it has a plan for `workers` workers and `micro_batches`
-    /// micro-batches. A plan that no schedule generates exists only for the numbers of the logged run. Other numbers
-    /// are then an error.
+    /// Checks that this schedule has a plan for `workers` workers and `micro_batches` micro-batches, and returns the
+    /// schedule. A plan that the logged run took from a file, and not from a generator, exists only for the run's own
+    /// numbers of workers and micro-batches. Other numbers are then an error.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(

@@ -88,9 +88,9 @@ pub struct Flags {
 pub enum Kind {
     /// Stages that sleep for a given time instead of computing, and so use no CPU core
     Paced,
-    /// Stages of a byte-level GPT (that of the example gpt) on CPUs, with one core for each worker
+    /// Measures stages of a byte-level GPT, the model of the example gpt, on CPUs with one core for each worker
     Cpu,
-    /// Stages of a byte-level GPT (that of the example gpt) on NVIDIA GPUs
+    /// Measures stages of a byte-level GPT, the model of the example gpt, on NVIDIA GPUs
     Cuda,
 }
 

@@ -217,8 +217,8 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the simulated arrival time of an activation or gradient that is sent at the time `sent`. The receiving
-    /// worker will choose its next action at this time.
+    /// Returns the simulated arrival time of an activation or gradient that is sent at the time `sent`. Also adds an
+    /// event at that time, at which the receiving worker, if it is idle, chooses its next action.
     fn arrival(&mut self, transfer: Transfer, sent: f64) -> f64 {
         let (from, to) = (self.placement.worker(transfer.from), self.placement.worker(transfer.to()));
         let at = if from == to { sent } else { sent + self.costs.latency(transfer) };

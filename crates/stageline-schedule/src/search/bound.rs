@@ -39,8 +39,9 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush) + longest(&optimizer)
 }
 
-/// The total time of one kind of action (forward, input gradient or weight gradient) on a stage in a step, and the
-/// times that must pass before and after it.
+/// The times of one kind of action (forward, input gradient or weight gradient) on a stage in a step: the total time of
+/// these actions, the least time before the first of them, and the least time after the last. Together they are a lower
+/// bound on the time of the step.
 #[derive(Clone, Copy)]
 struct Computes {
     /// The earliest time at which a stage can begin one kind of action (such as a forward), in the unit of the costs.

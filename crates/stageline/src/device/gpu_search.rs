@@ -86,9 +86,9 @@ fn libraries(api: GpuApi) -> Vec<Library> {
     }
 }
 
-/// Returns a library of ROCm with the file name `name`, and the files that burn tries for it. They are in the folders
-/// of ROCM_PATH and HIP_PATH, and then where the dynamic linker looks. In each place, the name is tried without and
-/// with a version number at the end.
+/// Returns the description of the ROCm library `name`: the paths from which burn tries to load it, in burn's order.
+/// The folders named by ROCM_PATH and HIP_PATH come first, and then the search path of the dynamic linker. Each place is
+/// tried without and with a version number at the end of the name.
 #[cfg(any(feature = "gpu", test))]
 fn of_rocm(name: &'static str) -> Library {
     let roots = ["ROCM_PATH", "HIP_PATH"].into_iter().filter_map(|variable| std::env::var(variable).ok());

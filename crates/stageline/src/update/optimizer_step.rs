@@ -55,7 +55,8 @@ pub(crate) enum Rollback {
     /// Every stage stores its state from before the step. After an error at the end of the step, every stage rolls the
     /// step back.
     Kept,
-    /// No stage stores its state from before the step. So an error at the end of a step ends the training.
+    /// Optimizer steps cannot be undone, because no stage keeps a copy of its state from before the step. An error while
+    /// the optimizers step therefore ends the training.
     Off,
 }
 

@@ -31,7 +31,7 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) is_uncut: bool,
     /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
-    /// The gradient of each parameter at the first step of the verified training.
+    /// The gradient of each parameter at the first step of the pipeline that is verified.
     pub(super) configured: &'a [ParameterGradient],
     /// The gradient of each parameter at the first step of the reference training on one device.
     pub(super) reference: &'a [ParameterGradient],

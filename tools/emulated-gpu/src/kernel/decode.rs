@@ -9,7 +9,7 @@ use super::fragment::{Fragment, Product, Role};
 use super::program::{Address, Initial, Operation, Program, Register, Rows, Shuffle, Space, Step, Tile, window};
 use crate::ptx::{Entry, Instruction, declared, inside};
 
-/// The alignment in bytes of the memory and the parameters that a kernel declares.
+/// The alignment in bytes at which the emulation places each variable of shared memory and each parameter of a kernel.
 const ALIGNMENT: usize = 16;
 
 /// The registers, symbols and labels, by name, of the kernel whose PTX is being translated.
