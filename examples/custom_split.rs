@@ -21,7 +21,8 @@ const DIGITS: usize = 10;
 /// The width of the example's model: the number of values in the embedding of a digit.
 const WIDTH: usize = 32;
 
-/// The output of a stage of the example: an activation, and the embedding for the skip connection to the last stage.
+/// The output of a stage of the model that adds two digits: an activation, and the digits' embedding for the skip
+/// connection to the last stage.
 type Hidden = (Tensor<2>, Tensor<2>);
 
 /// The first stage of the example. It maps two digits `[batch, 2]` to an activation and a skip connection, which are
@@ -42,7 +43,8 @@ impl Stage for Encoder {
     }
 }
 
-/// The second stage of the example. It transforms the activation, and passes the skip connection on unchanged.
+/// The second stage of the model that adds two digits. It transforms the activation, and passes the skip connection on
+/// unchanged.
 #[derive(Module, Debug)]
 struct Middle {
     layer: Linear,
@@ -57,8 +59,8 @@ impl Stage for Middle {
     }
 }
 
-/// The last stage of the example. It adds the activation and the skip connection, computes logits, and compares them
-/// with the targets `[batch]`.
+/// The last stage of the model that adds two digits. It adds the activation and the skip connection, computes logits,
+/// and compares them with the targets `[batch]`.
 #[derive(Module, Debug)]
 struct Classifier {
     logits: Linear,

@@ -38,7 +38,7 @@ struct Flags {
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
-    /// Treatment of several documents in one sample
+    /// Training on a sample with several documents: joined as one text, or separate (attention within each document)
     #[arg(long, default_value = "joined")]
     documents: Documents,
     /// Share of the text that is held out for evaluation and not trained on
@@ -121,7 +121,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     Ok(())
 }
 
-/// Checks that flags that need each other are all given. clap cannot check this for flags in the file of `--config`.
+/// Checks that no flag lacks a flag that it needs, as --logits needs --out. clap cannot check this in a --config file.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     let has_number = [flags.temperature, flags.top_p, flags.repetition_penalty].iter().any(Option::is_some);

@@ -21,7 +21,7 @@ use stageline_train::{Program, Run};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 
-/// The largest number of blocks, width or context length that the example accepts.
+/// The largest width and context length that the flags of this example accept. The number of blocks must be smaller.
 const LARGEST: usize = 65_536;
 
 /// Trains a byte-level GPT, cut into pipeline stages, on text.

@@ -187,8 +187,8 @@ fn assert_file_setting(name: &str, value: &toml::Value) {
     }
 }
 
-/// Asserts that a resumed run takes only inheritable settings from `before`, the settings in its checkpoint. Without
-/// flags and a settings file, all other settings must keep their defaults.
+/// Asserts that a resumed run takes from `before`, the settings in its checkpoint, only those that it may take from
+/// there. Without flags and a settings file, all other settings must keep their defaults.
 fn assert_inherited(before: &Settings) {
     let Ok(resolved) = merge(&["gpt".into()], Some(before), None) else { return };
     // A command line may lack even the program's name.
@@ -208,7 +208,7 @@ fn assert_inherited(before: &Settings) {
     assert_eq!((config, set.len(), resume, stop_after, print_config), (None, 0, None, None, false));
 }
 
-/// Asserts that every setting that is not in `names` has its default value.
+/// Asserts that all merged settings have their default values, except for the settings listed in `names`.
 fn assert_changes_only(resolved: &Resolved, names: &BTreeSet<&str>) {
     let default = &default().0;
     let now = &resolved.settings.0;

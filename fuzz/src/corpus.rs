@@ -82,8 +82,8 @@ fn path(root: &Path, i: usize) -> PathBuf {
     })
 }
 
-/// Opens a corpus of text files. Asserts that this succeeds if the options are in range and a file is not empty, and
-/// that it otherwise gives the right error. Returns `None` if the corpus does not open.
+/// Opens a corpus of text files. Asserts that this succeeds if the options are in range and at least one file is not
+/// empty. Otherwise it must give the right error. Returns `None` if the corpus does not open.
 fn opened(root: &Path, contents: &[&[u8]], options: &CorpusOptions) -> Option<Corpus> {
     let in_range = options.max_bytes > 0 && options.max_files > 0 && (0.0..1.0).contains(&options.validation_fraction);
     let empty = contents.iter().all(|contents| contents.is_empty());
@@ -104,7 +104,8 @@ fn whole(text: &Text) -> Result<Vec<u8>, CorpusError> {
     Ok(bytes)
 }
 
-/// Reads all bytes of a text. Returns `None` if one of its files has changed since the corpus was opened.
+/// Reads all bytes of a corpus's training text or validation text. Returns `None` if one of the text's files has
+/// changed since the corpus was opened.
 fn whole_or_changed(text: &Text) -> Option<Vec<u8>> {
     match whole(text) {
         Ok(bytes) => Some(bytes),

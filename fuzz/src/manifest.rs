@@ -18,8 +18,8 @@ const LIMIT: usize = 4_096;
 
 const MANIFEST: &str = "manifest.json";
 const INDEX: &str = "model.safetensors.index.json";
-/// The name of the checkpoint's tensor file that a fuzz input replaces. It has optimizer state, because a file with
-/// parameters would have to agree with the index.
+/// The name of the checkpoint's tensor file that a fuzz input replaces. This file has optimizer state. A file with
+/// parameters would also have to agree with the file `model.safetensors.index.json`, which lists all parameters.
 const TENSORS: &str = "optimizer/head.safetensors";
 const OLDER: &str = "000001-step-1";
 const LATEST: &str = "000002-step-7";
@@ -149,8 +149,8 @@ fn tensors(contents: &[u8]) -> Vec<u8> {
     }
 }
 
-/// Replaces the manifest in `files` by the manifest in `contents` with a valid seal (its SHA-256). Bytes after a
-/// separator byte replace the tensor file.
+/// Takes a manifest from `contents`, gives it a valid seal (its SHA-256), and replaces the manifest in `files` by it.
+/// If `contents` has a separator byte, the bytes after it replace the tensor file.
 fn seal(files: &mut Files, contents: &[u8]) {
     let mut parts = contents.splitn(2, |&byte| byte == BORDER);
     let object = parts.next().unwrap_or_default();

@@ -128,7 +128,8 @@ fn assert_shown(error: &FolderError) {
     }
 }
 
-/// Asserts that the error of a rejected model folder names the replaced file, or a file that the replaced index names.
+/// Asserts that the error of a rejected model folder names a file at fault. This is the file that the fuzz input
+/// replaced. If it replaced the index (the list of weights files), it may also be a file named there.
 fn assert_refused(error: &FolderError, root: &Path, replaced: &str) {
     let is_index = replaced == INDEX;
     match error {

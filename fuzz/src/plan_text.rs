@@ -22,8 +22,8 @@ pub fn plan_text(bytes: &[u8]) {
 }
 
 /// Parses one word of a plan, and returns it if it is an action. Asserts that the text of a parsed instruction gives
-/// the same instruction. For any other word, the error message must be short plain text, which contains the word if the
-/// word is such a text.
+/// the same instruction. For an invalid word, the error message must be short and in printable ASCII. It must quote the
+/// word if the word itself is short and printable.
 fn word(word: &str) -> Option<Action> {
     match word.parse::<Instruction>() {
         Ok(instruction) => {

@@ -92,8 +92,8 @@ fn sound() -> &'static Checkpoint {
     })
 }
 
-/// Makes the change to the checkpoint that the next bytes of a fuzz input select. Returns `None` without a change, if
-/// no bytes or no tensors are left.
+/// Changes one tensor of the checkpoint. The next bytes of a fuzz input select the tensor and the change. Returns
+/// `None` without a change, if no bytes or no tensors are left.
 fn change(checkpoint: &mut Checkpoint, bytes: &mut impl Iterator<Item = u8>) -> Option<()> {
     let mut next = |bound: usize| bytes.next().map(|byte| usize::from(byte) % bound.max(1));
     let tensors = if next(3)? == 0 { &mut checkpoint.parameters } else { &mut checkpoint.optimizer };

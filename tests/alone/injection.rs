@@ -28,7 +28,8 @@ use crate::ran_in_a_process_of_its_own;
 
 const WIDTH: usize = 3;
 
-/// The place of an injected panic: the beginning or the end of an activity of one stage.
+/// The place in a training where a test injects a panic. It is before or after an activity of one stage, such as a
+/// forward or the optimizer step.
 #[derive(Clone, Debug, PartialEq)]
 struct Point {
     replica: usize,
@@ -375,7 +376,8 @@ fn cases() -> impl Iterator<Item = Case> {
     cases.chain(replicated).chain([Case::new("running statistics".to_owned(), |seed| noisy(seed, 2))])
 }
 
-/// Calls `with` for every training and place of a panic. The panics of workers are expected, so they are not printed.
+/// Calls `with` for every training and every place in it where a test can inject a panic. The panics of workers are
+/// expected, so they are not printed.
 fn each_point(mut with: impl FnMut(&Case, Point) + Send + 'static) {
     let loud = panic::take_hook();
     panic::set_hook(Box::new(move |info| {

@@ -25,8 +25,8 @@ struct Holdings {
     held: Vec<u64>,
 }
 
-/// Returns the present threads and open files of this process, with the given memory of the workers. Threads and open
-/// files are counted on Linux only, and are 0 elsewhere.
+/// Returns the numbers of threads and open files that this process has now, together with `held`, the memory of each
+/// worker. Threads and open files are counted on Linux only, and are 0 elsewhere.
 fn holdings(held: Vec<u64>) -> Holdings {
     let count = |folder: &str| fs::read_dir(folder).map_or(0, Iterator::count);
     Holdings { threads: count("/proc/self/task"), files: count("/proc/self/fd"), held }

@@ -18,8 +18,8 @@ const NOISE: f64 = 6.0;
 /// hardly change.
 const RATE: f64 = 1e-6;
 
-/// The number of first steps that the test does not measure. After them, an average with a momentum of 0.9 hardly
-/// depends on its start.
+/// The number of steps at the start of the training that the test leaves out of its norms. The momentum, an average
+/// with the factor 0.9, starts at 0. After these steps its start hardly matters.
 const WARM_UP: usize = 40;
 
 const ROWS: usize = 2; // of a micro-batch

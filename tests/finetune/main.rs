@@ -60,7 +60,8 @@ fn a_conversion_reads_no_text_and_keeps_every_byte() {
     }
 }
 
-/// Tests that a run reads data and tokenizer if it trains, and the tokenizer if it continues a text.
+/// Tests which files a run of the example needs. A training fails if its data is missing or its tokenizer is damaged. A
+/// run that only continues a prompt also fails if the tokenizer is damaged.
 #[test]
 fn a_training_reads_its_data_and_a_prompt_its_tokenizer() {
     let folder = tempfile::tempdir().unwrap();

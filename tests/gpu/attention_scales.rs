@@ -3,8 +3,8 @@
 
 use stageline::nn::AttentionHeads;
 
-/// The input, output gradient and shape of an attention in f64, from which the scales of its rounding errors are
-/// computed.
+/// An attention with its input and output gradient as f64 numbers. A test computes from them how large the device's
+/// rounding errors in the results of this attention may be.
 pub struct Attention<'a> {
     /// The queries, keys and values of attention: `[samples, length, columns, size]`.
     pub input: &'a [f64],

@@ -138,8 +138,8 @@ pub fn warnings() -> String {
 }
 
 /// Tests split backwards: the first half leaves the gradients of a layer's weights to the second half. A layer of burn
-/// cannot split its backward, so the first half computes its weight gradients. The pipeline warns of such parameters
-/// only.
+/// cannot split its backward, so the first half computes its weight gradients. The pipeline logs a warning for the
+/// weights of burn's layer, and none for those of Stageline's layers.
 #[test]
 fn weight_gradients_are_computed_in_the_second_halves_of_backwards() {
     keep_warnings();

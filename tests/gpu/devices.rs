@@ -74,8 +74,8 @@ fn a_host_without_drivers_is_told_what_to_install() {
     }
 }
 
-/// Tests that `stageline devices` and a training report a damaged Vulkan loader as such, and not as a host without
-/// GPUs.
+/// Tests the error for a damaged Vulkan loader: `stageline devices` and a training say that the loader is broken, and
+/// not that the host has no GPU.
 #[test]
 fn a_broken_loader_is_reported_with_its_package() {
     if !is_vulkan() {
@@ -107,8 +107,9 @@ fn missing_devices_are_named_with_those_that_are_there() {
     assert_eq!(DeviceName::parse_list(&format!("{api}:all")).unwrap()[0].to_string(), format!("{api}:0"));
 }
 
-/// Tests the lines at the start of a training run with one stage on the CPU and one on a GPU: the compilation of
-/// kernels, the memory of the GPU, the measured speeds, the path of tensors, and the memory that the first step reserves.
+/// Tests the lines at the start of a training run with one stage on the CPU and one on a GPU. They are about the
+/// compilation of kernels, the memory of the GPU and the measured speeds. They also say that tensors are copied between
+/// host memory and GPU, and how much memory the first step reserves.
 #[test]
 fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     let device = gpu_name();
@@ -138,8 +139,8 @@ fn the_start_of_a_run_tells_what_it_does_with_the_device() {
     assert!(compared.iter().all(|words| reserved.contains(words)), "{logged}");
 }
 
-/// Tests the first lines of a run with two replicas of one stage, on the CPU and on a GPU. They name the path of the
-/// gradient sums, and no other path.
+/// Tests the first lines of a run with two replicas of one stage, one replica on the CPU and one on a GPU. The lines
+/// say that gradient sums are copied between host memory and GPU. They do not say that activations are copied.
 #[test]
 fn the_start_of_a_run_with_replicas_names_the_path_of_gradient_sums() {
     let device = gpu_name();

@@ -20,7 +20,8 @@ const WIDTH: usize = 8;
 struct Attending {
     query_key_value: Linear,
     output: Linear,
-    /// Whether the layer lists its operations, so that they are checked before the first forward.
+    /// Whether the layer's `Stage::operations` lists its attention, so that `build` checks the attention before the
+    /// first forward.
     lists: bool,
 }
 
@@ -68,7 +69,8 @@ fn stepped(mut pipeline: Pipeline<Tensor<2>, Tensor<2>, Target>) -> f64 {
 }
 
 /// Tests the warning that attention stores its scores, because its heads are too large for the device's kernels. The
-/// warning names the layer once. `build` logs it if the layer lists its operations; otherwise the first forward does.
+/// warning names the layer once. `build` logs it if the layer lists its attention in `Stage::operations`; otherwise the
+/// first forward does.
 #[test]
 fn attention_with_large_heads_is_named_with_its_layer() {
     keep_warnings();
@@ -92,8 +94,8 @@ fn attention_with_large_heads_is_named_with_its_layer() {
     }
 }
 
-/// Tests that attention which stores its scores is refused if the settings refuse all fallbacks. Attention with smaller
-/// heads, which stores no scores, is accepted.
+/// Tests the setting `Fallbacks::Refuse` with attention that stores its scores, because its heads are too large for the
+/// device's kernels: `build` returns an error. Attention with smaller heads stores no scores, and `build` accepts it.
 #[test]
 fn attention_with_large_heads_is_refused_on_request() {
     let device = open("gpu").remove(0);
@@ -135,9 +137,9 @@ impl Stage for InF64 {
     }
 }
 
-/// Tests that `build` refuses a model with GELU in f64 on a GPU, for which Stageline has no kernel. The error names the
-/// stage, the first such layer and the number of other such operations. If slow operations of burn are permitted, `build`
-/// only warns. On a device that has no f64 at all, the error names the type instead.
+/// Tests GELU in f64 on a GPU, an operation for which Stageline has no kernel: `build` returns an error. The error
+/// names the stage, the first layer with this operation, and the number of further operations without a kernel. With
+/// `Fallbacks::Warn`, `build` only warns. On a device that has no f64 at all, the error names the type instead.
 #[test]
 fn an_operation_without_a_kernel_is_refused_unless_fallbacks_are_permitted() {
     keep_warnings();

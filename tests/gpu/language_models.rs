@@ -16,7 +16,7 @@ const ROWS: usize = 8;
 const LENGTH: usize = 24;
 const STEPS: usize = 10;
 
-/// Returns configurations of small models of each family.
+/// Returns the configurations of four small language models: GPT-2, Mistral, Qwen2 and Qwen3.
 fn configurations() -> [Value; 4] {
     let llama = json!({
         "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 48, "intermediate_size": 41,

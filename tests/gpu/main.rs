@@ -39,8 +39,7 @@ mod optimizer_state;
 #[cfg(all(unix, feature = "serve"))]
 mod served;
 
-/// The shape of the GPT in most of these tests. With its embeddings and its head, it can be divided into up to six
-/// stages.
+/// The shape of the GPT in most GPU tests. With its embeddings and its head, it can be divided into up to six stages.
 const SHAPE: Shape = Shape { layers: 4, width: 64, context: 16 };
 /// The shape of a GPT with one block, for tests that make many steps.
 const SMALL: Shape = Shape { layers: 1, ..SHAPE };
@@ -93,7 +92,7 @@ fn trained(devices: &str, stages: usize, schedule: impl Schedule + 'static, reco
     losses(&mut builder(devices, stages, schedule, recompute).build().unwrap(), STEPS)
 }
 
-/// The losses of the training on one CPU, with which those on the device are compared.
+/// The losses of a training on one CPU, with which the tests compare the losses of trainings on GPUs.
 static EXPECTED: LazyLock<Vec<f64>> = LazyLock::new(|| trained("cpu", 1, OneFOneB, Recompute::Nothing));
 
 fn assert_near(found: &[f64], expected: &[f64], about: &str) {

@@ -42,7 +42,8 @@ struct Shape {
     micro_batches: usize,
     /// The capacity of each channel between two stages of the tested pipeline, in micro-batches.
     capacity: usize,
-    /// Whether transfers between stages of the tested pipeline are issued in the plan's global order, as between GPUs.
+    /// Whether all transfers between stages are issued in one global order, which the plan gives. Without this setting,
+    /// only transfers between GPUs are ordered.
     ordered: bool,
     replicas: usize,
 }
@@ -135,8 +136,8 @@ fn orders() -> usize {
     std::env::var("STAGELINE_INTERLEAVINGS").map_or(20, |number| number.parse().expect("a number"))
 }
 
-/// Returns a configuration of shuttle, which explores thread orders, with larger stacks than its default, because the
-/// kernels need them.
+/// Returns a configuration of shuttle, the library that explores thread orders. It gives threads a larger stack than by
+/// default, because tensor operations on the CPU need more.
 fn large_stacks() -> Config {
     let mut config = Config::new();
     config.stack_size = 1 << 20;

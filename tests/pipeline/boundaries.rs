@@ -13,8 +13,8 @@ use stageline::{Batch, LossStage, Pipeline, Stage, StageConfig, Weight, payload,
 
 use crate::mlp::{Layer, Mlp, bits, device};
 
-/// A payload for tests of stage boundaries: float tensors of three ranks, one of which is never used, and integer and
-/// bool tensors.
+/// A payload for tests of stage boundaries. It has float tensors of one, two and three dimensions, of which one is
+/// never used, and an integer and a bool tensor.
 #[derive(Clone, Debug)]
 struct Hidden {
     states: Tensor<2>,

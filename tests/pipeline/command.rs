@@ -306,8 +306,8 @@ fn impossible_flags_are_refused_with_a_fix() {
     }
 }
 
-/// Tests the flag `--speeds` of the GPT example, which gives the relative speed of each device: a faster device gets
-/// more layers, and speeds that do not fit the devices or the partition are refused.
+/// Tests the flag `--speeds` of the GPT example, which gives the relative speed of each device. A faster device gets
+/// more layers. The example ends with an error if the speeds do not fit the devices or the partition.
 #[test]
 fn a_faster_device_gets_more_layers() {
     let two = "--layers 4 --device cpu,cpu --steps 1";

@@ -39,8 +39,9 @@ fn operations_without_a_kernel_are_named_with_their_layers() {
     }
 }
 
-/// Tests that a training with `--fallbacks refuse` ends before its first step if an operation has no kernel on its
-/// device. The error names the first such layer, the number of other such operations, and the flag that permits them.
+/// Tests that a training with `--fallbacks refuse` ends before its first step if the device has no kernel for an
+/// operation. The error names the first operation without a kernel, its layer, and the number of further operations
+/// without a kernel. It also names the flag that permits these operations.
 #[test]
 fn a_training_can_refuse_operations_without_a_kernel() {
     let said = Place::new().refused("--stages 1 --steps 2 --precision bf16 --fallbacks refuse");
@@ -62,8 +63,8 @@ fn in_bf16() -> PipelineBuilder<Bytes, Logits, Bytes> {
     row.pipeline(&cut, [config(), config()]).unwrap().precision(Precision::Bf16)
 }
 
-/// Tests that the error of a refused operation has the stage, the device, the layer and the reason. It counts an
-/// operation once for all replicas.
+/// Tests the setting `Fallbacks::Refuse`, with which `build` returns an error for an operation without a kernel. The
+/// error has the stage, the device, the layer and the reason. It counts an operation once for all replicas.
 #[test]
 fn a_refused_operation_is_an_error_with_its_stage_and_layer() {
     let refusing = || in_bf16().fallbacks(Fallbacks::Refuse);

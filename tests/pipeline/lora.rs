@@ -404,8 +404,8 @@ impl Reparameterization for Scaled {
     }
 }
 
-/// A reparameterizer for tests of fine-tuning. It multiplies every vector (value 1) or every matrix (value 2) of a
-/// model by a trained factor.
+/// A reparameterizer for tests of fine-tuning, which multiplies some parameters of a model by a trained factor. The
+/// value is the rank of these parameters: 1 for vectors, 2 for matrices.
 struct Scale(usize);
 
 impl Reparameterizer for Scale {

@@ -55,7 +55,7 @@ impl LossStage for Point {
 /// Every element of a target has the mean 0 and the variance 1/3. So the mean gradient is the point itself, and the
 /// variance, added up over all elements, is a third of the number of dimensions.
 ///
-/// A step has `rows` samples in 5 micro-batches. `is_kept` says which of them count in the loss.
+/// A step has `rows` samples in 5 micro-batches. `is_kept` says which samples count in the loss.
 fn assert_closed_form(rows: usize, is_kept: impl Fn(usize) -> bool) {
     let place = uniform(DIMENSIONS, 99);
     let squared_norm: f64 = place.iter().map(|&at| f64::from(at).powi(2)).sum();

@@ -22,8 +22,8 @@ const STEPS: u64 = 3;
 
 type Builder = PipelineBuilder<Tensor<2>, Tensor<2>, Target>;
 
-/// The type of a function that returns an optimizer. The function's argument is the memory for the optimizer's states;
-/// without it, burn's own optimizer is returned.
+/// The type of a function that returns an optimizer. Its argument says in which memory the optimizer keeps its states.
+/// With `None`, the function returns burn's own optimizer without this setting.
 type Make = fn(Option<OptimizerState>) -> ModuleOptimizer;
 
 fn made<O: Optimizer>(optimizer: O, memory: Option<OptimizerState>) -> ModuleOptimizer {

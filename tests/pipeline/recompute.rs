@@ -99,8 +99,8 @@ impl Stage for Sabotaged {
     }
 }
 
-/// Tests a panic in a recomputation, which is part of a backward. The step is rolled back. A pipeline that is restored
-/// from the remaining state continues with the same bits as a pipeline without a panic.
+/// Tests a panic in a recomputation, which is part of a backward: the step is rolled back. After the panic, the
+/// pipeline still returns a checkpoint. Training resumes from it with the same bits as without a panic.
 #[test]
 fn a_panic_in_a_recomputation_rolls_back_the_step() {
     let batch = |step| {
@@ -223,7 +223,7 @@ fn counted(recompute: Recompute) -> (Vec<u32>, Vec<usize>) {
 }
 
 /// Tests recomputation of segments (groups of consecutive blocks) and of selected blocks. It changes no bit of the
-/// parameters. Each such block is recomputed once for each of the six micro-batches.
+/// parameters. Each recomputed block runs again once for each of the six micro-batches.
 #[test]
 fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
     let (kept, none) = counted(Recompute::Nothing);

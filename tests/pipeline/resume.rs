@@ -22,8 +22,8 @@ const WIDTH: usize = 4;
 const LAYERS: usize = 5;
 const STEPS: usize = 3;
 
-/// Returns the configuration of a stage with state that a checkpoint must restore: AdamW with a parameter group by
-/// path, and a falling learning rate.
+/// Returns the configuration of a stage with state that a checkpoint must restore: a falling learning rate, and AdamW
+/// with weight decay for all parameters except biases.
 fn remembering() -> StageConfig {
     let adam = |decay| AdamWConfig::new().with_weight_decay(decay);
     let group = ParamGroup::from_any_predicates(vec!["bias"]);

@@ -19,8 +19,8 @@ const WIDTH: usize = 4;
 /// The transfers between stages that were issued so far, in order, as the library's tracing events report them.
 static ISSUED: Mutex<Vec<Transfer>> = Mutex::new(Vec::new());
 
-/// The lock that tests with ordered transfers hold, so that only one of them runs at a time. The events of transfers do
-/// not name their pipeline.
+/// The lock that tests with ordered transfers hold. Only one such test may run at a time, because the recorded events
+/// of transfers do not say to which pipeline they belong.
 pub static ORDERED: Mutex<()> = Mutex::new(());
 
 /// A tracing subscriber that receives only the events of issued transfers between stages.

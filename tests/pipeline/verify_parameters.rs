@@ -29,7 +29,7 @@ fn verified(build: impl Fn() -> MlpBuilder) -> Verification {
 }
 
 /// Returns the builder of a pipeline with three stages whose parameters are named `first`, `second` and `last`.
-/// `middle` makes the second stage from a layer, and `recompute` is the policy of each stage.
+/// `middle` makes the second stage from a layer, and `recompute` has the recomputation policy of each stage.
 fn named<S>(middle: impl Fn(Layer) -> S, recompute: [Recompute; 3]) -> MlpBuilder
 where
     S: Stage<Input = Tensor<2>, Output = Tensor<2>>,

@@ -210,8 +210,8 @@ impl Caches {
         Self(folder)
     }
 
-    /// Returns a command that runs `command` in a mount namespace of its own, in which the machine appears to have the
-    /// described processor caches.
+    /// Returns a command that runs `command` in a mount namespace of its own. There the machine appears to have the
+    /// processor caches of this simulated description.
     fn around(&self, command: &Command) -> Command {
         let mut around = Command::new("unshare");
         around.args(["--map-root-user", "--mount", "sh", "-c"]);

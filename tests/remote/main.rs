@@ -28,7 +28,8 @@ use crate::runs::{Place, hash, wait_for_lines};
 /// process.
 struct Server {
     process: Child,
-    /// The name of the server in the flag `--device`: the part of a device's name before `/` and the device's index.
+    /// The name of the server in the flag `--device`. Its devices are written there as this name, `/` and the index of
+    /// the device.
     host: String,
 }
 
@@ -280,8 +281,9 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
     }
 }
 
-/// Starts a device server of burn, without Stageline, and returns the server's name. The server answers a client's
-/// greeting with the numbers `greeting`; if `greeting` is `None`, the server does not know the greeting.
+/// Starts a device server of burn, as a server of another version or program, and returns the server's name. A client
+/// asks every server for its version by the request `stageline/hello`. This server answers with the numbers `greeting`,
+/// or does not know the request if `greeting` is `None`.
 fn other_server(greeting: Option<[f32; 5]>) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let host = format!("ws://{}", listener.local_addr().unwrap());

@@ -56,8 +56,8 @@ const WORDS: [&str; 40] = [
     "é",
 ];
 
-/// Tests the settings of a training with little memory, by the fuzz target for these settings. Another test of this
-/// file starts this one in a child process.
+/// Runs the fuzz target for the settings of a training in a process that may use only 512 MiB of virtual memory.
+/// Another test of this file starts this test in a child process with that limit.
 #[test]
 #[ignore = "is started by another test"]
 fn child_with_little_memory() {

@@ -70,7 +70,8 @@ pub struct Flags {
     /// divided by M. Without this flag, the size of a micro-batch is the same for every M
     #[arg(long, conflicts_with = "micro_batch_size", value_name = "SAMPLES")]
     pub batch: Option<usize>,
-    /// Devices for stages of the kind cuda; the stages take these devices in turn
+    /// Devices for the stages with --kind cuda, separated by commas. The first stage takes the first device, and so on
+    /// in turn
     #[arg(long, default_value = "cuda:0")]
     pub device: String,
     /// Folder to which the measurements are written: bubble.csv and bubble.json with the idle time by cause, bubble.md,
@@ -163,8 +164,8 @@ impl Flags {
         WarmUp { agreeing: self.warm_up_steps, within: self.warm_up_within / 100.0, most }
     }
 
-    /// Returns the number of samples in a micro-batch of a case with `micro_batches` micro-batches. If the flags fix
-    /// the batch size, the batch size is divided by `micro_batches`; otherwise the micro-batch size is fixed.
+    /// Returns the number of samples in each micro-batch of a step with `micro_batches` micro-batches. If `--batch` is
+    /// given, it is the batch size divided by `micro_batches`; otherwise it does not depend on `micro_batches`.
     fn micro_batch_size(&self, micro_batches: usize) -> Result<usize> {
         let Some(batch) = self.batch else {
             return Ok(if self.kind == Kind::Paced { 1 } else { self.micro_batch_size });

@@ -82,9 +82,9 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
     Ok(Measured::of(&log)?)
 }
 
-/// Returns the layers of the measured model, each with its stage in the given case. Stages that sleep instead of
-/// computing have equal layers. The number of these layers is that of workers times the most chunks (stages) per worker
-/// of any schedule.
+/// Returns the layers of the measured model, each with its stage in the given case. If stages sleep instead of
+/// computing, all layers are equal. Each worker then has as many layers as any schedule has chunks (stages) per worker
+/// at most.
 fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     if flags.kind == Kind::Paced {
         let count = case.workers * MOST_CHUNKS;

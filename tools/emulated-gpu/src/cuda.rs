@@ -278,8 +278,8 @@ impl Rows {
         Self { from, from_pitch: bytes, to, to_pitch: bytes, width: bytes, height: 1 }
     }
 
-    /// Returns the number of bytes from the start of the first copied row to the end of the last row. The starts of
-    /// consecutive rows are `pitch` bytes apart.
+    /// Returns the number of bytes that the rows span on one side of the copy: from the start of the first row to the
+    /// end of the last row. The starts of consecutive rows are `pitch` bytes apart.
     fn extent(&self, pitch: usize) -> u64 {
         (pitch * self.height.saturating_sub(1) + self.width) as u64
     }

@@ -7,7 +7,7 @@ mod instruction;
 pub use buffers::buffers;
 pub use instruction::{Instruction, inside};
 
-/// The first kernel in the PTX text of a module: its name, its parameters, its limits and its body.
+/// The first kernel in the PTX text of a module: its name, parameters, required block size, shared memory and body.
 #[derive(Clone, Debug)]
 pub struct Entry {
     pub name: String,

@@ -77,8 +77,8 @@ pub enum Operation {
         to: Register,
         from: [Register; 3],
     },
-    /// The split of a register's value into parts of `bits` bits each, from the lowest bits on. The parts are written
-    /// to registers.
+    /// An operation that splits the value of a register into parts of `bits` bits each, the lowest bits first. It
+    /// writes each part to a register; `None` discards the part.
     Split {
         from: Register,
         to: Vec<Option<Register>>,
