@@ -29,7 +29,7 @@ struct Flags {
     /// Number of batches that are read ahead of the steps
     #[arg(long, default_value_t = 16)]
     read_ahead: usize,
-    /// Number of steps
+    /// Number of training steps to run
     #[arg(long, default_value_t = 400)]
     steps: usize,
     /// Number of micro-batches M in a step
@@ -44,7 +44,7 @@ struct Flags {
     /// Width of the GPT's activations
     #[arg(long, default_value_t = 64)]
     width: usize,
-    /// Length of a sample, in bytes
+    /// Length of each training sample of the GPT, in bytes
     #[arg(long, default_value_t = 64)]
     context: usize,
     /// Flag without effect, which is accepted because `cargo bench` passes it to every bench

@@ -48,7 +48,7 @@ struct Flags {
     /// Width of the GPT's activations
     #[arg(long, default_value_t = 128)]
     width: usize,
-    /// Length of a sample, in bytes
+    /// Length of each training sample of the GPT, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
     /// Number of pairs of timed steps: each pair has one step that measures the gradient noise, and one that does not

@@ -38,10 +38,10 @@ struct Flags {
     /// Width of the GPT's activations
     #[arg(long, default_value_t = 256)]
     width: usize,
-    /// Length of a sample, in bytes
+    /// Length of each training sample of the GPT, in bytes
     #[arg(long, default_value_t = 128)]
     context: usize,
-    /// Number of timed steps of each of the two compared pipelines
+    /// Number of timed steps of each of the two pipelines: the one with P stages, and the one with a single stage
     #[arg(long, default_value_t = 15)]
     rounds: usize,
     /// Flag without effect, which is accepted because `cargo bench` passes it to every bench

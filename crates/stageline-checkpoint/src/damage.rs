@@ -113,11 +113,15 @@ pub enum Damage {
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The name of the tensor of a checkpoint whose size is invalid.
+        /// The name of the checkpoint's tensor whose size, according to the manifest, overflows, alone or in the sum of
+        /// its file, or is not a whole number of bytes.
         tensor: String,
-        /// The type that the manifest of the checkpoint states for the elements of a tensor whose size is invalid.
+        /// The type of the tensor's elements in the manifest of the checkpoint. With this type and the tensor's shape,
+        /// the size of the tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
         dtype: Dtype,
-        /// The length of each dimension that the manifest of the checkpoint states for a tensor whose size is invalid.
+        /// The length of each dimension of the tensor in the manifest of the checkpoint. With this shape and the
+        /// tensor's type, the size of the tensor, or of all tensors in its file, overflows or is not a whole number of
+        /// bytes.
         shape: Vec<usize>,
     },
     /// The manifest of the checkpoint lists an impossible length for a file: too short or too long for a file with its
@@ -127,12 +131,14 @@ pub enum Damage {
         Printable::new(file)
     )]
     Total {
-        /// The name of the checkpoint file for which the manifest lists an impossible length.
+        /// The name of the checkpoint file for which the manifest lists a length that is too short or too long for the
+        /// file's contents.
         file: String,
-        /// The impossible length in bytes that the manifest of a checkpoint lists for a file.
+        /// The length in bytes that the manifest of the checkpoint lists for the file. It is too short or too long for
+        /// the contents of the file.
         found: u64,
-        /// The total size in bytes of the tensors in the file for which the manifest lists an impossible length; 0 for
-        /// the index, which has no tensors.
+        /// The total size in bytes of the tensors in the file whose length in the manifest is too short or too long; 0
+        /// for the index, which has no tensors.
         tensors: u64,
     },
     /// A tensor file of the checkpoint lacks a tensor that the manifest lists for the file.

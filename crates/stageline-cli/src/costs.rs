@@ -21,7 +21,7 @@ pub(crate) struct CostFlags {
     /// Time of the weight-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     weight_grad: Vec<f64>,
-    /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of its halves]
+    /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of --input-grad and --weight-grad]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     backward: Vec<f64>,
     /// Latency of each transfer from a stage to another worker, in ms [default: 0]
@@ -84,9 +84,9 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Returns `costs`, which are in ms, with the times of transfers from the flags --transfer, --bytes and
-    /// --bandwidth. If none of these flags is set, the times of transfers stay the same. In both cases --serialised
-    /// decides whether the transfers of a worker overlap.
+    /// Returns the costs of stages `costs`, with the times of transfers between stages that the flags --transfer,
+    /// --bytes and --bandwidth give, in ms. If none of these flags is set, the times of transfers stay the same. In
+    /// both cases, the flag --serialised decides whether the transfers of a worker overlap.
     pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);

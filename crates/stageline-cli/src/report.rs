@@ -73,11 +73,14 @@ struct TrainingFlags {
     cut: Option<Vec<usize>>,
 }
 
-/// The partition of the model's layers into the stages of a plan that a search found, as far as it is known.
+/// The partition of the model's layers into the stages of the plan that `stageline search` found. It is known only if
+/// the search used the costs of a logged run.
 pub(crate) enum FoundCut {
-    /// The partition of the layers is not known, because the costs of the search are not from the log of a run.
+    /// The partition of the layers is not known: the costs of the search came from command-line flags, which do not
+    /// name the layers of a model.
     Unknown,
-    /// The found plan has the stages into which the user has cut the model of the logged run by hand.
+    /// The stages of the found plan are those into which the user has cut the model of the logged run by hand, so a
+    /// training with the plan takes no flag `--cut`.
     ByHand,
     /// The partition of the layers is known: the index, counted from 0, of the first layer of each stage of the found
     /// plan.

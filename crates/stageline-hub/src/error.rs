@@ -66,13 +66,13 @@ pub enum FolderError {
         /// The path at which there is a folder, device, pipe or socket instead of a file.
         path: PathBuf,
     },
-    /// The caller named a file that does not exist.
+    /// A file that [`read_file`](crate::read_file) was to read does not exist.
     #[error("{} does not exist; give the path of a file", shown(path))]
     FileNotFound {
-        /// The path of the file that the caller named and that does not exist.
+        /// The path of the file that was to be read, at which nothing exists.
         path: PathBuf,
     },
-    /// A file that the caller named is a symbolic link to a path that does not exist.
+    /// The path of a file to read or to write is a symbolic link to something that does not exist.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
     DanglingLink {
         /// The path of the symbolic link that leads to nothing.
@@ -89,11 +89,12 @@ pub enum FolderError {
     /// A file is too long: a JSON file of the model folder, or a file that the caller reads with a limit.
     #[error("{} has {found} bytes, but such a file has at most {most}; download it again", shown(path))]
     TooLong {
-        /// The path of the file that is too long.
+        /// The path of the file that is too long to be read.
         path: PathBuf,
         /// The length in bytes of the file that is too long to be read.
         found: u64,
-        /// The largest length in bytes that a JSON file of a model folder, or another file to read, may have.
+        /// The largest length in bytes that the file may have: this crate's limit for JSON files, or the limit that the
+        /// caller of [`read_file`](crate::read_file) gave.
         most: u64,
     },
     /// A file of the model folder is not valid JSON or not valid safetensors, for example because it was cut short.
@@ -159,7 +160,7 @@ pub enum FolderError {
         /// The path of the file that was searched for the tensor: the folder's only weights file, or the folder's
         /// index.
         path: PathBuf,
-        /// The name of the tensor that the caller asked for.
+        /// The name of the tensor that the caller asked for, and that no weights file of the folder has.
         tensor: String,
         /// The tensor names in the folder that are most similar to the missing name: at most three, the most similar
         /// first.
@@ -214,9 +215,11 @@ pub enum FolderError {
     Values {
         /// The path of the weights file that was to be written.
         path: PathBuf,
-        /// The name of the tensor for which the caller's function returned an error.
+        /// The name of the tensor for which the function passed to [`Layout::write`](crate::Layout::write) returned an
+        /// error.
         tensor: String,
-        /// The error that the caller's function returned instead of the values of the tensor.
+        /// The error that the function passed to [`Layout::write`](crate::Layout::write) returned instead of the values
+        /// of the tensor.
         source: Box<dyn Error + Send + Sync>,
     },
     /// The operating system refuses to create, write, sync, rename or remove a file of a model.

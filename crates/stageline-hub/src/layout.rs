@@ -21,9 +21,11 @@ use crate::tensor::byte_len;
 #[derive(Clone, Debug)]
 pub struct Layout {
     pub(crate) files: Vec<FileLayout>,
-    /// The `metadata` object of the index to write; `None` if no index is written.
+    /// The `metadata` object of the index `model.safetensors.index.json`, which is written beside the weights files;
+    /// `None` if no index is written.
     pub(crate) index: Option<Map<String, Value>>,
-    /// The canonical path of the model folder from which the layout was read; `None` for a new layout.
+    /// The canonical path of the model folder whose weights files this layout describes; `None` for a layout that was
+    /// not made from an existing model.
     pub(crate) source: Option<PathBuf>,
 }
 
@@ -66,18 +68,20 @@ impl Layout {
         Ok(Self { files: vec![file], index: None, source: None })
     }
 
-    /// Returns the weights files of the layout, in the order in which they are written.
+    /// Returns the weights files that this layout describes, each with its name, tensors and header text. They are in
+    /// the order in which they are written.
     pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
 
-    /// Returns the tensors of all weights files of the layout, in the order in which they are written.
+    /// Returns the name, type and shape of each tensor in all weights files that this layout describes. The tensors are
+    /// in the order in which they are written.
     pub fn tensors(&self) -> impl Iterator<Item = &TensorLayout> {
         self.files.iter().flat_map(|file| &file.tensors)
     }
 
-    /// Changes the type of the elements of the tensor `name` in this layout, and returns the layout. An unknown name is
-    /// ignored.
+    /// Changes the element type of the tensor `name` in this layout (a description of the weights files to write), and
+    /// returns the layout. An unknown name is ignored.
     #[must_use]
     pub fn with_type(mut self, name: &str, dtype: Dtype) -> Self {
         let mut tensors = self.files.iter_mut().flat_map(|file| &mut file.tensors);

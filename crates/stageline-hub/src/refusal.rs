@@ -21,20 +21,23 @@ pub enum Refusal {
     /// The file to write is one of the files from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The target folder has a weights file or an index that some programs would load instead of the new weights.
+    /// The folder to which the model is to be written has a weights file or an index that some programs would load
+    /// instead of the new weights.
     #[error(
         "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
         Printable::new(file)
     )]
     OtherWeights {
-        /// The name of the weights file or index in the target folder that some programs would load instead of the new
-        /// weights.
+        /// The name of a weights file or index that the folder already has. Some programs would load it instead of the
+        /// new weights.
         file: String,
     },
-    /// Something other than a folder is at the path of the target folder, or at the path of a folder above it.
+    /// The model cannot be written to the folder, because something other than a folder is at its path or at the path
+    /// of a folder above it.
     #[error("it is not a folder; remove it, or give the path of a folder")]
     NotAFolder,
-    /// The target folder has a subfolder with the name of a file to write. A file cannot replace a folder.
+    /// The folder to which the model is to be written has a subfolder with the name of a file to write. A file cannot
+    /// replace a folder.
     #[error(
         "the folder has a folder `{}`, which a file cannot replace; remove it, or give another folder",
         Printable::new(file)
@@ -70,11 +73,14 @@ pub enum Refusal {
         shape(lengths)
     )]
     Size {
-        /// The name of the tensor to write whose size is invalid.
+        /// The name of the tensor to write whose size overflows, alone or in the sum of its file, or is not a whole
+        /// number of bytes.
         tensor: String,
-        /// The type of the elements of the tensor whose size is invalid.
+        /// The type of the elements of the tensor to write. With this type and the tensor's shape, the size of the
+        /// tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
         dtype: Dtype,
-        /// The length of each dimension of the tensor whose size is invalid.
+        /// The length of each dimension of the tensor to write. With this shape and the tensor's type, the size of the
+        /// tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
         lengths: Vec<usize>,
     },
     /// The header of the weights file to write would be longer than the safetensors format allows.
@@ -85,36 +91,41 @@ pub enum Refusal {
         /// The largest length in bytes that the safetensors format allows for a header.
         most: u64,
     },
-    /// The caller's function returned too few or too many values for a tensor to write.
+    /// For a tensor to write, the function passed to [`Layout::write`](crate::Layout::write), which supplies the values
+    /// of tensors, returned too few or too many values.
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
         shape(lengths)
     )]
     Length {
-        /// The name of the tensor for which the caller's function returned too few or too many values.
+        /// The name of the tensor for which the function passed to [`Layout::write`](crate::Layout::write) returned too
+        /// few or too many values.
         tensor: String,
-        /// The length of each dimension of the tensor for which the caller's function returned too few or too many
-        /// values.
+        /// The length of each dimension of the tensor for which the function passed to
+        /// [`Layout::write`](crate::Layout::write) returned too few or too many values.
         lengths: Vec<usize>,
-        /// The unit of the fields `expected` and `found`: "values" if the caller's function returned f32 values, or
-        /// "bytes" if it returned bytes.
+        /// The unit of the fields `expected` and `found`: "values" if the function passed to
+        /// [`Layout::write`](crate::Layout::write) returned f32 values, or "bytes" if it returned bytes.
         unit: &'static str,
-        /// The number of values or bytes that the tensor's shape and type require; `usize::MAX` if it overflows or is
-        /// not whole.
+        /// The number of f32 values or bytes that the tensor must have, according to its shape and type; `usize::MAX`
+        /// if the number overflows or is not whole.
         expected: usize,
-        /// The number of values or bytes that the caller's function returned. It differs from the expected number.
+        /// The number of f32 values or bytes that the function passed to [`Layout::write`](crate::Layout::write)
+        /// returned for the tensor. It differs from the number that the tensor must have.
         found: usize,
     },
-    /// The caller's function returned f32 values for a tensor of a type other than F32, F16 and BF16. Values in f32 are
-    /// converted only to these three types. For other types, the function must return bytes.
+    /// For a tensor of a type other than F32, F16 and BF16, the function passed to
+    /// [`Layout::write`](crate::Layout::write) returned f32 values. These are converted only to F32, F16 and BF16. For
+    /// other types, the function must return bytes.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor for which the caller's function returned f32 values instead of bytes.
+        /// The name of the tensor for which the function passed to [`Layout::write`](crate::Layout::write) returned f32
+        /// values instead of bytes.
         tensor: String,
         /// The type of the tensor to write. It is not F32, F16 or BF16, so f32 values cannot be converted to it.
         dtype: Dtype,
@@ -130,8 +141,8 @@ pub enum Refusal {
         tensor: String,
         /// The type of the tensor's elements in the file to write. The value would become infinite in this type.
         dtype: Dtype,
-        /// The index, from 0, of the value that is too large: its position among the tensor's values in row-major
-        /// order.
+        /// The index of the value that would become infinite in the type of the tensor: its position among the tensor's
+        /// values in row-major order, counted from 0.
         index: usize,
         /// The f32 value that would become infinite in the type of the tensor to write.
         value: f32,

@@ -34,8 +34,8 @@ impl CheckpointName {
 pub(crate) struct Found {
     pub(crate) name: CheckpointName,
     pub(crate) path: PathBuf,
-    /// Whether the thing with a checkpoint's name is a folder. False for a file and for any link, even a link to a
-    /// folder.
+    /// Whether the entry of the file system that has a checkpoint's name is a folder. False for a file, and for any
+    /// link, even a link to a folder.
     pub(crate) is_folder: bool,
 }
 

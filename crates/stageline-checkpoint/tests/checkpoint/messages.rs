@@ -94,8 +94,8 @@ fn damage_by_the_machine_is_reported_with_its_cause() {
     );
 }
 
-/// Returns the message of the error with which a store refuses to save a checkpoint. The closure `change` makes the
-/// checkpoint invalid.
+/// Makes a checkpoint invalid with the closure `change`, tries to save it, and returns the error message of the failed
+/// save.
 fn save_message(change: impl FnOnce(&mut Checkpoint)) -> String {
     let dir = tempfile::tempdir().unwrap();
     let mut checkpoint = toy::checkpoint(1);

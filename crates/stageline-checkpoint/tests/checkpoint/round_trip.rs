@@ -85,8 +85,8 @@ const DTYPES: [Dtype; 17] = [
     Dtype::F8_E8M0,
 ];
 
-/// Generates a tensor with any bits in its bytes. The top bit of a float's exponent is cleared, which makes the float
-/// finite.
+/// Generates a tensor of a random type and shape with random bytes, for a property test. In floats of 16 bits or more,
+/// the top bit of the exponent is cleared, so that they are finite.
 fn tensor() -> impl Strategy<Value = Tensor> {
     let shape = prop::collection::vec(0usize..4, 0..4);
     (prop::sample::select(&DTYPES[..]), shape).prop_flat_map(|(dtype, shape)| {

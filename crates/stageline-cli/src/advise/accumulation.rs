@@ -32,7 +32,8 @@ pub(super) struct Accumulation<'a> {
 
 /// The answer of `stageline advise` to the question of how many micro-batches (M) a step should have.
 pub(super) struct Answer {
-    /// The tables of predicted trainings, as text.
+    /// Tables, as text, with a row for each training that `stageline advise` predicts. A row has the training's
+    /// settings, such as its number of micro-batches, and its predicted step time, bubble and memory.
     pub(super) tables: String,
     /// The recommended settings with their reason and flags as text, or the reason why nothing is recommended.
     pub(super) recommendation: String,
@@ -131,9 +132,10 @@ impl Accumulation<'_> {
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the value of `--schedule` for a training with the schedule of the compared trainings: the schedule's
-    /// name. For a plan that no schedule generates, returns the value of `--schedule` in the log of the run, such as
-    /// the path of a plan file; `None` if the log has no such value.
+    /// Returns the value of the flag `--schedule` for a recommended training with the same schedule as the compared
+    /// trainings. The value is the schedule's name. If no known schedule has this name, for example because the plan
+    /// was read from a file, returns the value of `--schedule` in the log of the run, such as the path of the plan
+    /// file. Returns `None` if the log has no value of this flag.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());
@@ -181,8 +183,8 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns a line of text for each reason why changed settings, such as another schedule, have no predicted training.
-/// The line names all settings with this reason.
+/// Returns lines of text about the changed settings, such as another schedule, for which no training could be
+/// predicted. Each line has a reason, and all settings to which this reason applies.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {

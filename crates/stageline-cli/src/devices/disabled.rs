@@ -8,10 +8,11 @@ use clap::Args;
 #[derive(Args)]
 pub struct Flags {}
 
-/// Fails with an error message that has the command to install a build that can list devices.
+/// Runs `stageline devices` in a build without the feature `devices`, which cannot list devices. Returns an error with
+/// the command to install a build that can.
 ///
 /// # Errors
-/// Always fails, because this build has no backend.
+/// Always returns an error, because this build has no backend.
 pub fn run(Flags {}: Flags) -> Result<()> {
     bail!(
         "this build of `stageline` cannot list devices; install one with the features of the devices to look for, such as \

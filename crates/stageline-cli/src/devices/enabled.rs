@@ -95,7 +95,8 @@ mod tests {
         assert!(found.contains("none found") && found.contains("`mesa-vulkan-drivers`"), "{found}");
     }
 
-    /// Tests that a missing library, a broken library and a failed search for GPUs are reported in different words.
+    /// Tests the line of `stageline devices` about an interface to GPUs, such as wgpu. A missing library (such as
+    /// libvulkan), a broken library and a failed search for GPUs are reported in different words.
     #[test]
     fn a_broken_library_is_told_from_no_gpus() {
         let api = GpuApi::Wgpu;

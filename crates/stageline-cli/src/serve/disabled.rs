@@ -11,10 +11,11 @@ pub struct Flags {
     rest: Vec<String>,
 }
 
-/// Fails with an error message that has the command to install a build that can serve devices.
+/// Runs `stageline serve` in a build without the feature `serve`, which cannot serve devices. Returns an error with the
+/// command to install a build that can.
 ///
 /// # Errors
-/// Always fails, because this build has no server.
+/// Always returns an error, because this build has no server.
 pub fn run(Flags { rest: _ }: Flags) -> Result<()> {
     bail!(
         "this build of `stageline` cannot serve devices; install one with the feature `serve`: \

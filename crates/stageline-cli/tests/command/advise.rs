@@ -112,8 +112,9 @@ fn another_batch_needs_another_learning_rate() {
     }
 }
 
-/// Tests that the advice has only one line of flags, which is a part of the recommendation at the end. The links
-/// between workers are slow, so the recommendation is one worker with both layers.
+/// Tests that the text of `stageline advise` has only one line with the flags of a training, in the recommendation at
+/// the end. The network links between workers are slow, so the recommended training has one worker with both layers of
+/// the model.
 #[test]
 fn the_recommendation_has_the_only_flags() {
     let folder = tempfile::tempdir().unwrap();

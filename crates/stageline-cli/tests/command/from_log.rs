@@ -173,7 +173,8 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
 }
 
 /// Tests predictions for a model that the user has cut into four stages by hand. A prediction for two stages joins
-/// these stages, and is printed as a what-if. A prediction for five stages would divide a stage, and is refused.
+/// these stages. It is printed as a what-if, because the user would have to change the model's program. A prediction
+/// for five stages would divide a stage, and is refused.
 #[test]
 fn joined_stages_of_a_model_that_is_cut_by_hand_are_a_what_if() {
     let folder = tempfile::tempdir().unwrap();

@@ -20,10 +20,11 @@ pub struct Continued<'a> {
     /// The last tokens of a generated text, which the next call decodes together. The caller has the text of the first
     /// `returned` of them. The text of the others ends with an incomplete character.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of `window` (the last tokens of the text) of which the caller has the
-    /// whole text.
+    /// The number of tokens at the beginning of `window` (the last tokens of the text) that belong to the prompt, or
+    /// whose text was already returned in full.
     returned: usize,
-    /// The beginning of the decoded text of `window` (the last tokens) that the caller has already.
+    /// The beginning of the decoded text of `window` (the last tokens): the part that belongs to the prompt or was
+    /// already returned to the caller.
     shown: String,
 }
 
@@ -75,8 +76,9 @@ impl<'a> Continued<'a> {
         Ok(text)
     }
 
-    /// Decodes the tokens in `window` (the last tokens), and returns the part of their text that the caller does not
-    /// have yet. The boolean is false if the decoded text no longer begins with the text that the caller has.
+    /// Decodes the tokens in `window` (the last tokens), and returns the part of their text that was not returned
+    /// before. The boolean is false if the decoded text no longer begins with the text in `shown`, because a later byte
+    /// has changed how the earlier ones are decoded.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {
@@ -86,8 +88,8 @@ impl<'a> Continued<'a> {
         }
     }
 
-    /// Records that the caller has the text of all tokens in `window` (the last tokens). Removes the tokens of which
-    /// the caller had the text before.
+    /// Marks the text of all tokens in `window` (the last tokens of the text) as returned to the caller. Before that,
+    /// removes the tokens from `window` whose text was marked earlier, if newer tokens follow them.
     fn end_window(&mut self) -> Result<(), TokenError> {
         if self.window.len() > self.returned {
             self.window.drain(..self.returned);

@@ -151,7 +151,7 @@ pub enum TokenError {
     OutOfRange {
         /// The name of the number that is out of range: `end_of_document`, `the size of the vocabulary` or `held_out`.
         name: &'static str,
-        /// The number that is out of range, as text.
+        /// The value of the number that is out of range (`name` says which number it is), as text.
         value: String,
         /// The range of valid values, in words, for the number that is out of range.
         allowed: String,

@@ -57,8 +57,9 @@ impl TokenOptions {
     }
 }
 
-/// Returns the default folder of token files. It is below `cache`, the value of `XDG_CACHE_HOME`, or else below the
-/// home folder. A path that is not absolute is ignored; `None` if neither path is left.
+/// Returns the default folder of token files: `stageline/tokens` in `cache` (the value of `XDG_CACHE_HOME`) or, without
+/// `cache`, in the folder `.cache` of `home`. A path that is not absolute counts as unset. Returns `None` if both paths
+/// are unset.
 fn default_folder(cache: Option<OsString>, home: Option<PathBuf>) -> Option<PathBuf> {
     let cache = cache.map(PathBuf::from).filter(|cache| cache.is_absolute());
     let home = home.filter(|home| home.is_absolute());
