@@ -21,7 +21,7 @@ pub struct TensorFile {
     path: PathBuf,
     tensor: TensorLayout,
     out: BufWriter<File>,
-    /// The number of values of the tensor that have been written so far.
+    /// The number of values that have been written to the file's tensor so far.
     written: usize,
 }
 
@@ -44,7 +44,7 @@ impl TensorFile {
         Ok(new)
     }
 
-    /// Writes the next values of the tensor, in row-major order.
+    /// Writes the next values to the file's tensor, in row-major order.
     ///
     /// # Errors
     /// Returns [`FolderError::Write`] if the operating system refuses to write.

@@ -42,7 +42,7 @@ impl<'a> From<TensorView<'a>> for Values<'a> {
 /// A tensor to write, with the path of the weights file into which it is written.
 pub(crate) struct Target<'a> {
     pub(crate) tensor: &'a TensorLayout,
-    /// The final path of the tensor's weights file, for error messages.
+    /// The path that the tensor's weights file has once it is complete, for error messages.
     pub(crate) path: &'a Path,
 }
 

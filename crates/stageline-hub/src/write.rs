@@ -66,8 +66,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Returns an error if the layout was read from `folder`, or if this folder has weights that some programs would
-    /// load instead of the new ones. The model must not be written there.
+    /// Returns an error if the model with this layout must not be written to `folder`. This is so if the layout was
+    /// read from this folder. It is also so if the folder has other weights, which some programs would load instead of
+    /// the new ones.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

@@ -14,9 +14,10 @@ use crate::scope::{DocumentStarts, Scope};
 /// The state of a text generation with a model: the position in the generated text. All pipelines of the model share
 /// it.
 ///
-/// An input that continues the text has a mark. The first layer of a pipeline recognises the mark, and passes the text
-/// and its position on to the blocks ([`Scope::Generated`]). The blocks attend to the keys and values that they stored
-/// for earlier marked inputs, and store those of the new input.
+/// An input that continues the text has a mark: a tensor of a special shape in place of the starts of documents. The
+/// first layer of a pipeline recognises the mark, and passes the text and its position on to the blocks
+/// ([`Scope::Generated`]). The blocks attend to the keys and values that they stored for earlier marked inputs, and
+/// store those of the new input.
 ///
 /// In an input without the mark, blocks attend within each sample or document, as in training. So other pipelines of
 /// the model may run between two generated tokens. The position must not change during an inference on a marked input,
@@ -75,19 +76,21 @@ impl KeyValueCache {
         self.0.lock().position = None;
     }
 
-    /// Returns the mark for an input of `length` tokens that continues the generated text. The mark is in the input in
-    /// place of the starts of documents, and [`scope`](Self::scope) recognises it.
+    /// Returns the mark of an input of `length` tokens that continues the generated text. The mark is a tensor of a
+    /// special shape, which the input has in place of the starts of documents. [`scope`](Self::scope) recognises it.
     pub(crate) fn continued_by(length: usize) -> DocumentStarts {
         // A model has the input type of `stageline-train`'s batches, which has tensors only. So the mark is a shape
         // that no starts of documents have, and recognising it reads nothing from a device.
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the scope of attention in an input of `length` tokens. `starts` has the starts of documents, or the mark
-    /// that [`continued_by`](Self::continued_by) returns. It is `None` if every sample is one document.
+    /// Returns the scope of attention (the earlier tokens to which a token attends) in an input of `length` tokens.
+    /// `starts` has the starts of documents. If the input continues a generated text, `starts` is the tensor that
+    /// [`continued_by`](Self::continued_by) returns. It is `None` if every sample is one document.
     ///
     /// # Panics
-    /// Panics if there is not one start for each token. Panics also if the input has the mark and no text is generated.
+    /// Panics if there is not one start for each token. Panics also if the input is marked as one that continues a
+    /// generated text, and no text is generated.
     pub(crate) fn scope(&self, length: usize, starts: Option<DocumentStarts>) -> Scope {
         let Some(starts) = starts else { return Scope::Sample };
         let [_, columns] = starts.get().dims();
@@ -106,7 +109,7 @@ impl KeyValueCache {
 }
 
 impl Kept {
-    /// Whether an input with the scope `scope` continues the text of these keys and values.
+    /// Whether an input with the scope `scope` continues the text to which these stored keys and values belong.
     fn is_continued_by(&self, scope: &Scope) -> bool {
         matches!(scope, Scope::Generated { text, position } if *text == self.text && *position > 0)
     }
@@ -152,9 +155,9 @@ impl BlockCache {
     }
 }
 
-/// Computes causal attention for the last positions of a text, whose number is `new`. The queries and the output are
-/// `[batch, new, query heads x head size]`. The keys and values of all positions are `[batch, positions, key-value
-/// heads x head size]`.
+/// Computes causal attention in which only the last positions of a text have queries, such as a newly generated token.
+/// `new` is the number of these positions. The queries and the output are `[batch, new, query heads x head size]`. The
+/// keys and values of all positions are `[batch, positions, key-value heads x head size]`.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let ([batch, new, width], [_, positions, _]) = (queries.dims(), keys.dims());
     let (size, group) = (width / heads.query, heads.query / heads.key_value);

@@ -62,8 +62,7 @@ pub enum ModelError {
         path: PathBuf,
         /// The name of the first tensor in the model folder that the model's configuration does not describe.
         name: String,
-        /// The number of further tensors that the model's configuration does not describe, without the tensor that the
-        /// error names.
+        /// The number of tensors, in addition to the tensor `name`, that the model's configuration does not describe.
         more: usize,
     },
     /// The tensor of a parameter has an element type other than F32, F16 and BF16.

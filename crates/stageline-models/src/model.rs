@@ -26,8 +26,8 @@ pub type Tokens = Tensor<2, Int>;
 pub type Logits = Tensor<3>;
 
 /// A language model of a known family, such as GPT-2. Its parameters are read from a folder in the format of the
-/// Hugging Face hub or, for a new model, drawn at random. Opening or creating the model does not do this. It happens
-/// later, in the layers that [`row`](Self::row) returns.
+/// Hugging Face hub or, for a new model, drawn at random. The layers that [`row`](Self::row) returns read or draw them;
+/// opening or creating the model does not.
 #[derive(Clone)]
 pub struct LanguageModel(Arc<Inner>);
 

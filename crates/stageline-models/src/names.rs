@@ -56,8 +56,8 @@ pub struct Names {
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The ends of the names of buffers, such as causal masks. A model folder may have these tensors although no
-    /// parameter needs them. The part of a name before such an end is empty or ends in a dot.
+    /// The suffixes by which the name of a buffer, such as a causal mask, is recognised. A model folder may have
+    /// buffers although no parameter needs them. The part of the name before the suffix is empty or ends in a dot.
     pub buffers: &'static [&'static str],
 }
 
@@ -109,7 +109,8 @@ impl Naming {
         Self { table: Some(UNTIED), ..names }
     }
 
-    /// Returns these tensor names for an untied head, whose projection to the vocabulary is a tensor of its own.
+    /// Returns the model's tensor names with an untied head: the head's projection to the vocabulary is a tensor of its
+    /// own.
     pub fn untied(self) -> Self {
         Self { tied: false, ..self }
     }

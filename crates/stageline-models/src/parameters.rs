@@ -37,9 +37,9 @@ pub fn rows(input: Tensor<3>) -> Tensor<2> {
 /// The state of a walk over the parameters of a layer: the path of the current parameter, the layer's place in the
 /// model, and the names of the model's tensors.
 struct Position<'a> {
-    /// The path of the current parameter, with an entry for each field and enum variant on it. A layer is an enum with
-    /// one variant for each model family. The variant's name is not part of the parameter's name, so its entry is
-    /// `None`.
+    /// The path from the layer to the current parameter, with an entry for each field and enum variant on the path. A
+    /// layer is an enum with one variant for each model family. The variant's name is not part of the parameter's name,
+    /// so its entry is `None`.
     path: Vec<Option<String>>,
     place: Place,
     naming: &'a Naming,
@@ -58,8 +58,8 @@ impl<'a> Position<'a> {
         self.path.pop();
     }
 
-    /// Returns the tensor of the current parameter on the Hugging Face hub: its name, and whether it is stored
-    /// transposed. Panics if the model family does not name the tensor.
+    /// Returns the tensor on the Hugging Face hub for the parameter that the walk has reached: its name, and whether it
+    /// is stored transposed. Panics if the model family does not name the tensor.
     fn tensor(&self) -> HubTensor {
         let path = self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".");
         let Self { place, naming, .. } = self;
@@ -99,8 +99,9 @@ impl HubParameter {
     }
 }
 
-/// Returns the parameters of a layer as tensors of the Hugging Face hub. No parameter is read from a folder or drawn at
-/// random. `place` says which layer of the model this is: the embeddings, a block or the head.
+/// Returns the parameters of a layer, each with the name and the shape of its tensor on the Hugging Face hub. The call
+/// itself reads no parameter from a folder and draws none at random. `place` says which layer of the model this is: the
+/// embeddings, a block or the head.
 pub fn hub_parameters<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<HubParameter> {
     let mut visit = HubParameters { position: Position::new(place, naming), found: Vec::new() };
     layer.visit(&mut visit);
@@ -152,9 +153,9 @@ pub struct Preparation<'a> {
 }
 
 impl Preparation<'_> {
-    /// Prepares a layer of the model: excludes its frozen parameters from training. If there is a folder, the
-    /// parameters will be read from it when they are first used. No parameter is read or drawn at random yet. `place`
-    /// says which layer of the model this is.
+    /// Prepares a layer of the model: excludes its frozen parameters from training. If these settings name a folder,
+    /// the parameters will be read from it when they are first used. The call itself reads no parameter and draws none
+    /// at random. `place` says which layer of the model this is.
     pub fn of_layer<M: Module>(&self, layer: M, place: Place, naming: &Naming) -> M {
         layer.map(&mut Prepare { position: Position::new(place, naming), preparation: self })
     }

@@ -20,12 +20,13 @@ pub type DocumentStarts = SharedInput<Tensor<2, Int>>;
 #[derive(Clone, Debug)]
 #[allow(clippy::large_enum_variant)] // a micro-batch has one of them
 pub enum Scope {
-    /// The scope of an input of whole samples: a token attends to all earlier tokens of its sample.
+    /// The scope of attention in an input of whole samples: a token attends to all earlier tokens of its sample.
     Sample,
-    /// The scope of samples that consist of documents: a token attends to the earlier tokens of its own document. The
-    /// value has the starts of the documents.
+    /// The scope of attention in samples that consist of several documents: a token attends to the earlier tokens of
+    /// its own document. The value has the positions at which the documents start.
     Documents(DocumentStarts),
-    /// The scope of an input that continues a generated text: a token attends to all earlier tokens of this text.
+    /// The scope of attention in an input that continues a generated text: a token attends to all earlier tokens of
+    /// this text.
     Generated {
         /// The number of the generated text: 1 for the first text that the model generates, 2 for the second.
         text: u64,

@@ -17,9 +17,9 @@ fn new() -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype: Dtype::F32, shape: vec![1] }]).unwrap()
 }
 
-/// Asserts that the check before an export refuses the target folder `to`. The export would write weights with the
-/// given layout, and copy the companions (files beside the weights) of the folder `from`. The error message must
-/// contain `parts`. The check must not add or remove files in `to`. Returns the error.
+/// Asserts that `check_export` returns an error for the target folder `to`. The checked export would write weights with
+/// the given layout, and copy the companions (files beside the weights) of the folder `from`. The error message must
+/// contain all texts of `parts`. The check must not add or remove files in `to`. Returns the error.
 #[track_caller]
 fn assert_refused(layout: &Layout, from: &Path, to: &Path, parts: &[&str]) -> FolderError {
     let before = names(to);

@@ -8,8 +8,8 @@ use stageline_hub::{Dtype, FolderError, ModelFolder};
 
 use crate::toy::{self, INDEX, INDEX_TEXT, SHARDS, SINGLE};
 
-/// Changes a valid model folder with two weights files by the closure `change`, and asserts that it is then refused.
-/// The error message must contain `parts`. Returns the error.
+/// Changes a valid model folder with two weights files by the closure `change`, and asserts that the folder then cannot
+/// be opened. The error message must contain all texts of `parts`. Returns the error.
 fn assert_refused(change: impl FnOnce(&Path), parts: &[&str]) -> FolderError {
     let dir = toy::sharded();
     ModelFolder::open(dir.path()).unwrap();
@@ -19,8 +19,8 @@ fn assert_refused(change: impl FnOnce(&Path), parts: &[&str]) -> FolderError {
     error
 }
 
-/// Asserts that a model folder with two weights files is refused if its index has the text `index`. The error message
-/// must contain `parts`. Returns the error.
+/// Asserts that a model folder with two weights files cannot be opened if its index has the text `index`. The error
+/// message must contain all texts of `parts`. Returns the error.
 fn assert_index_refused(index: &str, parts: &[&str]) -> FolderError {
     assert_refused(|dir| fs::write(dir.join(INDEX), index).unwrap(), parts)
 }

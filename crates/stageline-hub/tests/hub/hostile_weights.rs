@@ -4,8 +4,8 @@ use stageline_hub::{Dtype, FolderError, ModelFolder};
 
 use crate::toy::{self, SINGLE};
 
-/// Asserts that a model folder is refused as malformed if its weights file has the bytes `weights`. The error message
-/// must contain `parts`.
+/// Asserts that a model folder cannot be opened if its weights file has the bytes `weights`. The error message must say
+/// that the file is malformed, and contain all texts of `parts`.
 #[track_caller]
 fn assert_refused(weights: &[u8], parts: &[&str]) {
     let dir = toy::single(weights);

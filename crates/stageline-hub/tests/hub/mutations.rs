@@ -40,8 +40,8 @@ enum Mutation {
     Truncate(Index),
     Set(Index, u8),
     Flip(Index, u8),
-    /// A random mutation that replaces bytes of a file by one of [`WORDS`]. The fields are the position of the first
-    /// replaced byte, the largest number of replaced bytes, and the index of the word.
+    /// A random mutation that replaces some bytes of a file by a word from the list [`WORDS`]. The fields are the
+    /// position of the first replaced byte, the largest number of replaced bytes, and the index of the word.
     Replace(Index, usize, usize),
     /// A random mutation that replaces the end of a file by a copy of another part. The first field is the position
     /// where the copied part begins; it extends to the end of the file. The second field is the position where the

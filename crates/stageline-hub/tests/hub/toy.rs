@@ -13,7 +13,8 @@ pub const INDEX: &str = "model.safetensors.index.json";
 pub const SINGLE: &str = "model.safetensors";
 pub const SHARDS: [&str; 2] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
 
-/// The text of the index in the model folder that [`sharded`] makes, which has two weights files.
+/// The contents of `model.safetensors.index.json` in the test folder that [`sharded`] makes. They say which of two
+/// weights files has each tensor.
 pub const INDEX_TEXT: &str = r#"{
   "metadata": {
     "total_parameters": 8,

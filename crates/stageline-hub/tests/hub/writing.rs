@@ -24,7 +24,7 @@ fn unchanged<'a>(folder: &'a ModelFolder, name: &str) -> Result<Values<'a>, Fold
     Ok(tensor.to_f32().map_or_else(|_| tensor.into(), Values::F32))
 }
 
-/// Returns the layout of a model to write with the one tensor `w`, which has the given type and shape.
+/// Returns a layout (names, types and shapes of the tensors to write) with one tensor `w` of the given type and shape.
 fn one(dtype: Dtype, shape: &[usize]) -> Layout {
     Layout::single([TensorLayout { name: "w".into(), dtype, shape: shape.to_vec() }]).unwrap()
 }

@@ -65,9 +65,12 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns activations and the scope of attention. An activation is the sum of a token's embedding and its
-    /// position's embedding. `starts` has the starts of documents, or the mark of an input that continues a generated
-    /// text. Positions count from the start of the document, of the sample or of the generated text, as the scope says.
+    /// Returns activations, and the scope of attention (the earlier tokens to which a token attends). An activation is
+    /// the sum of a token's embedding and its position's embedding.
+    ///
+    /// `starts` has the starts of documents, or the mark of an input that continues a generated text (see
+    /// [`KeyValueCache`]). Positions count from the start of the document, of the sample or of the generated text, as
+    /// the scope says.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         let scope = self.cache.scope(length, starts);

@@ -70,8 +70,9 @@ impl Embeddings {
         Self { tokens, cache: cache.clone() }
     }
 
-    /// Returns the embedding of every token, and the scope of attention. `starts` has the starts of documents, or the
-    /// mark of an input that continues a generated text.
+    /// Returns the embedding of every token, and the scope of attention (the earlier tokens to which a token attends).
+    /// `starts` has the starts of documents, or the mark of an input that continues a generated text (see
+    /// [`KeyValueCache`]).
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         (self.tokens.forward(tokens), self.cache.scope(length, starts))

@@ -47,8 +47,9 @@ pub enum Reason {
     /// No kernel of this crate computes the operation, because its tensors are of different backends. The same reason
     /// applies if only some of them are on autodiff devices.
     MixedDevices,
-    /// No kernel of this crate computes the operation, because the kernels of another host's device are unknown. The
-    /// device was opened by burn. Stageline's `DeviceName::open_all` would ask the host's server for its kernels.
+    /// No kernel of this crate computes the operation, because the kernels for a device on another host are unknown.
+    /// This happens if burn opened the device. If Stageline's `DeviceName::open_all` opens it, the host's server is
+    /// asked for its kernels.
     UnknownServer,
     /// The attention stores its scores, because its heads are larger than the FlashAttention kernels support on the
     /// device. These kernels store no scores.

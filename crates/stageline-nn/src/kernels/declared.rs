@@ -7,7 +7,7 @@ use crate::forward::fallback::Fallback;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::kernels::interface::obstacle;
 
-/// The names of layers' operations, such as `causal attention`, as messages show them.
+/// The names of layers' operations, such as `causal attention`, in messages to the user.
 pub mod name {
     pub const CAUSAL_ATTENTION: &str = "causal attention";
     pub const CROSS_ENTROPY: &str = "cross-entropy";
@@ -87,8 +87,9 @@ impl Operation {
         Self::named(name::CROSS_ENTROPY)
     }
 
-    /// Puts `index` in front of the path of the operation's layer, and returns the operation. `index` is the layer's
-    /// index, from 0, in a sequence of layers. A sequence calls this function for the operations of each of its layers.
+    /// Adds a layer's index to the path that says where the operation is in its stage, and returns the operation. A
+    /// sequence of layers calls this function for the operations of each of its layers. `index` is the layer's index in
+    /// the sequence, counted from 0. It is put in front of the path.
     #[must_use]
     pub fn in_layer(self, index: usize) -> Self {
         let layer = if self.layer.is_empty() { index.to_string() } else { format!("{index}.{}", self.layer) };

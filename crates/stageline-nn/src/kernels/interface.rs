@@ -15,7 +15,8 @@ use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// A backend with kernels for the operations of layers, such as attention. A kernel computes an operation in one call,
-/// for which burn would run several operations. All tensors are primitives outside autodiff.
+/// for which burn would run several operations. All tensors are the backend's own (burn's primitives), outside
+/// autodiff.
 pub trait Kernels: Products {
     /// The mean and 1 / standard deviation of each input row of a normalisation, which the backward needs.
     type Moments: Clone + Debug + Send + 'static;
@@ -146,8 +147,8 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
     false
 }
 
-/// Returns the primitive tensor of the backend `B` inside an autodiff tensor. Returns `None` if the tensor is of
-/// another backend or without autodiff.
+/// Returns the own tensor of the backend `B` (burn's primitive) from inside an autodiff tensor. Returns `None` if the
+/// tensor is of another backend or without autodiff.
 ///
 /// Also returns `None` if burn's own gradient checkpointing is on. The running forward then records this as the reason
 /// why no kernel of this crate computes `operation`.
@@ -162,7 +163,8 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Returns `tensor`, a further input of `operation`, which is `None` if it is of another backend than `B`.
+/// Checks an input of `operation` other than its main input `input`, and returns it unchanged. `tensor` is the input as
+/// a tensor of the backend `B`; `None` if it is of another backend.
 ///
 /// If only the main input `input` is of the backend `B`, no kernel of this crate can compute the operation. The running
 /// forward then records that the inputs are on different devices.
@@ -181,8 +183,8 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
     tensor
 }
 
-/// Returns the primitive tensor of the backend `B` inside `indices`, an integer input of `operation`; `None` if
-/// `indices` is of another backend.
+/// Returns the own tensor of the backend `B` (burn's primitive) from inside `indices`, an integer input of `operation`;
+/// `None` if `indices` is of another backend.
 ///
 /// If only the main input `input` is of the backend `B`, no kernel can compute the operation. The running forward then
 /// records that the inputs are on different devices.

@@ -112,8 +112,8 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if they are the first in this
-    /// step.
+    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if no other micro-batch of the
+    /// step was recorded before it on this thread.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -168,7 +168,7 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
     tensor.into_data().iter::<f64>().collect()
 }
 
-/// A batch norm that was found in a module: its path, whether it is burn's own layer, and its tensors.
+/// A batch norm that [`batch_norms`] found in a module: its path, whether it is burn's own layer, and its tensors.
 pub struct FoundBatchNorm {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,

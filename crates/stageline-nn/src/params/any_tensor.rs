@@ -14,7 +14,7 @@ impl AnyTensor {
         Self(tensor.into_bridge())
     }
 
-    /// Returns the wrapped tensor with its rank `D` in the type again; `D` must be the rank with which the tensor was
+    /// Returns the wrapped tensor as a burn tensor of rank `D`. This must be the rank that the tensor had when it was
     /// wrapped.
     pub fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.0)
@@ -30,13 +30,14 @@ impl AnyTensor {
         Tensor::from_bridge(self.0)
     }
 
-    /// Returns the result of `operation` on the wrapped tensor, which has the same shape. The operation must treat all
-    /// elements alike (see [`unranked`](Self::unranked)).
+    /// Applies `operation` to the wrapped tensor, and returns the result, wrapped as well. The operation must keep the
+    /// shape and treat all elements alike (see [`unranked`](Self::unranked)).
     pub fn map(self, operation: impl FnOnce(Tensor<1>) -> Tensor<1>) -> Self {
         Self::new(operation(self.unranked()))
     }
 
-    /// Returns the wrapped tensor as a leaf of a new autodiff graph. The leaf gets a gradient only if `trained` is set.
+    /// Detaches the wrapped tensor from any autodiff graph, and returns it as a leaf of a new graph. The leaf gets a
+    /// gradient only if `trained` is set.
     pub fn leaf(self, trained: bool) -> Self {
         let leaf = |tensor: Tensor<1>| tensor.inner().autodiff();
         self.map(|tensor| if trained { leaf(tensor).require_grad() } else { leaf(tensor) })

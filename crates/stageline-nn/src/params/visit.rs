@@ -65,11 +65,12 @@ pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
 pub trait FloatParameter {
     /// Returns the id by which burn identifies the parameter in its module.
     fn id(&self) -> ParamId;
-    /// Whether the parameter is trained: it gets gradients and is not frozen. Initialises a lazy parameter.
+    /// Whether the parameter is trained: it gets gradients and is not frozen. If the parameter is lazy, the call
+    /// initialises it.
     fn is_trained(&self) -> bool;
     /// Returns the size of each dimension of the parameter, without initialising it.
     fn shape(&self) -> Vec<usize>;
-    /// Returns the value of the parameter. Initialises a lazy parameter.
+    /// Returns the value of the parameter. If the parameter is lazy, the call initialises it.
     fn value(&self) -> AnyTensor;
     /// Returns the gradient of the parameter from `gradients`; `None` if `gradients` has no gradient for the parameter.
     fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor>;

@@ -34,7 +34,7 @@ fn micros(nanoseconds: u64) -> f64 {
 }
 
 impl Trace {
-    /// Makes a trace (in Chrome's trace event format) without any training steps.
+    /// Creates an empty trace (in Chrome's trace event format), to which training steps can be added.
     pub fn new() -> Self {
         Self::default()
     }

@@ -73,8 +73,8 @@ pub enum NoNoise {
         needed: usize,
     },
     /// The noise scale is unknown because the gradient cannot be told from its noise. In every window of measured
-    /// steps, the mean estimate of the gradient's squared norm is not above 0, or chance explains how many of the
-    /// estimates are positive.
+    /// steps, the mean estimate of the gradient's squared norm is not above 0, or there are no more positive estimates
+    /// than chance explains.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"

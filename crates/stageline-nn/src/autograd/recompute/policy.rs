@@ -71,7 +71,8 @@ pub struct BlockSet(u128);
 /// block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOutOfRange {
-    /// The number of the block. It is above 127, so a set of recomputed blocks cannot contain it.
+    /// The number of the block that was to be recomputed. A set of recomputed blocks cannot contain it, because it is
+    /// above 127.
     pub block: usize,
 }
 
@@ -193,10 +194,10 @@ impl Recompute {
 }
 
 impl Mark {
-    /// Whether the [`Recompute`] setting of this thread selects the next part of the forward for recomputation. The
-    /// part has the kind `self`. If it is a block, the call also counts it, because blocks are selected by their
-    /// numbers. Inside a block of a [`sequence`](super::sequence) that is not recomputed, other blocks are neither
-    /// selected nor counted.
+    /// Whether the [`Recompute`] setting of this thread selects the next part of the forward, a part of the kind
+    /// `self`, for recomputation. If the part is a block, the call also adds it to the count of blocks, because blocks
+    /// are selected by their numbers. Inside a block of a [`sequence`](super::sequence) that is not recomputed, other
+    /// blocks are neither selected nor counted.
     pub(super) fn is_selected(self) -> bool {
         if self == Self::Block && INSIDE.get() {
             return false;

@@ -56,8 +56,8 @@ pub(super) fn has_avx2() -> bool {
     versions_left_out() < 2 && is_x86_feature_detected!("avx2")
 }
 
-/// Returns the number of instruction sets that functions of the macro `wide!` leave out on this thread, beginning with
-/// the widest: 1 leaves out AVX-512, and 2 also AVX2. The number is 0 except in tests.
+/// Returns how many instruction sets, beginning with the widest, functions of the macro `wide!` do not use on this
+/// thread: with 1 they do not use AVX-512, and with 2 neither AVX-512 nor AVX2. The number is 0 except in tests.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn versions_left_out() -> usize {
     0
@@ -154,8 +154,9 @@ pub(super) mod versions {
     use std::cell::Cell;
 
     thread_local! {
-        /// The number of instruction sets that functions of the macro `wide!` leave out on this thread, beginning with
-        /// the widest: 1 leaves out AVX-512, and 2 also AVX2.
+        /// The number of instruction sets, beginning with the widest, that functions of the macro `wide!` do not use on
+        /// this thread: with 1 they do not use AVX-512, and with 2 neither AVX-512 nor AVX2. Tests set it to compare
+        /// the versions of a function.
         pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
     }
 

@@ -53,8 +53,8 @@ impl<B: BackendIr> Call<'_, B> {
         self.tensors.get_float_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Takes the float input with the number `index` (from 0) of the requested operation; `None` if the request lacks
-    /// this optional input, such as a bias.
+    /// Takes the float input with the number `index` (from 0) of the operation that the client requests; `None` if the
+    /// request lacks this optional input, such as a bias.
     fn optional(&mut self, index: usize) -> Option<FloatTensor<B>> {
         (index < self.asked.inputs.len()).then(|| self.float(index))
     }
@@ -63,13 +63,13 @@ impl<B: BackendIr> Call<'_, B> {
         self.tensors.get_int_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Returns the number of float inputs of the requested operation. The backward of attention has a varying number of
-    /// them, followed by its integer input.
+    /// Returns the number of float inputs of the operation that the client requests. The backward of attention has a
+    /// varying number of them, followed by its integer input.
     fn floats(&self) -> usize {
         self.asked.inputs.iter().filter(|input| input.dtype.is_float()).count()
     }
 
-    /// Returns the scalar argument with the number `index` (from 0) of the requested operation.
+    /// Returns the scalar argument with the number `index` (from 0) of the operation that the client requests.
     fn number(&self, index: usize) -> f64 {
         self.asked.scalars[index].elem()
     }

@@ -40,13 +40,13 @@ use served_kernels::kernels_of;
 
 /// The names by which a client requests this crate's operations from a server on another host.
 pub mod name {
-    /// The name of the operation that asks a server for its greeting: its version, and the kernels of a device.
+    /// The name of the operation by which a client asks a server for its version and for the kernels of a device.
     pub const HELLO: &str = "stageline/hello";
-    /// The name of the operation that asks a server on another host for the random numbers of its process, which change
-    /// when the server is restarted.
+    /// The name of the operation by which a client asks a server for the random numbers that identify its process. A
+    /// restarted server has new numbers.
     pub const PROCESS: &str = "stageline/process";
-    /// The name of the operation that sends a server the ids of the other servers of a training, from which it then
-    /// accepts tensors. The server replies with the number of valid ids.
+    /// The name of the operation that sends a server the ids of the other servers of a training, so that it accepts
+    /// tensors from them. The server replies with the number of ids that are valid.
     pub const PEERS: &str = "stageline/peers";
     pub(crate) const GELU: &str = "stageline/gelu";
     pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";

@@ -19,9 +19,9 @@ pub enum ServedKernels {
 }
 
 impl ServedKernels {
-    /// Encodes the kernels as one number, which a server sends to its clients: 1 for the kernels of a CPU, and 2 plus
-    /// `largest_head` for those of a GPU. `largest_head` is the largest head size, in elements, that FlashAttention
-    /// supports.
+    /// Encodes this kind of kernels as one number, which a server sends to its clients. It is 1 for the kernels of a
+    /// CPU, and 2 plus `largest_head` for those of a GPU. `largest_head` is the largest head size, in elements, that
+    /// FlashAttention supports.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,
@@ -29,7 +29,8 @@ impl ServedKernels {
         }
     }
 
-    /// Decodes a number that [`number`](Self::number) returned; `None` if the number stands for no kernels.
+    /// Decodes a kind of kernels from the number that [`number`](Self::number) returned; `None` if the number stands
+    /// for no kind of kernels, as 0 does.
     pub fn from_number(number: f32) -> Option<Self> {
         if number == 1.0 {
             Some(Self::Cpu)
@@ -70,7 +71,7 @@ pub fn set_kernels(device: &Device<Remote>, kernels: ServedKernels) {
     devices.push((device.clone(), kernels));
 }
 
-/// Returns the recorded kernels of a device on another host; `None` if none were recorded.
+/// Returns the kind of kernels that [`set_kernels`] recorded for a device on another host; `None` if it recorded none.
 pub(super) fn kernels_of(device: &Device<Remote>) -> Option<ServedKernels> {
     KERNELS.read().iter().find(|(other, _)| other == device).map(|(_, kernels)| *kernels)
 }

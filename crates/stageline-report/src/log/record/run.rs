@@ -112,7 +112,7 @@ pub struct EstimatedMemory {
     pub peak: u64,
 }
 
-/// A layer of the model, with the stage that trains it.
+/// A layer of the model, as the log of a run describes it: its name, its stage, its relative cost and its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
     /// The name of a layer of the model, such as `block 3`.

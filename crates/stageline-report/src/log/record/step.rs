@@ -210,9 +210,9 @@ pub struct SignalAndNoise {
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The index, from 0, of the stage that trains the examined parameter.
+    /// The index, from 0, of the stage that trains the parameter whose health this is.
     pub stage: usize,
-    /// The name of the examined parameter, as in checkpoints, such as `blocks.3.linear.weight`.
+    /// The name of the parameter whose health this is, as in checkpoints, such as `blocks.3.linear.weight`.
     pub parameter: String,
     /// The Euclidean norm of a parameter's gradient in a step, before clipping.
     #[serde(deserialize_with = "or_nan")]
