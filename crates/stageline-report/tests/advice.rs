@@ -27,9 +27,9 @@ fn noise(log: &RunLog) -> NoiseScales {
     log.noise_scales().unwrap()
 }
 
-/// Returns a question about a logged run: which settings let a training reach its loss soonest. The compared plan is
-/// 1F1B with the run's numbers of workers and micro-batches. The recommended training may have at most `most_workers`
-/// workers.
+/// Makes a question about a logged run: which settings let a training reach its loss in the least time. Trainings are
+/// compared with a plan of 1F1B for the run's numbers of workers and micro-batches. The recommended training may have
+/// at most `most_workers` workers.
 fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
     let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
     let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };

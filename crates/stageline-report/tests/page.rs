@@ -19,8 +19,8 @@ fn points(chart: &str) -> Vec<&str> {
     chart.split("<title>").skip(1).map(|rest| rest.split("</title>").next().unwrap()).collect()
 }
 
-/// Returns the values of each line of a chart, computed from the heights of the line's points. The vertical axis goes
-/// from 0 to `top`.
+/// Reads the values of the points of each line from the SVG text of a chart. The values follow from the heights of the
+/// points, on a vertical axis from 0 to `top`.
 fn heights(chart: &str, top: f64) -> Vec<Vec<f64>> {
     // The axis is from y = 272 up to y = 32.
     let value = |point: &str| top * (272.0 - point.split_once(',').unwrap().1.parse::<f64>().unwrap()) / 240.0;

@@ -68,8 +68,8 @@ fn links_of_the_run_connect_the_same_workers_in_a_prediction() {
     assert!(predict(&measured.over(link).unwrap(), 6, &OneFOneB).is_ok());
 }
 
-/// Tests that a prediction counts the time of a transfer over a network link only once. The logged time of a send may
-/// include it. Only the rest of the send's time keeps the sending worker busy.
+/// Tests that a prediction counts the time of a transfer over a network link only once. In a log, the time of a send
+/// may include the time of the transfer. Only the time beyond that of the transfer keeps the sending worker busy.
 #[test]
 fn transfer_time_is_counted_once() {
     let link = Link { latency: 0.25, bandwidth: 1e6 };

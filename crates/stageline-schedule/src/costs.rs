@@ -224,8 +224,8 @@ impl Costs {
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
     }
 
-    /// Returns the costs of the same model if every stage is partitioned into `parts` equal stages. The times of
-    /// computation and of optimizer steps are divided by `parts`. The times of transfers stay the same.
+    /// Returns the costs of a plan for the same model after every stage is divided into `parts` equal stages. The times
+    /// of computation and of optimizer steps are divided by `parts`. The times of transfers stay the same.
     pub fn cut(&self, parts: usize) -> Self {
         let share = parts as f64;
         let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());

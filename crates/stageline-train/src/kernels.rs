@@ -27,8 +27,8 @@ impl Compiling {
         Self { gpus, began: Instant::now() }
     }
 
-    /// Prints how long GPUs took for their kernels, and the memory of every GPU of this host. Prints nothing if there
-    /// are no GPUs.
+    /// Prints after how many seconds the kernels of the GPUs were ready, and the memory of every GPU of this host.
+    /// Prints nothing if there are no GPUs.
     pub fn end(self) {
         if self.gpus.is_empty() {
             return;

@@ -39,9 +39,10 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool
     model.costs(sample, device)
 }
 
-/// Returns the costs of each layer of a model that is not trained, by which it is cut into stages. They are the
-/// parameters, without FLOPs. Only with `--cut measured` and `--schedule search` are the layers run, on the input of
-/// one sample. Returns `None` for a model that is cut by hand.
+/// Returns the costs of each layer, by which a model is cut into stages, for a pipeline that is built without a
+/// training. By default, the costs are the numbers of parameters. Layers are run on `sample`, the input of one sample,
+/// only for `--cut measured` and `--schedule search`, or if [`Model::sizes`] has no result. Returns `None` for a model
+/// that is cut by hand.
 pub fn costs_without_training<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
     let Running { cut, schedule, .. } = &job.running;
     let are_run = *cut == CutBy::Measured || matches!(schedule, ScheduleBy::Search);
@@ -136,8 +137,9 @@ fn cut(
     })
 }
 
-/// Returns the index, from 0, of a worker's device in a list of `used` devices. The workers of all replicas share the
-/// devices evenly, in order; there are `workers` of them.
+/// Returns the index, from 0, of the device on which the worker with the index `worker` runs. Workers are counted over
+/// all replicas. The `workers` workers share the `used` devices evenly and in order. If there are fewer devices than
+/// workers, consecutive workers share a device.
 fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
@@ -268,7 +270,8 @@ mod tests {
         assert_eq!(forwards("", false), 4);
     }
 
-    /// Tests a model that is not trained. Its layers are run only for `--cut measured` and for `--schedule search`.
+    /// Tests a model whose pipeline is built without a training. Its layers are run only for `--cut measured` and for
+    /// `--schedule search`.
     #[test]
     fn no_layer_is_run_for_the_cut_of_a_model_that_is_not_trained() {
         let counter = Arc::new(AtomicUsize::new(0));

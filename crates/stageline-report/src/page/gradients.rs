@@ -54,11 +54,11 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     page.pictures(pictures.into_iter().flatten());
 }
 
-/// Returns two lines for a chart of the gradient's noise scale over the measured steps. The solid line is smoothed over
-/// the steps, and the dashed one is of each step alone.
+/// Returns two lines for a chart of the gradient's noise scale over the measured steps. The solid line has the scales
+/// that are smoothed over several steps, and the dashed line has the scale that each step measured alone.
 ///
-/// The function `logged` returns the scale of the step alone and the smoothed scale. A step without one of them has no
-/// point on that line.
+/// The function `logged` returns both scales from a step's log record: the step's own scale, then the smoothed one. If
+/// a scale is missing, its line has no point at this step.
 fn scales(
     measured: &[(f64, &Noise)],
     name: &str,

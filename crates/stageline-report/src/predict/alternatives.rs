@@ -39,14 +39,14 @@ pub enum LeftOut {
     /// field is the memory limit of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// A training with larger micro-batches is left out, because its memory is not predicted. So it is unknown whether
+    /// No training with larger micro-batches is predicted, because their memory is not known. So it is unknown whether
     /// the training fits into the memory limit that the user gives.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// A training with larger micro-batches is left out, because the same batch cannot be divided into them. The number
-    /// of micro-batches in the batch is not a multiple of `rows`.
+    /// No training with larger micro-batches is predicted, because the same batch cannot be divided into them. Its
+    /// number of micro-batches is not a multiple of `rows`, the factor by which micro-batches would grow.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
         /// The number of micro-batches in a step of the fastest training with the settings of the plan that the user
@@ -55,8 +55,8 @@ pub enum LeftOut {
         /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
         rows: usize,
     },
-    /// A training with more workers is left out, because the workers share the CPU cores of their host. There are too
-    /// few cores for each worker to have as many as in the logged run.
+    /// No training with more workers is predicted, because the workers share the CPU cores of their host. Each worker
+    /// would have fewer cores than in the logged run, so it would be slower than the log shows.
     #[error(
         "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
          --stages"
@@ -65,7 +65,8 @@ pub enum LeftOut {
         /// The number of CPU cores of the host that all workers share.
         cores: usize,
     },
-    /// A training with larger micro-batches is left out, because the costs of only one micro-batch size are measured.
+    /// No training with larger micro-batches is predicted, because the costs are measured for only one micro-batch
+    /// size.
     #[error(
         "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
          its log with --other-size"
@@ -106,8 +107,8 @@ impl Measured {
     /// Returns the schedules for which trainings are predicted, without the one that the user gives to `stageline
     /// advise`. Their plans have at most as many stages as the model has layers.
     ///
-    /// If the stages are fixed, the schedules also have the same number of stages on each worker as the user's
-    /// schedule.
+    /// If a cut by hand or a partition that the caller gives fixes the stages, the schedules also have the same number
+    /// of stages on each worker as the user's schedule.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         let fixed = self.has_fixed_stages(question);
@@ -126,11 +127,11 @@ impl Measured {
         found
     }
 
-    /// Returns the numbers of workers for which trainings are predicted, without the number that the user gives to
-    /// `stageline advise`. They are powers of two, one worker more, and one less.
+    /// Returns the numbers of workers for which trainings are predicted. They are the powers of two, and one more and
+    /// one less than the number that the user gives to `stageline advise`. The user's number itself is left out.
     ///
     /// Each stage must have a layer, and the user can limit the number of workers. The list is empty if the stages are
-    /// fixed.
+    /// fixed by a cut by hand or by a partition that the caller gives.
     fn workers(&self, question: &Question) -> Vec<usize> {
         let Target { workers: own, schedule, .. } = &question.target;
         if self.has_fixed_stages(question) {

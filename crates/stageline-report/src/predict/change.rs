@@ -7,8 +7,8 @@ use std::fmt;
 /// `stageline advise`. The number of micro-batches may differ as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// No change of a setting: a predicted training has the settings of the plan that the user gives to `stageline
-    /// advise`, except perhaps the number of micro-batches.
+    /// The predicted training changes no setting of the plan that the user gives to `stageline advise`, except perhaps
+    /// the number of micro-batches.
     None,
     /// A change of a predicted training's schedule; the fields are the name of the new schedule and its number of
     /// chunks (stages) on a worker.

@@ -30,9 +30,10 @@ pub enum PredictError {
     Size {
         /// The requested micro-batch size, in targets (in most models, tokens). Its costs cannot be computed.
         tokens: f64,
-        /// The micro-batch size of each of the two logged runs, in targets (in most models, tokens).
+        /// The micro-batch sizes of the two logged runs from which costs were to be computed, in targets (in most
+        /// models, tokens).
         of_runs: [f64; 2],
-        /// The number of layers of the model in each of the two logged runs.
+        /// The numbers of layers of the models of the two logged runs from which costs were to be computed.
         layers: [usize; 2],
     },
     /// An error of a prediction with a memory limit: the log does not say how much memory the run used. So it is

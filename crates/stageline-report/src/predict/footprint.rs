@@ -99,8 +99,9 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns the share, from 0 to 1, of `layer` in the total of a figure, such as parameters, over the layers of `group`.
-/// The group contains the layer. If the total is 0, all layers of the group have equal shares.
+/// Returns the share, from 0 to 1, that one layer has in a figure, such as the number of parameters, of all layers in
+/// `group`. The group has the layers of one worker or stage, with `layer` among them. If the figures of all of them add
+/// up to 0, their shares are equal.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

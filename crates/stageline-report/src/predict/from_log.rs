@@ -77,8 +77,9 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 
 /// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event.
 ///
-/// The step is the first one with logged events. It is synchronised only if the run's medians are computed from
-/// synchronised steps, in which workers wait for their devices after every action. Returns 0 if there is no such step.
+/// The step is the first one with logged events that is of the same kind as the steps of the run's medians. The two
+/// kinds are synchronised steps, in which workers wait for their devices after every action, and all others. Returns 0
+/// if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
@@ -103,7 +104,8 @@ fn input_share(log: &RunLog, stage: usize) -> f64 {
 
 /// Returns the measured costs of a stage of the run: the times of its actions in seconds, and the bytes of its output.
 /// They are medians over the [warm steps](RunLog::warm_steps), which leave out the first two. The bytes of activations
-/// are left unset. Returns `None` if no such step has the stage.
+/// are left unset, because predictions of the memory take them from the log. Returns `None` if the stage is in none of
+/// the warm steps.
 fn stage_costs(log: &RunLog, stage: usize) -> Option<StageCosts> {
     let typical =
         |cost: fn(&StageCosts) -> f64| median(log.warm_steps().filter_map(|step| step.stages.get(stage)).map(cost));

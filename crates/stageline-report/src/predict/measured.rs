@@ -43,8 +43,8 @@ pub struct Measured {
     /// The bytes that one micro-batch sends across each boundary between stages of the run; `None` if the log does not
     /// state the bytes.
     pub(super) boundary_bytes: Option<Vec<f64>>,
-    /// The network links between workers with which predictions are made: the links of the run, or links that replace
-    /// them.
+    /// The network links between workers that predictions assume: those of the logged run, or others that the caller
+    /// gives.
     pub(super) network: Network,
 }
 

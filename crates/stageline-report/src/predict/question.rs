@@ -7,7 +7,7 @@ use crate::log::{NoiseScales, RunLog};
 
 /// A question about a logged run: which settings let a training reach the run's loss in the least time.
 pub struct Question<'a> {
-    /// The log of the run whose loss a training is to reach.
+    /// The log of a run. The question is which settings let a training reach the loss of this run in the least time.
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,

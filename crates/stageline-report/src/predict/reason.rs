@@ -29,9 +29,9 @@ impl Compared<'_> {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns the main reason, as a clause, why a predicted training reaches the loss sooner than the slower training.
-    /// It needs fewer tokens or has a higher throughput, because the time of a training is its number of tokens divided
-    /// by its throughput.
+    /// Returns a clause with the main reason why a predicted training reaches the loss sooner than the slower training,
+    /// such as `because it needs 20% fewer tokens`. The time of a training is its number of tokens divided by its
+    /// throughput. So the reason is fewer tokens, or a higher throughput, which may come from a smaller bubble.
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let fewer_tokens = tokens(self.other) / tokens(self.training);

@@ -214,9 +214,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no larger number of micro-batches (M) is recommended than that of `trainings[last]`.
-/// The training with the next larger M does not fit into the memory, or takes too long. The text is empty if there is
-/// none. `trainings` is in ascending order of M.
+/// Returns a text that says why no larger number of micro-batches (M) than that of `trainings[last]` is recommended.
+/// The training with the next larger M does not fit into the memory, or takes too much longer than the shortest
+/// training. The text is empty if no training has a larger M. `trainings` is in ascending order of M.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

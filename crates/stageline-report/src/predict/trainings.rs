@@ -35,8 +35,9 @@ impl PredictedTraining {
         self.batch / self.prediction.step
     }
 
-    /// Returns the predicted weight of all targets that a training uses; in most models, their number of tokens. The
-    /// result is `None` if the number of steps is not known.
+    /// Returns the number of tokens on which a training is predicted to train until it reaches the loss. More
+    /// precisely, it is the sum of the loss weights of its targets, which in most models is the same. The result is
+    /// `None` if the number of steps is not known.
     pub fn tokens(&self) -> Option<f64> {
         Some(self.steps? * self.batch)
     }

@@ -30,8 +30,8 @@ pub struct Account {
     /// replica. It is 0 in other steps, and in logs that do not have it.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
-    /// The rest of the worker's idle time, in seconds. It comes for example from threads that wake late, from channels,
-    /// or from the exchange of gradients between data-parallel replicas.
+    /// The worker's idle time that no other field explains, in seconds. Examples are threads that wake late, the
+    /// overhead of channels, and the exchange of gradients between data-parallel replicas.
     pub other: f64,
 }
 

@@ -77,7 +77,7 @@ pub struct Held {
     pub kept: i64,
 }
 
-/// Writes and reads a duration as a number of seconds in a log.
+/// The functions for serde's attribute `with` by which a log stores a duration as a number of seconds.
 #[cfg(feature = "serde")]
 mod seconds {
     use std::time::Duration;

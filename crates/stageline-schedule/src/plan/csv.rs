@@ -19,7 +19,8 @@ const SKIPPED: [(&str, bool); 6] = [
     ("WAIT_REDUCE_GRAD", false),
 ];
 
-/// PyTorch's suffix of a CSV cell with a pair `(forward;backward)`. The two run at the same time.
+/// The word after a pair of actions in PyTorch's CSV text of a plan, such as `(0F7;7B3)OVERLAP_F_B`. It says that the
+/// two actions run at the same time.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
 /// The letters `BW`, which mean the whole backward in plans of earlier PyTorch versions. Such plans use `B` for the

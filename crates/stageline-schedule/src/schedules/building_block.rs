@@ -93,9 +93,9 @@ fn squeezed(plan: &Plan) -> Plan {
 /// action can run.
 ///
 /// The result is the first action that is `ready` (it has its input, and its output has room in the channel) and that
-/// fits into the memory. A forward may overtake the actions before it. It fits if the worker then never has more than
-/// `room` live micro-batches until the last of these actions is done. During the `cool_down` (after the last forward of
-/// the worker's first stage), a weight gradient runs only if no other action can.
+/// fits into the memory. A forward may run before earlier actions of the list. It fits only if the worker then never
+/// has more than `room` live micro-batches until these earlier actions are done. During the `cool_down` (after the last
+/// forward of the worker's first stage), a weight gradient runs only if no other action can.
 fn next(
     left: &VecDeque<Action>,
     live: usize,

@@ -10,7 +10,7 @@ pub enum ScheduleError {
     NoStages,
     /// The error if a plan without micro-batches is requested.
     NoMicroBatches,
-    /// The error if a plan without chunks (stages) on its workers is requested.
+    /// The error if a plan with 0 chunks (stages) per worker is requested.
     NoChunks,
     /// The error if the requested number of stages is not a multiple of the schedule's number of chunks (stages) per
     /// worker.

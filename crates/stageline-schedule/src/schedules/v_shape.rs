@@ -7,8 +7,8 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// A step of a generator of plans: it appends one action, such as a forward, to the list of actions of a worker with
-/// two chunks (stages).
+/// An instruction to a generator of plans: it appends one action, such as a forward, to the list of actions of a worker
+/// with two chunks (stages).
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
     /// Appends a chunk's next forward to a worker's list of actions. The value is the chunk: 0 or 1, for the first or
@@ -37,8 +37,8 @@ pub(crate) struct Row {
     micro_batches: usize,
     forwards: [usize; 2],
     backwards: [usize; 2],
-    /// The weight gradients that a worker's list of actions does not have yet, although it has their input gradients;
-    /// oldest first.
+    /// The weight gradients that must still be appended to the worker's list of actions, the oldest first. The list has
+    /// the input gradients of the same stages and micro-batches already.
     pending: VecDeque<Action>,
     actions: Vec<Action>,
 }

@@ -153,8 +153,8 @@ impl<'a> Run<'a> {
         later.min_by(f64::total_cmp).map_or(Next::Nothing, Next::Wait)
     }
 
-    /// Returns the input gradient that a worker can run first, with the simulated time from which it can. Returns
-    /// `None` if no gradient for the worker's stages has arrived or is in flight.
+    /// Returns the input gradient that a worker can begin earliest, with the simulated time from which it can begin.
+    /// Returns `None` if no gradient for the worker's stages has arrived or is in flight.
     fn next_backward(&self, worker: usize) -> Option<Coming> {
         let coming = |&stage: &usize| {
             let Stage { returned, gradients, .. } = &self.stages[stage];
@@ -164,9 +164,9 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the forward that a worker can run first, with the simulated time from which it can. Returns `None` if no
-    /// forward is possible, or if the memory is not enough for any. If several forwards are possible at the same time,
-    /// the result is the one on the last stage.
+    /// Returns the forward that a worker can begin earliest, with the simulated time at which it can begin. Returns
+    /// `None` if no input of a forward has arrived or is in flight, or if the memory is not enough for any forward. If
+    /// several forwards can begin at the same time, the result is the one on the last stage.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;

@@ -127,8 +127,8 @@ struct Search<F> {
     of: F,
     bound: f64,
     best: Option<Best>,
-    /// The memory limit of a worker, and the lowest limit that is known to be enough for a plan. `None` if no placement
-    /// of stages on workers has had known costs.
+    /// Two memory limits of a worker, for the error that no plan fits: the given limit, and the lowest one at which a
+    /// plan is known to fit. `None` while the costs of no placement of stages on workers are known.
     fitting: Option<(f64, f64)>,
 }
 
@@ -144,8 +144,9 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         }
     }
 
-    /// Returns the costs and the memory of the stages for a placement of stages on workers. Also notes the memory limit
-    /// that is enough for a plan with this placement.
+    /// Returns the costs and the memory of the stages for a placement of stages on workers; `None` if they are not
+    /// known. If the placement has the least number of chunks per worker, also updates the lowest memory limit that is
+    /// known to be enough for a plan. Under this limit, one micro-batch at a time fits.
     fn costs(&mut self, placement: &Placement) -> Option<(Costs, Memory)> {
         let (costs, memory) = (self.of)(placement)?;
         if placement.stages() == self.least * self.workers {

@@ -48,8 +48,8 @@ struct Computes {
     head: f64,
     /// The total time of one kind of action (such as a forward) on a stage in a step, in the unit of the costs.
     work: f64,
-    /// The least time from the end of one kind of action (such as a forward) on a stage until all forwards and
-    /// backwards of the step are done, in the unit of the costs.
+    /// The least time, over all micro-batches, between the end of an action of one kind (such as a forward) on a stage
+    /// and the end of all forwards and backwards of the step. It is in the unit of the costs.
     tail: f64,
 }
 
@@ -66,8 +66,9 @@ struct Stage {
     /// The total times of a stage's forwards, input gradients and weight gradients in a step: one entry for each of the
     /// three kinds.
     computes: [Computes; 3],
-    /// The least sum of memory x time over a stage's micro-batches in a step: the memory of each micro-batch multiplied
-    /// by its time in memory, in the units of the memory and the costs.
+    /// The least memory x time that the micro-batches of a step need on a stage. It is the sum, over the micro-batches,
+    /// of the occupied memory multiplied by the time for which it is occupied, in the units of the memory and the
+    /// costs.
     memory_time: f64,
 }
 

@@ -18,8 +18,8 @@ impl StageMemory {
     /// weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Creates the memory of a stage on which each micro-batch occupies `bytes` bytes from its forward until its weight
-    /// gradient is done.
+    /// Makes the memory figures of a stage on which each micro-batch occupies `bytes` bytes from its forward until its
+    /// weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
@@ -41,8 +41,9 @@ impl StageMemory {
         }
     }
 
-    /// Returns two changes of a worker's memory in use, at the start and at the end of one computation, such as a
-    /// forward. A change is in the unit of this memory, and positive if memory is occupied.
+    /// Returns the changes that one computation, such as a forward, makes to a worker's memory in use: one at its
+    /// start, and one at its end. A positive change occupies memory, and a negative change frees it. The unit is that
+    /// of this stage's memory.
     pub fn changes(self, compute: Compute) -> [f64; 2] {
         let growth = self.input_gradient - self.forward;
         match compute {
@@ -65,20 +66,21 @@ pub struct Memory {
 }
 
 impl Memory {
-    /// Creates the memory of `stages` stages, one per worker, counted in live micro-batches. A worker may have at most
-    /// `limit` of them. A micro-batch is live from its forward until its weight gradient is done.
+    /// Makes the memory figures of `stages` stages, one per worker, with one live micro-batch on a stage as the unit. A
+    /// worker may have at most `limit` live micro-batches. A micro-batch is live from its forward until its weight
+    /// gradient is done.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
 
-    /// Creates the memory of `stages` stages, counted in live micro-batches, without a limit for the workers. A
-    /// micro-batch is live from its forward until its weight gradient is done.
+    /// Makes the memory figures of `stages` stages, with one live micro-batch on a stage as the unit. Workers have no
+    /// memory limit. A micro-batch is live from its forward until its weight gradient is done.
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
-    /// Returns the memory of the same model if every stage is partitioned into `parts` equal stages. Each new stage
-    /// needs an equal share of the old stage's memory. The memory limit of a worker stays the same.
+    /// Returns the memory figures of the same model after every stage is divided into `parts` equal stages. Each new
+    /// stage needs an equal share of the old stage's memory. The memory limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,
@@ -90,7 +92,7 @@ impl Memory {
     /// Whether a plan stays within the memory limit on every worker.
     ///
     /// # Panics
-    /// Panics if the plan has more stages than this memory has.
+    /// Panics if a stage of the plan has no entry in `stages`.
     pub fn suffices(&self, plan: &Plan) -> bool {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }

@@ -24,7 +24,8 @@ const PIECES: [&str; 16] = [
     "é\u{0}",
 ];
 
-/// Generates the CSV text of a plan with some bytes removed and some pieces inserted.
+/// Generates damaged CSV texts of plans, for tests of the parser. At random places, a few bytes of a correct text are
+/// replaced by a piece of text.
 fn damaged() -> impl Strategy<Value = String> {
     let cuts = prop::collection::vec((any::<prop::sample::Index>(), 0..4_usize, 0..PIECES.len() + 10), 0..8);
     (0..SCHEDULES.len(), 1..5_usize, 1..5_usize, any::<bool>(), cuts).prop_map(

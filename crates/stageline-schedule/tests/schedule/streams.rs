@@ -199,7 +199,7 @@ impl Machine {
         }
     }
 
-    /// Whether the modelled GPUs have yet to compute the activation or gradient of a transfer.
+    /// Whether the modelled GPUs have not yet computed the activation or gradient that a transfer sends.
     fn computing(&self, state: &State, Transfer { from, carried, micro_batch }: Transfer) -> bool {
         let makes = |action: &Action| {
             let made = match action.compute {

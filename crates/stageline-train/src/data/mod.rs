@@ -70,8 +70,8 @@ pub trait Data: Send + Sync + 'static {
         1
     }
 
-    /// Formats a validation loss as text for the user. By default it is the word `loss` and the number with four
-    /// decimals.
+    /// Formats a validation loss as text for the user. The default, which an implementation may replace, is the word
+    /// `loss` and the number with four decimals.
     fn show_loss(&self, loss: f64) -> String {
         format!("loss {loss:.4}")
     }

@@ -33,7 +33,8 @@ pub struct Batches<In, Target> {
     /// memory.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches that are read but wait for the batch of an earlier step, by the index of their step.
+    /// The batches that were read before the batch of an earlier step, and must wait until the training has taken that
+    /// one. The keys are the indices of their steps.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
     /// The range of steps whose batches the training has not taken yet.
     untaken: Range<usize>,
@@ -201,7 +202,7 @@ mod tests {
         Arc::default()
     }
 
-    /// Waits until all reading threads have ended. They then hold no references to `data`.
+    /// Waits until all threads that read batches from `data` have ended, so that none of them has a reference to it.
     fn wait_for_the_end_of_readers<D>(data: &Arc<D>) {
         while Arc::strong_count(data) > 1 {
             thread::sleep(Duration::from_millis(1));

@@ -150,7 +150,7 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     Ok(found)
 }
 
-/// The part of an error message that says why a job has no memory estimate.
+/// The reason, in error messages, why the memory of a training job cannot be estimated.
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
                        hosts";
 
@@ -220,8 +220,9 @@ struct Room<'a> {
     /// The estimated memory of a training job, including its batches. It also includes copies for checkpoints, if the
     /// job writes any.
     needed: MemoryEstimate,
-    /// The bytes of host memory that the training had in use already when its memory was estimated. They belong to
-    /// workers on the host's CPU and to held-out batches.
+    /// The bytes of host memory that were in use already when the memory of the training was estimated: by workers on
+    /// the host's CPU, and by held-out batches. The estimate includes them, so they are added to the free memory of the
+    /// host.
     in_use: u64,
     job: &'a Job,
 }
@@ -273,9 +274,9 @@ fn explain(refused: &DoesNotFit, running: &Running) -> String {
     format!("{message}\na smaller --read-ahead keeps fewer batches in memory")
 }
 
-/// Returns the memory that a device has for a job, in bytes; `None` if it is not known. If `--memory` is given, the
-/// result is its value. For the CPU of this host, it is the free memory plus the bytes that the job has in use already.
-/// For a GPU, it is the size of its memory.
+/// Returns the memory that a device has for a training job, in bytes; `None` if it is not known. If `--memory` is
+/// given, the result is its value. For the CPU of this host, it is the free memory plus `in_use`, the bytes that the
+/// job has allocated on the host already. For a GPU, it is the size of its memory.
 fn memory_of(device: &Device, job: &Job, in_use: u64) -> Option<u64> {
     match job.running.memory {
         Some(memory) => Some(memory),

@@ -112,7 +112,8 @@ pub struct Running {
 }
 
 impl Job {
-    /// Parses and validates flags for a test. Returns the job, or the message of the error.
+    /// Parses and validates a line of flags for a test. Returns the validated settings of the training, or the text of
+    /// the error.
     #[cfg(all(test, feature = "flex"))]
     pub fn of_line(flags: &str) -> Result<Self, String> {
         use std::collections::BTreeMap;

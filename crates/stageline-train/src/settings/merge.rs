@@ -99,8 +99,8 @@ pub fn merge(
     Ok(Merged { settings: settings(&command, &matches)?, matches })
 }
 
-/// Lets a switch, such as `--augment`, also take the value `true` or `false`. A later source of settings can then turn
-/// off what an earlier one has turned on.
+/// Lets a switch, such as `--augment`, also take the value `true` or `false`. A switch that is on in a checkpoint or
+/// settings file can then be turned off on the command line.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
         return flag;
