@@ -94,7 +94,8 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
     before.0.iter().filter_map(line).collect()
 }
 
-/// Returns the names of the settings that are file paths, by the type of their flags.
+/// Returns the names of the program's settings that are file paths. These are the flags of `command` whose values have
+/// the type `PathBuf`.
 fn paths(command: &Command) -> Vec<String> {
     let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
     command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
@@ -105,8 +106,8 @@ pub(crate) fn shown(value: &Value) -> Printable<'static> {
     Printable::new(value.to_string())
 }
 
-/// Returns the value of a setting from a checkpoint as text that is safe to print. Only values beyond the maximum
-/// length of settings, which a manipulated checkpoint may have, are shortened.
+/// Returns the value of a setting from a checkpoint as text that is safe to print. A value is shortened if it is longer
+/// than a setting can be, which happens only if the checkpoint was manipulated.
 fn whole(value: &Value) -> Printable<'static> {
     shown(value).at_most(LONGEST_VALUE)
 }

@@ -86,7 +86,7 @@ impl FromStr for SpeedsBy {
 /// The value of the flag `--schedule`, which chooses the plan of forwards and backwards.
 #[derive(Clone)]
 pub enum ScheduleBy {
-    /// A plan from the published schedule with this name.
+    /// The plan of one of the published schedules, such as GPipe or 1F1B, which the user gives by its name.
     Name(&'static (dyn Schedule + Sync)),
     /// A plan that a search finds: the one with the shortest simulated step of all that it tries.
     Search,
@@ -158,7 +158,8 @@ pub enum FlushName {
 pub enum RecomputeBy {
     /// A recomputation policy, which names the activations that stages recompute.
     Policy(Recompute),
-    /// A choice that recomputes only as many activations as needed to fit the training into the memory of its devices.
+    /// The value `auto` of the flag: stages recompute only as many activations as needed to fit the training into the
+    /// memory of its devices.
     Auto,
 }
 

@@ -45,8 +45,9 @@ pub struct Recipe<'a, M> {
 }
 
 impl<'a, M: Model> Recipe<'a, M> {
-    /// Creates a recipe for the pipelines of a run. `optimizer` and `learning_rate` are those that the user's program
-    /// sets in its code. If one of them is `None`, the flags decide.
+    /// Creates the recipe from which the pipelines of a run are built: its settings, model, plan, optimizer and
+    /// learning rate. `optimizer` and `learning_rate` are those that the user's program sets in its code. If one of
+    /// them is `None`, the flags decide.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -240,8 +241,9 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
-/// Returns the model FLOP utilisation of a training that processes one sample per second: the share of the devices'
-/// peak FLOP/s that the model's FLOPs need. Returns `None` if the peak or the model's FLOPs are not known.
+/// Returns the model FLOP utilisation at one sample per second: the share of the devices' peak FLOP/s that the model's
+/// FLOPs for one sample need. The utilisation of a step is this share times the step's samples per second. Returns
+/// `None` if the peak or the model's FLOPs are not known.
 pub fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
     // arXiv:2204.02311, appendix B).

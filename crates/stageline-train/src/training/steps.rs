@@ -32,8 +32,9 @@ pub struct Loop<'a> {
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The model FLOP utilisation of a training that processes one sample per second: the share of the devices' peak
-    /// FLOP/s that the model's FLOPs need. `None` if the peak or the model's FLOPs are not known.
+    /// The model FLOP utilisation at one sample per second: the share of the devices' peak FLOP/s that the model's
+    /// FLOPs for one sample need. Multiplied by the samples per second of a step, it gives the utilisation of that
+    /// step. `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
     /// The estimated memory of the training on each device, in bytes; empty if there is no estimate. After the first

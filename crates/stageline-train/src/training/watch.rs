@@ -28,8 +28,8 @@ const HARDLY: f64 = 1e-3;
 pub struct Watch {
     /// The global gradient norms (Euclidean, over all parameters) of the last steps, the newest last.
     norms: VecDeque<f64>,
-    /// The step from which on a jump of the gradient norm is reported again. Several large norms in a row thus give one
-    /// warning.
+    /// The first step at which a jump of the gradient norm may be reported again. After a report, jumps in the
+    /// following steps are not reported, so that several large norms in a row give one warning.
     quiet_until: usize,
     /// The number of consecutive steps in which the gradient of a parameter was exactly 0, by the parameter's name.
     without_gradient: HashMap<Arc<str>, usize>,

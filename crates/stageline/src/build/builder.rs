@@ -148,8 +148,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the reaction of [`build`](Self::build) to operations that Stageline's kernels do not compute on the device
     /// of their stage.
     ///
-    /// If unset, such an operation is an error on a GPU, of this host or another one, and a warning on a CPU. Attention
-    /// that stores its scores is then a warning on every device.
+    /// If unset, such an operation is an error on a GPU, of this host or another one, and a warning on a CPU. There is
+    /// one exception: attention that stores its scores, because its heads are too large for the kernels, is only a
+    /// warning on every device.
     pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = Some(fallbacks);
         self

@@ -103,8 +103,8 @@ pub(super) enum Way {
 /// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
 const REPEATS: usize = 3;
 
-/// A calculation of the costs of a model's layers, with the costs so far. The layers run one after another: the first
-/// on a sample input, each further one on the output of the layer before.
+/// A calculation of the costs of a model's layers, with the costs of the layers that have already run. The layers run
+/// one after another: the first on a sample input, and every later layer on the output of the layer before it.
 pub(super) struct Costing {
     way: Way,
     device: Device,

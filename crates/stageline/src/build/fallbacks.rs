@@ -17,12 +17,14 @@ use crate::update::precision::Precision;
 /// the stage computes in one element type. Any other fallback logs a warning in the first forward.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallbacks {
-    /// Every fallback is an error that names the stage and the layer
-    /// ([`BuildError::Fallback`](crate::BuildError::Fallback)), and the pipeline is not built. This includes attention
-    /// that stores its scores.
+    /// The setting under which every fallback (an operation of a layer without a Stageline kernel) is an error, so that
+    /// the pipeline is not built. The error names the stage and the layer
+    /// ([`BuildError::Fallback`](crate::BuildError::Fallback)). Attention that stores its scores, because its heads are
+    /// too large for the kernels, is an error too.
     Refuse,
-    /// Every fallback is a warning that names the stage and the layer, and the pipeline is built. The pipeline computes
-    /// the operation by burn's own kernels, which are slower, or by attention that stores its scores.
+    /// The setting under which every fallback (an operation of a layer without a Stageline kernel) is only a warning,
+    /// which names the stage and the layer. The pipeline is built. It computes the operation by burn's own kernels,
+    /// which are slower, or by attention that stores its scores.
     Warn,
 }
 
@@ -46,8 +48,9 @@ pub(super) fn fallbacks_of(
     found
 }
 
-/// Returns an error for the first refused fallback in `found`, which has the fallbacks of all stages, each with its
-/// stage and device. `setting` is `None` if the user has set no reaction to fallbacks.
+/// Returns an error if the user's `setting` forbids one of the operations in `found`, which have no kernel on their
+/// device. `found` has these operations of all stages, each with its stage and device. The error describes the first
+/// forbidden operation. `setting` is `None` if the user has not set a reaction to such operations.
 pub(super) fn validate_fallbacks<'a>(
     setting: Option<Fallbacks>,
     found: impl IntoIterator<Item = (usize, &'a Device, Fallback)>,
@@ -66,9 +69,9 @@ pub(super) fn validate_fallbacks<'a>(
     Err(BuildError::Fallback { stage, device: shown(device), fallback: Box::new(first), more: refused.len() })
 }
 
-/// Whether a fallback is refused. If the setting is unset, only fallbacks on GPUs are refused: GPUs have kernels for
-/// all operations, so a missing kernel is most likely a mistake. Attention that stores its scores is then never
-/// refused, because no other kernel takes its large heads.
+/// Whether `build` rejects an operation that has no kernel on its device. If `setting` is unset, it rejects such
+/// operations only on GPUs: GPUs have kernels for all operations, so a missing kernel is most likely a mistake.
+/// Attention that stores its scores is then accepted on GPUs too, because no other kernel takes its heads.
 fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
     match setting {
         Some(Fallbacks::Refuse) => true,
@@ -84,20 +87,20 @@ mod tests {
 
     use super::*;
 
-    /// Returns a fallback of GELU, for tests. The reason is the element type f64, for which no kernel exists.
+    /// Returns, for tests, the description of a GELU that no kernel computes, because its elements have the type f64.
     fn gelu(layer: &str) -> Fallback {
         Fallback { operation: "GELU", layer: layer.to_owned(), reason: Reason::Type(DType::F64) }
     }
 
-    /// Returns a fallback of attention, for tests. The reason is the size of the heads: the kernels that store no
-    /// scores do not compute it.
+    /// Returns, for tests, the description of an attention that no kernel without stored scores computes, because its
+    /// heads are too large.
     fn attention(layer: &str) -> Fallback {
         let reason = Reason::LargeHead { size: 264, largest: 256 };
         Fallback { operation: "causal attention", layer: layer.to_owned(), reason }
     }
 
-    /// Returns the message of the error for fallbacks that are all on GPUs, or all on CPUs; `None` if no fallback is
-    /// refused.
+    /// Returns the message of the error for operations without a kernel (`found`), or `None` if all are accepted. All
+    /// of them are on GPUs (`on_gpu`) or all on CPUs. `setting` is the user's reaction to such operations.
     fn refused(setting: Option<Fallbacks>, on_gpu: bool, found: &[(usize, Fallback)]) -> Option<String> {
         let device = Device::flex();
         let found = found.iter().map(|(stage, fallback)| (*stage, &device, fallback.clone()));

@@ -56,7 +56,7 @@ pub enum DeviceError {
     /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
     #[error("`{device}` was found, but does not compute: {cause}; {advice}")]
     Unusable {
-        /// The name of the GPU that does not compute.
+        /// The name of the GPU whose test kernels fail or return a wrong result.
         device: String,
         /// The reason why the GPU does not compute: the root cause of the error in a test kernel, or the kernel's wrong
         /// result.
@@ -81,7 +81,7 @@ pub enum DeviceError {
     /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
     #[error("`{device}` was not found: {cause}")]
     Search {
-        /// The name of the GPU that was searched for.
+        /// The name of the GPU that the failed search should have found, such as `cuda:0`.
         device: String,
         /// The reason why the search for the GPUs of an interface failed, such as a missing library.
         cause: GpuSearchError,

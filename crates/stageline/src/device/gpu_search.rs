@@ -66,9 +66,9 @@ pub enum GpuSearchError {
 /// A library that an interface to GPUs, such as CUDA, needs to find any GPU.
 #[cfg(any(feature = "gpu", test))]
 struct Library {
-    /// The file name of the library in error messages.
+    /// The file name by which error messages name the library, such as `libcuda.so.1`.
     name: &'static str,
-    /// The files that burn tries for the library, as names or paths. One of them must load.
+    /// The names or paths of files, one of which burn must be able to load as the library.
     files: Vec<String>,
 }
 

@@ -18,8 +18,8 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
-    /// Reads the memory of a GPU of this host, and opens the GPU if it is not open yet. Returns `None` for a CPU and
-    /// for a device of another host, whose memory is not known here.
+    /// Returns the size of a GPU's memory and the bytes of it that this program has reserved and uses. Opens the GPU if
+    /// it is not open yet. Returns `None` for a CPU, and for a device of another host, whose memory is not known here.
     ///
     /// # Panics
     /// Panics if the GPU cannot be opened.

@@ -16,8 +16,9 @@ pub(crate) enum TransferPath {
     /// A path of tensors between stages: from one CUDA device to another through the host's memory, because NCCL was
     /// not found or is broken.
     WithoutNccl,
-    /// A path of tensors between stages: from one GPU to another through the host's memory. It is the path if one of
-    /// them is not a CUDA device. It is also the path of gradients that are added up (of replicas or tied parameters).
+    /// A path of tensors between stages: from one GPU to another through the host's memory. Tensors take this path if
+    /// one of the GPUs is not a CUDA device. Gradients that are added up (of replicas or tied parameters) take it
+    /// between any two GPUs of this host.
     BetweenGpus,
     /// A path of tensors between stages: a copy between the host's memory and the memory of a GPU.
     HostAndGpu,
@@ -51,8 +52,9 @@ impl Moved {
         }
     }
 
-    /// Returns the path of this kind of tensors between two devices. `path` is the path of micro-batches between the
-    /// same two devices. Between CUDA devices, gradients that are added up go through the host's memory instead.
+    /// Returns the path of this kind of tensors between two devices. `path` is the path that activations and gradients
+    /// of micro-batches take between the same two devices. The result differs from it in one case: between CUDA
+    /// devices, gradients that are added up (of replicas or tied parameters) go through the host's memory.
     fn by(self, path: TransferPath) -> TransferPath {
         match (self, path) {
             (Self::SumsOfReplicas | Self::TiedParameters, TransferPath::Nccl | TransferPath::WithoutNccl) => {
@@ -149,8 +151,8 @@ impl TransferPaths {
 }
 
 /// Returns the log message about the path of one kind of tensors. `pairs` lists the pairs of devices that use the path.
-/// `nccl` is the file name of NCCL's library. Its error is the reason why NCCL is broken, or `None` if NCCL was not
-/// found.
+/// `nccl` is the file name of NCCL's library, or an error if NCCL cannot be used. The error is the reason why NCCL is
+/// broken, or `None` if NCCL was not found.
 fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {

@@ -24,8 +24,8 @@ pub struct StageFailure {
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
-    /// The addresses of the other hosts that run stages of the pipeline. The error of such a host may appear at a stage
-    /// on another host. The server's log on each of these hosts may show the cause.
+    /// The addresses of the other hosts that run stages of the pipeline. An error on one of these hosts may show up
+    /// only at a stage on another host. The log of `stageline serve` on each of these hosts may then show the cause.
     pub elsewhere: Vec<HostName>,
 }
 

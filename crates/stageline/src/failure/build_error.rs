@@ -51,7 +51,7 @@ pub enum BuildError {
          lower `lowest` of the dynamic loss scale"
     )]
     RestoredLossScale {
-        /// The loss scale in the checkpoint to restore, which is outside the permitted range.
+        /// The loss scale in the checkpoint to restore. It is not between `lowest` and `highest`.
         scale: f64,
         /// The lowest value that the training's settings permit for the dynamic loss scale.
         lowest: f64,
@@ -91,7 +91,7 @@ pub enum BuildError {
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
-        /// The rejected settings of the loss scale.
+        /// The invalid settings of the loss scale, as the user gave them.
         scale: LossScale,
     },
     /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision.
@@ -125,17 +125,18 @@ pub enum BuildError {
         /// The float types that the stage's device supports, separated by commas.
         supported: String,
     },
-    /// A fallback is refused ([`Fallbacks`](crate::Fallbacks)): Stageline's kernels do not compute an operation of a
-    /// layer on the device of its stage.
+    /// `build` rejects an operation of a layer that Stageline's kernels do not compute on the device of its stage. The
+    /// setting [`Fallbacks`](crate::Fallbacks) can accept these operations with a warning.
     #[error("{}", refused(*stage, device, fallback, *more))]
     Fallback {
-        /// The index of the first stage with a refused operation.
+        /// The index of the first stage with an operation that `build` rejects for lack of a kernel.
         stage: usize,
         /// The name of the device on which Stageline has no kernel for the operation.
         device: String,
-        /// The first refused operation, with its layer, and the reason why no kernel computes it.
+        /// The first operation that `build` rejects, with its layer, and the reason why no kernel computes it.
         fallback: Box<Fallback>,
-        /// The number of further refused operations in all stages. An operation counts once for all replicas.
+        /// The number of operations, besides the first one, that `build` rejects in all stages. An operation counts
+        /// once for all replicas.
         more: usize,
     },
     /// A stage is on a device of another host that was opened as a burn device, and not by its name in Stageline. Its
@@ -145,9 +146,10 @@ pub enum BuildError {
          `DeviceName::open_all`, which asks its server"
     )]
     UnknownServer {
-        /// The index of the first stage whose device was not opened by its name in Stageline.
+        /// The index of the first stage whose device was opened as a burn device, and not by its name in Stageline.
         stage: usize,
-        /// The device that was not opened by its name in Stageline, as burn displays it.
+        /// The device that was opened as a burn device, and not by its name in Stageline. The text is the one with
+        /// which burn displays the device.
         device: String,
     },
     /// A data-parallel replica was given too many or too few devices: it needs one for each stage.
@@ -248,19 +250,20 @@ pub enum BuildError {
         worker: usize,
         /// The number of CPU cores, and of threads, for the worker's kernels.
         cores: usize,
-        /// The error message of the thread pool for the worker's kernels.
+        /// The error message with which the creation of the threads for the worker's kernels failed.
         cause: String,
     },
 }
 
-/// Returns the words of an error message that name the first parameter with an unsupported element type; empty if the
-/// path is empty.
+/// Returns the words that an error message about an unsupported element type adds to name the first parameter of that
+/// type. `parameter` is the path of the parameter. The words are empty if the path is empty.
 fn first_in(parameter: &str) -> String {
     if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
 }
 
-/// Returns the error message of a refused operation. It names the layer, the ways out, and the number of further
-/// refused operations.
+/// Returns the message of the error with which `build` rejects operations that have no kernel on their device. The
+/// message names the layer of the first operation, the possible remedies, and the number of other rejected operations
+/// (`more`).
 fn refused(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
     let Fallback { operation, layer, reason } = fallback;
     let layer = if layer.is_empty() { String::new() } else { format!("layer `{layer}` of ") };

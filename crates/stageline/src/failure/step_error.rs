@@ -76,7 +76,8 @@ pub enum StepError {
         hosts: Vec<LostHost>,
         /// The step, evaluation or other pass in which the hosts became unreachable.
         during: During,
-        /// The first error that a worker raised, before the hosts were found to be unreachable.
+        /// The first error of the pipeline: the failure of a stage, or a stall. Liveness checks, which ran after this
+        /// error, showed that the hosts are unreachable.
         cause: Box<StepError>,
     },
     /// The network link between two hosts is broken, although both answer this program. All workers are told to stop. A
@@ -92,7 +93,8 @@ pub enum StepError {
         ways: Vec<LostWay>,
         /// The step, evaluation or other pass in which the network links between hosts broke.
         during: During,
-        /// The first error that a worker raised, before the network links between hosts were found to be broken.
+        /// The first error of the pipeline: the failure of a stage, or a stall. Tests of the network links, which ran
+        /// after this error, showed that links between hosts are broken.
         cause: Box<StepError>,
     },
     /// The pipeline has stopped, because an earlier step, evaluation or other pass failed.

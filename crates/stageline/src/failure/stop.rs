@@ -37,8 +37,8 @@ pub(crate) struct Stop {
     outcome: Mutex<Outcome>,
     /// Whether the pipeline is stopping or has stopped. Threads check it when they do not wait on a channel.
     flag: AtomicBool,
-    /// The sending end of a channel without messages, which every wait of a worker or the caller also watches. It is
-    /// dropped when the pipeline stops, and this ends all waits.
+    /// The sending end of a channel that never carries a message. Every wait of a worker or the caller also watches
+    /// this channel. The pipeline stops by dropping the sending end, which ends all waits.
     armed: Mutex<Option<Sender<Infallible>>>,
     raised: Receiver<Infallible>,
 }
@@ -189,8 +189,8 @@ impl Stop {
     }
 }
 
-/// One worker's access to the stop signal. Its sends and receives end when the pipeline stops. It adds up the time that
-/// the worker waits in them.
+/// A worker's wrapper around the stop signal, through which the worker sends and receives on channels. A send or
+/// receive ends when the pipeline stops. The wrapper adds up the time that the worker waits in sends and receives.
 pub(crate) struct Waits {
     stop: Arc<Stop>,
     waited: Cell<Duration>,

@@ -30,10 +30,11 @@ pub(crate) struct Change {
 }
 
 impl Change {
-    /// Returns all changes of settings that may save memory, in the order of preference. Each micro-batch has `rows`
-    /// samples. The first change changes nothing, and those that change the optimizer come last.
+    /// Returns all combinations of changed settings that may save memory, in the order of preference. Each micro-batch
+    /// has `rows` samples. The first entry leaves all settings as they are, and the entries that change the optimizer
+    /// come last.
     ///
-    /// No change combines an optimizer with less state and optimizer states on the host, because such an optimizer has
+    /// No entry combines an optimizer with less state and optimizer states on the host, because such an optimizer has
     /// little state to move.
     pub(crate) fn all(rows: usize) -> Vec<Self> {
         let sizes: Vec<_> = (1..=rows.max(1)).filter(|times| rows.is_multiple_of(*times)).collect();

@@ -95,8 +95,8 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
 
-        /// Tests that the chosen levels of recomputation fit the memory and are minimal. No other choice that fits has
-        /// a lower maximum level. No such choice lowers the level of one stage without raising that of another stage.
+        /// Tests that the chosen levels of recomputation fit the memory and are minimal. Among all choices that fit,
+        /// none has a lower maximum level. None lowers the level of one stage without raising that of another stage.
         #[test]
         fn the_chosen_levels_fit_and_are_the_least(
             steps in prop::collection::vec(prop::array::uniform3(1_u32..50), 4),

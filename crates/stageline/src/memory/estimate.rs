@@ -194,8 +194,9 @@ impl MemoryEstimate {
         [roots].into_iter().chain(leaves).map(alone)
     }
 
-    /// Whether every stage keeps at most 1% more bytes of activations for one micro-batch than in the memory estimate
-    /// `other`.
+    /// Whether the activations that each stage keeps for one micro-batch are at most 1% larger than in the memory
+    /// estimate `other`. While a level of recomputation is chosen, more recomputed blocks are tried until this is true
+    /// in comparison with full recomputation.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)

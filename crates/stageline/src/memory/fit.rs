@@ -29,7 +29,7 @@ pub struct DoesNotFit {
     /// of other devices that keep optimizer states on the host are included.
     pub workers: Vec<WorkerEstimate>,
     /// The bytes that the program needs on the device outside its workers, for example for batches that it reads ahead.
-    /// The value is 0 unless the device that is too small is the host's CPU.
+    /// The value is 0 if `device` is not the host's CPU.
     pub beside_workers: u64,
     /// The proposed changes of settings with which the device needs less memory. Changes of a single setting come
     /// first. If none of them is enough, one combination of several settings follows.
@@ -197,9 +197,9 @@ impl WayOut {
         chosen
     }
 
-    /// Returns the verdict on this change of settings for the error message, such as "may fit". If a second device may
-    /// be too small after the change, its name, need and memory follow. `has` is the memory, in bytes, of the device
-    /// that is too small now.
+    /// Returns the words of the error message that say whether the training fits after this change of settings, such as
+    /// "may fit". If a second device may be too small after the change, the name, need and memory of that device
+    /// follow. `has` is the memory, in bytes, of the device that is too small now.
     fn verdict(&self, has: u64) -> String {
         let verdict = match self.is_enough(has) {
             true => "fits",

@@ -11,9 +11,9 @@ pub enum Lever {
     Recompute,
     /// A change of settings that saves memory: more and smaller micro-batches of the same batch.
     SmallerMicroBatches {
-        /// The number of rows (samples) of each smaller micro-batch.
+        /// The number of rows (samples) of each micro-batch after this change.
         rows: usize,
-        /// M, the number of smaller micro-batches that each replica runs in a step.
+        /// M, the number of micro-batches that each replica runs in a step after this change.
         micro_batches: usize,
     },
     /// A change of settings that saves memory: twice as many stages, on twice as many devices. It is proposed only if

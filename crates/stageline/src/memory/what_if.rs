@@ -10,7 +10,8 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 
 impl Leaf {
-    /// Joins all stages of a replica into a single stage. Returns `None` if the stages do not share one memory.
+    /// Returns the device and the parameter sizes that a replica has after all its stages are joined into one stage.
+    /// Returns `None` if the stages do not share one memory.
     fn joined(leaves: &[Self]) -> Option<Self> {
         let device = leaves.first()?.device.clone();
         let parameters = leaves.iter().map(|leaf| leaf.parameters).sum();
@@ -81,10 +82,11 @@ impl MemoryEstimate {
         Self { beside_workers: bytes, recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for micro-batches with `share` times as many rows (samples) as now.
+    /// Returns the memory estimate for micro-batches with `share` times as many rows (samples) as in this estimate.
     ///
-    /// Only [`beside`](Self::beside) tells which part of the memory does not depend on the rows. Without it, all memory
-    /// except the gradients of parameters is assumed to be proportional to the rows.
+    /// To know which part of the memory does not depend on the rows, the estimate needs a second measurement
+    /// ([`beside`](Self::beside)). Without it, all memory except the gradients of parameters is assumed to be
+    /// proportional to the rows.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
@@ -120,8 +122,8 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns the maximum of two memory estimates, taken number by number. It is an upper bound if micro-batches may
-    /// have two shapes.
+    /// Returns a memory estimate in which every number is the larger one of the two estimates. If the two were measured
+    /// with micro-batches of two shapes, the result is an upper bound for a training with both shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {

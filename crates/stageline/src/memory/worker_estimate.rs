@@ -11,8 +11,8 @@ pub struct WorkerEstimate {
     /// The indices of the stages that the worker runs, counted from 0 within its replica.
     pub stages: Vec<usize>,
     /// The bytes that the worker has in use between steps, besides the parameters and optimizer states of its stages.
-    /// On CPUs they are mostly buffers for matrix products, one for each thread. An estimate for the time of a
-    /// checkpoint also counts the checkpoint's copies of parameters and optimizer states here.
+    /// On CPUs they are mostly buffers for matrix products, one for each thread. If the memory is estimated for the
+    /// time while a checkpoint is written, the checkpoint's copies of parameters and optimizer states are included.
     pub other: u64,
     /// The bytes of the parameters of the worker's stages, with their copies in a lower precision.
     pub parameters: u64,

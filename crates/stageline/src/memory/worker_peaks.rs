@@ -176,9 +176,9 @@ impl Transfers {
         }
     }
 
-    /// Returns the bytes of tensors in flight in each worker's memory over simulated time. A tensor between two devices
-    /// counts for its receiver. On one device, a gradient counts for its sender. An activation does not count there,
-    /// because the sender's activations include it.
+    /// Returns the bytes of tensors in flight in each worker's memory over simulated time. A tensor between stages with
+    /// separate memories counts for its receiver. Between stages that share a memory, a gradient counts for its sender.
+    /// An activation between these is left out, because the activations of its sender already include it.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
         let mut held = vec![Vec::new(); workers];
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);

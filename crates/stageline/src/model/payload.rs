@@ -88,8 +88,8 @@ impl<T: Payload> SharedInput<T> {
         Self { here: self.here.map(mapper), ..self }
     }
 
-    /// Applies `mapper` to the caller's tensors of a shared input (such as an attention mask). The results also replace
-    /// the current stage's copy.
+    /// Applies `mapper` to the caller's tensors of a shared input (such as an attention mask). The results replace both
+    /// the caller's tensors and the current stage's copy.
     pub(crate) fn map_given(self, mapper: &mut impl PayloadMapper) -> Self {
         Self::new(self.given.map(mapper))
     }

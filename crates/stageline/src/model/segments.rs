@@ -51,8 +51,8 @@ struct Run<B, P> {
     /// The input of a segment (a group of blocks) without its only float tensor, which autodiff tracks separately. A
     /// placeholder is in its place.
     rest: P,
-    /// The output of a segment (a group of blocks) with a placeholder for its only float tensor. `None` until the
-    /// segment's first forward has run.
+    /// The output of a segment (a group of blocks), in which a tensor of one element stands in for its only float
+    /// tensor. The value is `None` until the first forward of the segment has run.
     made: Arc<Mutex<Option<P>>>,
     /// The only float tensor in the output of a segment (a group of blocks); `None` until the segment has run.
     output: Option<AnyTensor>,
@@ -79,8 +79,8 @@ impl<B: Module + 'static, P: Payload> PayloadMapper for Run<B, P> {
     }
 }
 
-/// A tensor mapper that takes the only float tensor out of a value made of tensors. A placeholder of one element stays
-/// in its place.
+/// A tensor mapper that takes the only float tensor out of a value made of tensors. It leaves a tensor of one element
+/// as a stand-in.
 struct Take(Option<AnyTensor>);
 
 impl PayloadMapper for Take {
@@ -95,7 +95,8 @@ impl PayloadMapper for Take {
     }
 }
 
-/// A tensor mapper that puts a float tensor into a value made of tensors, in place of the placeholder.
+/// A tensor mapper that puts a float tensor into a value made of tensors. The float tensor replaces the stand-in of one
+/// element that [`Take`] has left.
 struct Put(Option<AnyTensor>);
 
 impl PayloadMapper for Put {

@@ -34,8 +34,8 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
     Opening::start(name, move || connect(&connected, token))
 }
 
-/// A connection to another host that a thread is opening. The result `T` is a connected device, or a list of further
-/// sessions (connections) to the device.
+/// Work with another host that a thread does, such as opening a connection. The result `T` is, for example, a newly
+/// connected device, or a list of new sessions (connections) to a connected device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -83,9 +83,9 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     Ok(device)
 }
 
-/// Introduces the server of a newly connected device and the servers of earlier devices to each other, by their ids
-/// (public keys). Servers that know each other can exchange tensors, because they lift their limits for unknown
-/// clients.
+/// Tells the server of a newly connected device the ids (public keys) of the servers of earlier devices, and tells
+/// those servers its id. Two servers can then exchange tensors, because each lifts its limits on unknown clients for
+/// the other.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();

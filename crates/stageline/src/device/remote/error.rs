@@ -31,7 +31,7 @@ pub enum RemoteError {
     /// The device's host requires a token, and the given token is wrong or missing.
     #[error("`{device}` refuses this program; give the token that `stageline serve` was given there (`--token-file`)")]
     WrongToken {
-        /// The name of the device whose host refuses the token.
+        /// The name of the device whose host accepts only programs with the right token (a secret text).
         device: RemoteName,
     },
     /// The host serves fewer devices than the index in the device's name requires.

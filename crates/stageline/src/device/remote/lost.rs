@@ -73,8 +73,8 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the indices of stages on other hosts whose device does not answer within `patience`. Such a device may wait
-/// for a tensor that never arrives. The parameters of its stage can no longer be read.
+/// Returns the indices of stages on other hosts whose device does not answer within `patience`, for example because the
+/// device waits for a tensor that never arrives. The parameters of these stages can no longer be read.
 #[cfg(feature = "remote")]
 pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;

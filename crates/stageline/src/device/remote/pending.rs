@@ -5,7 +5,7 @@ use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// The result of work that a thread of its own does and that may never end, such as a request to a host. If nobody
+/// The result of work that runs on a thread of its own, such as a request to a host. The work may never end. If nobody
 /// waits for the result any longer, the thread continues, and the result is dropped.
 pub(super) struct Pending<T> {
     began: Instant,
@@ -21,8 +21,8 @@ impl<T: Send + 'static> Pending<T> {
         Self { began: Instant::now(), result }
     }
 
-    /// Waits for the result, at most until the time `limit` after the start of the work. The error is `Timeout` if the
-    /// work took longer, and `Disconnected` if it panicked.
+    /// Waits for the result of the work on the other thread, at most until the time `limit` after the work was started.
+    /// The error is `Timeout` if the work took longer, and `Disconnected` if the work panicked.
     pub(super) fn within(self, limit: Duration) -> Result<T, RecvTimeoutError> {
         self.result.recv_timeout(limit.saturating_sub(self.began.elapsed()))
     }

@@ -19,8 +19,8 @@ const ROUNDS: usize = 5;
 /// The time limit for measuring one network link. If the measurement takes longer, it returns an error.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// The time after which no further test transfer of one tensor size starts. On a slow network, fewer transfers than
-/// [`ROUNDS`] are therefore timed.
+/// The time limit for starting test transfers of one tensor size: after it, no new transfer starts. On a slow network,
+/// fewer transfers than [`ROUNDS`] are therefore timed.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
 /// The number of f32 elements in the tensor (4 MB) by which the bandwidth of a network link is measured.

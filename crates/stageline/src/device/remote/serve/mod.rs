@@ -286,8 +286,8 @@ fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     operations
 }
 
-/// Decodes the ids (public keys) of a training's other servers from the integers that a client has sent. Invalid ids
-/// are left out.
+/// Decodes the ids (public keys) of servers from the integers that a client has sent to this server. These are the
+/// other servers of the client's training, with which this server may exchange tensors. Invalid ids are left out.
 fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
     let (ids, _) = words.as_chunks::<ID_WORDS>();

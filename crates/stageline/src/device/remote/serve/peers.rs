@@ -28,8 +28,8 @@ const INTERVAL: Duration = Duration::from_millis(100);
 /// The QUIC error code with which the server closes a refused connection.
 const REFUSED: u32 = 1;
 
-/// The peers of an iroh server, which are clients and other servers: those that are admitted, and the open connections
-/// of all. A peer that is not admitted has low limits.
+/// A record of the peers (clients and other servers) of an iroh server: which peers the server has admitted, and the
+/// open connections of all peers. Peers that are not admitted have low limits.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
@@ -41,8 +41,8 @@ struct Known {
 }
 
 impl Peers {
-    /// Admits a peer (a client or another server). It may then open many streams, send any number of bytes, and stay
-    /// connected, also on connections that are open already.
+    /// Admits a peer (a client or another server). The peer may then open many streams, send any number of bytes, and
+    /// stay connected. This also holds for connections of the peer that are open already.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
