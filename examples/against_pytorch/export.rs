@@ -13,7 +13,7 @@ use crate::task::Task;
 /// `blocks.0.up.weight`.
 #[derive(Default)]
 pub struct Parameters {
-    /// The names of the nested modules that are being visited, the outermost first.
+    /// The names of the nested modules in which the visitor is now, the outermost first.
     path: Vec<String>,
     /// The path, shape and values (f32, as little-endian bytes) of each collected parameter.
     tensors: Vec<(String, Vec<usize>, Vec<u8>)>,

@@ -131,7 +131,8 @@ struct Overlap {
     as_assumed: bool,
 }
 
-/// The properties of the pipeline from which a memory estimate is computed.
+/// The values from which the memory of a training is estimated: the devices and parameter sizes of the stages, the
+/// number of gradient groups, and the CPU cores.
 struct Sizes {
     /// The device and the parameter sizes of each stage, by replica and stage.
     stages: Vec<Vec<(Device, Parameters)>>,

@@ -25,7 +25,7 @@ impl Modules {
         Self(slots)
     }
 
-    /// Returns the number of stages of the pipeline from which these modules come.
+    /// Returns the number of stages of the pipeline, including stages whose modules were taken or are lost.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
@@ -93,7 +93,7 @@ pub enum ModuleError {
          cannot be undone; resume from a checkpoint"
     )]
     Lost {
-        /// The number, counted from 0, of the stage whose module is lost.
+        /// The number, counted from 0, of the stage whose module is lost, so that the caller can never take it.
         stage: usize,
     },
 }

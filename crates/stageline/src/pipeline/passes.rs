@@ -104,8 +104,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(finite::first(finished.culprits()))
     }
 
-    /// Returns the requests to run the forwards of a batch: one for each replica that gets micro-batches. `pass` makes
-    /// the pass an evaluation or an inference.
+    /// Returns the requests to run only the forwards of a batch, one for each replica that gets micro-batches. `pass`
+    /// creates the kind of pass: an evaluation or an inference.
     pub(crate) fn asked_forwards(&self, weights: &Weights, pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let parts = weights.divided(self.plan().micro_batches());
         let plans: Vec<_> = parts.iter().map(|part| Arc::new(self.plan.forwards(part.each.len()))).collect();

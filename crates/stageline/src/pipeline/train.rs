@@ -32,7 +32,8 @@ pub(crate) struct Begun<In, Target> {
     contexts: Vec<Arc<Context>>,
     flush: Flush,
     began: Instant,
-    /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip).
+    /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip) was
+    /// known.
     behind: bool,
     span: Span,
 }

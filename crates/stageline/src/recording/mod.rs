@@ -260,8 +260,8 @@ impl Recording {
     }
 }
 
-/// The kinds of activity that take time in a simulation of a recorded step. Each variant includes the activities of the
-/// variants before it.
+/// The activities whose measured times count when a recorded step is simulated; all other activities take no time in
+/// the simulation. Each variant also counts the activities of the variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
     /// The simulation counts only the time of forwards, backwards and the flush (gradient norms and optimizer step).

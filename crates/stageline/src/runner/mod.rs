@@ -116,14 +116,15 @@ pub(crate) trait Runner: Send {
     /// Discards the gradient sums, losses and metrics of a step that began too early. A worker calls this if its stages
     /// assumed a wrong verdict on the previous step (step the optimizers, or skip).
     fn forget(&mut self);
-    /// Sends the values of the shared parameters that this stage owns to the stages and replicas that have copies. No
-    /// optimizer steps.
+    /// Sends the current values of the shared parameters that this stage owns to the stages and replicas that have
+    /// copies. The call does not step the optimizer.
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Receives the new values of tied (shared) parameters and discards them, so that the channels are empty.
+    /// Receives the values of tied (shared) parameters that other stages send in a step whose assumed verdict was
+    /// wrong, and discards them. The channels are then empty.
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped>;
-    /// Acts on the verdict on a step, and returns the stage's report. To step, a stage of replica 0 steps its
-    /// optimizer, and a stage of another replica receives the new parameter values from replica 0. To skip the step, or
-    /// only to return its gradients, changes nothing.
+    /// Acts on the verdict on a step, and returns the stage's report. If the verdict is to step, a stage of replica 0
+    /// steps its optimizer, and a stage of another replica receives the new parameter values from replica 0. If the
+    /// verdict is to skip the step, or only to return its gradients, no parameter changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Completes a training step on the stage after the verdict (step the optimizer, or skip). Receives the new values
     /// of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that only measures

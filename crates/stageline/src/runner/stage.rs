@@ -105,8 +105,8 @@ pub(crate) struct StageSlot {
     /// The number of consecutive micro-batches whose gradients are summed as one group, before the sums of all groups
     /// are added up.
     pub(crate) per_group: usize,
-    /// The operations of the stage that Stageline's own kernels do not compute on its device. The list has only
-    /// operations that a warning has named before the first forward.
+    /// The operations of the stage that Stageline's own kernels do not compute on its device, as known when the stage
+    /// is built. A warning of each has then been logged. The first forward may find more of these operations.
     pub(crate) fallbacks: Vec<Fallback>,
 }
 

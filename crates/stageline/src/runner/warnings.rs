@@ -24,8 +24,8 @@ fn is_same(one: &Fallback, other: &Fallback) -> bool {
     (one.operation, &one.reason) == (other.operation, &other.reason)
 }
 
-/// Logs a warning of a stage's operations that Stageline's own kernels do not compute. Each operation and reason gets
-/// one message, with the first layer and the number of further layers.
+/// Logs warnings of a stage's operations that Stageline's own kernels do not compute: one message for each operation
+/// and reason. The message names the first layer that has the operation, and the number of other layers that have it.
 pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize) {
     for (index, first) in found.iter().enumerate() {
         if found[..index].iter().any(|earlier| is_same(earlier, first)) {
@@ -41,8 +41,10 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns the operations in `found` that no earlier warning has named (`named`). Both lists have operations that
-/// Stageline's own kernels do not compute. Layers are compared only if the operation in `found` has a layer.
+/// Returns the operations in `found` for which no warning has been logged so far. `named` has the operations of all
+/// earlier warnings. Both lists have operations that Stageline's own kernels do not compute. An operation without a
+/// layer counts as named if a warning named the same operation and reason. With a layer, the layer must be the same
+/// too.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {
     found.retain(|fallback| {
         let layer = &fallback.layer;

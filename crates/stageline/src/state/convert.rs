@@ -8,7 +8,8 @@ use stageline_checkpoint::{Dtype, Tensor};
 use crate::state::mismatch::Kind;
 use crate::state::optimizer_state::Value;
 
-/// The bytes of a burn tensor, in a wrapper with which a checkpoint's tensor can share them instead of copying them.
+/// A wrapper around the bytes of a burn tensor. With it, a tensor of a checkpoint shares these bytes instead of copying
+/// them.
 struct Shared(Bytes);
 
 impl AsRef<[u8]> for Shared {

@@ -98,9 +98,9 @@ impl fmt::Display for Mismatch {
 }
 
 impl Difference {
-    /// Whether this difference is about a missing tensor whose name begins with its stage, as in
-    /// `stage0.linear.weight`. Pipelines use such names unless the user sets [`Names`](crate::Names). They change with
-    /// the partition into stages.
+    /// Whether the difference is a tensor that only the model or only the checkpoint has, with a name that begins with
+    /// its stage, as in `stage0.linear.weight`. Pipelines give such names to tensors unless the user sets
+    /// [`Names`](crate::Names). Another partition into stages changes these names.
     fn is_named_by_stage(&self) -> bool {
         let (Self::NotInCheckpoint { name } | Self::NotInModel { name }) = self else { return false };
         let after = name.strip_prefix("stage").and_then(|rest| rest.split_once('.'));

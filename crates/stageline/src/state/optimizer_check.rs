@@ -39,7 +39,8 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the record of a field of a checkpoint's optimizer state that the stage's optimizer does not keep.
+    /// Creates the error entry for a field of a checkpoint's optimizer state that the stage's optimizer does not keep.
+    /// `id` is the parameter with this state, and `field` is the field's name.
     pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
@@ -116,7 +117,8 @@ struct Bound {
     field: &'static str,
     of: &'static str,
     power: i32,
-    /// The tolerance for rounding errors, as a share of the lower bound on an element of optimizer state.
+    /// The tolerance for rounding errors: the share of its lower bound by which an element of optimizer state may be
+    /// below that bound.
     rounding: f64,
     expected: &'static str,
 }
@@ -142,8 +144,8 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why a tensor of optimizer state breaks this lower bound, or `None` if the bound holds.
-    /// `smaller` is the tensor that gives the bound. The bound holds for values that are not float tensors.
+    /// Returns the reason why `value`, a tensor of optimizer state, is below this lower bound; `None` if the bound
+    /// holds. `smaller` is the tensor that gives the bound. Also returns `None` for values that are not float tensors.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {

@@ -27,7 +27,7 @@ impl Cores {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct KernelThreads {
     pub(crate) cores: Cores,
-    /// The size in bytes of the buffer that each of these CPU threads keeps for matrix products.
+    /// The size in bytes of the buffer for matrix products that each CPU thread of a worker keeps.
     pub(crate) buffer: u64,
 }
 

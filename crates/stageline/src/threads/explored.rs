@@ -92,7 +92,7 @@ impl<T> Sender<T> {
     }
 
     /// Waits for room in the channel and sends the message. Fails if all receivers of the channel are dropped. Also
-    /// fails if the channel is full and the function `ended` returns true.
+    /// fails if the channel is full and `ended` returns true, which means that the pipeline stops.
     fn wait_with(&self, mut message: T, ended: impl Fn() -> bool) -> Result<(), Over> {
         let mut world = WORLD.enter();
         loop {
@@ -107,7 +107,7 @@ impl<T> Sender<T> {
     }
 
     /// Adds a message to the channel without waiting; returns the message as an error if the channel is full or has no
-    /// receivers. The caller must hold the lock of all channels.
+    /// receivers. The caller must hold the one lock that all channels of a test share.
     fn put(&self, message: T) -> Result<(), TrySendError<T>> {
         let mut shared = self.0.lock();
         if shared.receivers == 0 {
@@ -133,7 +133,7 @@ impl<T> Receiver<T> {
     }
 
     /// Takes the oldest message out of the channel without waiting; fails if the channel is empty. The caller must hold
-    /// the lock of all channels.
+    /// the one lock that all channels of a test share.
     fn take(&self) -> Result<T, TryRecvError> {
         let mut shared = self.0.lock();
         match shared.queue.pop_front() {
@@ -152,7 +152,7 @@ impl<T> Receiver<T> {
     }
 
     /// Waits for a message on the channel and returns it. Fails if all senders of the channel are dropped. Also fails
-    /// if the channel is empty and the function `ended` returns true.
+    /// if the channel is empty and `ended` returns true, which means that the pipeline stops.
     fn wait_for(&self, ended: impl Fn() -> bool) -> Result<T, Over> {
         let mut world = WORLD.enter();
         self.0.lock().waiting += 1;
@@ -207,8 +207,9 @@ impl<T> Drop for Receiver<T> {
     }
 }
 
-/// Runs `change`, which counts a dropped sender or receiver of a channel, and wakes every waiting thread. It holds the
-/// lock of all channels, except while a failed test unwinds: the thread scheduler shuttle then runs no threads.
+/// Runs `change`, which counts a dropped sender or receiver of a channel, under the one lock that all channels of a
+/// test share. Then wakes every waiting thread. While a failed test unwinds, it only runs `change`, because the thread
+/// scheduler shuttle then runs no threads.
 fn leave(change: impl FnOnce()) {
     if std::thread::panicking() {
         return change();
@@ -236,14 +237,14 @@ pub(crate) fn spawn<T: Send + 'static>(
     shuttle::thread::Builder::new().name(name.to_owned()).spawn(run).map(JoinHandle)
 }
 
-/// Does nothing, because in tests under the thread scheduler shuttle each thread computes by itself. A normal build
-/// starts a pool of threads for CPU computations here.
+/// Replaces, in tests under the thread scheduler shuttle, the function that starts a pool of threads for computations
+/// on the CPU. Does nothing, because each thread of such a test computes by itself.
 pub(crate) fn kernels(_: &str, _: usize, _: impl Fn() + Send + Sync + 'static) -> Result<(), String> {
     Ok(())
 }
 
-/// Returns true at once, because no time passes in tests under the thread scheduler shuttle. The caller then joins the
-/// thread.
+/// Replaces, in tests under the thread scheduler shuttle, the function that waits a limited time for the end of a
+/// thread. Returns true at once, because no time passes in such tests. The caller then joins the thread.
 pub(crate) fn ends_within<T>(_: &JoinHandle<T>, _: Duration) -> bool {
     true
 }

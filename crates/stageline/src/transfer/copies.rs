@@ -98,8 +98,8 @@ impl Held {
         }
     }
 
-    /// Receives the new values of shared parameters and discards them, so that the channel is empty. This stage's
-    /// copies do not change.
+    /// Receives the values of shared parameters that their owner sends in a step whose assumed verdict was wrong, and
+    /// discards them. The channel is then empty, and this stage's copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         waits.receive(&self.values).map(drop)
     }

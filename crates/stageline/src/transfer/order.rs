@@ -32,8 +32,8 @@ pub(crate) struct Turns {
     batons: HashMap<Transfer, Vec<Baton>>,
 }
 
-/// The two channels on which a transfer gets and passes on the token of a GPU. It gets the token from the GPU's
-/// previous transfer, and passes it on to the next one.
+/// The two channels through which a transfer receives the baton of a GPU and passes it on. The baton is a token that
+/// the GPU's transfers hold one after another, so that they are issued in a fixed order.
 struct Baton {
     comes: Receiver<()>,
     goes: Sender<()>,

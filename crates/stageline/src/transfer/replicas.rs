@@ -12,8 +12,8 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The role of a replica's stage at the end of a step. Gradients are then summed over the data-parallel replicas, and
-/// new parameter values are sent back.
+/// The role of a stage among data-parallel replicas, with its connections to the same stage of other replicas. At the
+/// end of a step the first replica sums the gradients of all replicas, and sends new parameter values back.
 pub(crate) enum Collective {
     /// The role of a stage in the first data-parallel replica, which has the optimizer. The value has its connections
     /// to the same stage of the other replicas, in replica order.
@@ -24,15 +24,16 @@ pub(crate) enum Collective {
 }
 
 impl Default for Collective {
-    /// Returns the role of a stage in a pipeline with one replica: the root, without connections.
+    /// Returns the role of a stage in a pipeline with one replica: it has the optimizer, and no connections to other
+    /// replicas.
     fn default() -> Self {
         Self::Root(Vec::new())
     }
 }
 
 impl Collective {
-    /// Returns the role of one stage in each data-parallel replica. `ids` has the parameters that the stage trains, and
-    /// `devices` has the stage's device in each replica.
+    /// Returns the roles of one stage in all data-parallel replicas, one for each replica, with the connections between
+    /// them. `ids` has the parameters that the stage trains, and `devices` has the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.

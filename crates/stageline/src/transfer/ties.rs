@@ -62,8 +62,8 @@ impl Ties {
         self.owned.iter().try_for_each(|owned| owned.publish(module, waits))
     }
 
-    /// Receives the new values of tied parameters and discards them, so that the channels are empty. This stage's
-    /// copies do not change.
+    /// Receives the values of tied parameters that other stages send in a step whose assumed verdict was wrong, and
+    /// discards them. The channels are then empty, and this stage's copies do not change.
     pub(crate) fn ignore(&self, waits: &Waits) -> Result<(), Stopped> {
         self.held.iter().try_for_each(|held| held.ignore(waits))
     }

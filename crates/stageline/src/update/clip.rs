@@ -37,7 +37,8 @@ impl Clip {
 /// The number that gradient clipping adds to the global norm, as PyTorch does, to avoid a division by 0.
 const EPSILON: f64 = 1e-6;
 
-/// The change by which gradient clipping changes a step's gradients. It is the same for all stages.
+/// The operation that clips the gradients of a step: none, a multiplication by a factor, or a clamp of every element.
+/// It is the same for all stages.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Scaling {
     /// Clipping changes nothing: the gradients are within the bound, or clipping is off.

@@ -78,15 +78,16 @@ pub(crate) enum Verdict {
     /// The verdict that every stage returns its gradients to the caller, before and after clipping. Parameters and
     /// optimizers do not change.
     Show { scaling: Scaling },
-    /// The verdict of a rehearsal, which only measures memory: every stage steps its optimizer and then rolls the step
-    /// back. No values of tied parameters are exchanged.
+    /// The verdict (decision on how a step ends) for a rehearsal, a step that only measures memory. Every stage steps
+    /// its optimizer and then rolls the step back. Stages exchange no values of tied parameters.
     Rehearse { examine: bool },
     /// The verdict to skip the step: every stage discards its gradients. Parameters and optimizers do not change.
     Skip,
 }
 
 impl Verdict {
-    /// Whether this verdict makes the stages step their optimizers and keep that step.
+    /// Whether, by this verdict, all stages step their optimizers and keep the new parameters. False for all other
+    /// verdicts: to skip the step, to return its gradients, or to roll the step back after a measurement of memory.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }

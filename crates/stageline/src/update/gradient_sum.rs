@@ -21,9 +21,10 @@ use stageline_nn::{Deferred, Sum};
 /// Because the order of the additions is fixed, the sum has the same bits under every schedule. One replica's sum in R
 /// groups of micro-batches has the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
-    /// The sum of the gradients of all complete groups of micro-batches.
+    /// The sum of the gradients of all complete groups. A group is a fixed number of consecutive micro-batches.
     total: GradientsParams,
-    /// The sum of the gradients of the current, still incomplete group of micro-batches.
+    /// The sum of the gradients of the current group (a fixed number of consecutive micro-batches), which is not
+    /// complete yet.
     group: Sum,
     /// The number of micro-batches in a group. A group's gradients are summed before they are added to the total.
     per_group: usize,
@@ -62,9 +63,9 @@ impl Half {
         computed
     }
 
-    /// Whether a parameter has several gradients in this micro-batch, because the module uses it more than once, and
-    /// one of them is deferred. Such gradients must be added to each other before they are added to those of other
-    /// micro-batches.
+    /// Whether the module uses a parameter more than once, so that it has several gradients in one micro-batch, and one
+    /// of these is deferred (not computed yet). Such gradients must be added to each other before they are added to
+    /// those of other micro-batches.
     fn is_several<M: Module>(&self, module: &M) -> bool {
         let mut seen = self.computed(module);
         self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
@@ -72,8 +73,9 @@ impl Half {
 }
 
 impl GradientSum {
-    /// Creates an empty sum of a stage's gradients, with groups of `per_group` micro-batches. Gradients are added in
-    /// the float type `dtype`, or in their own type if it is `None`.
+    /// Creates an empty sum of a stage's gradients. The gradients of every `per_group` consecutive micro-batches are
+    /// summed as one group before they are added to the total. Gradients are added in the float type `dtype`, or in
+    /// their own type if it is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
         Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
@@ -98,7 +100,8 @@ impl GradientSum {
         }
     }
 
-    /// Adds the sum of the current group of micro-batches to the total, and begins a new group.
+    /// Ends the current group, a fixed number of consecutive micro-batches: adds the sum of the group's gradients to
+    /// the total, and begins a new group.
     fn end_group<M: Module>(&mut self, module: &M) {
         let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
         self.total = if total.is_empty() { group } else { joined(module, total, group) };

@@ -225,9 +225,9 @@ mod tests {
     const ROWS: usize = 3;
     const COLUMNS: usize = 4;
 
-    /// Makes five optimizer steps on a matrix, each with another gradient. If `moves` is true, the optimizer state is
-    /// moved to the host after every step, as for a GPU. Returns the bits of the matrix after each step, and those of
-    /// the last state.
+    /// Makes five optimizer steps on a matrix, each with a different gradient. If `moves` is true, the optimizer state
+    /// is moved to the host after every step, as in trainings on a GPU that keep the state on the host. Returns the
+    /// bits of the matrix after each step, and those of the last state.
     fn trained<O: Optimizer>(optimizer: &O, moves: bool) -> Vec<u32> {
         let device = Device::flex();
         let matrix = |step: usize| {

@@ -10,7 +10,7 @@ use crate::device::location::is_host;
 use stageline_nn::params::{AnyTensor, map_floats, unify};
 
 /// Replaces a module's trained parameters in the host's memory by copies that the calling thread allocates. The copies
-/// are near its cores, and memory measurements count them for that thread.
+/// are near the thread's cores, and memory measurements count them for this thread.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(map_floats(module, |param| {
         let value = param.value().unranked();

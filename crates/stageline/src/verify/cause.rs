@@ -55,8 +55,8 @@ pub enum Cause {
         path: String,
     },
     /// A diagnosis: the loss of a sample depends on the other samples of its micro-batch, as with a mean over dimension
-    /// 0. Or something is added to the loss once per micro-batch. The model has no batch norm that would explain the
-    /// difference.
+    /// 0. Or the loss has a term that is added once per micro-batch, such as a regulariser. A batch norm is not the
+    /// cause, because the model has none.
     #[error(
         "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
         micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \
@@ -160,7 +160,8 @@ pub enum Cause {
     },
 }
 
-/// The part of the user's program that averages the mean losses of micro-batches by mistake.
+/// The part of the user's program that averages the mean losses of micro-batches by mistake: the loss function, or the
+/// training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
     /// A diagnosis: the loss function returns the mean over a micro-batch's targets instead of their sum.
@@ -170,7 +171,8 @@ pub enum Whose {
     Training,
 }
 
-/// The group of gradients that is clipped separately by mistake, instead of all gradients of a step together.
+/// The part of a step's gradients that the training clips separately by mistake: those of one micro-batch, stage or
+/// parameter. All gradients of a step should be clipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
     /// A diagnosis: the gradients are clipped at every micro-batch, instead of once per step.
@@ -181,8 +183,8 @@ pub enum ClipScope {
     Parameter,
 }
 
-/// Returns the words of an error message for the first step at which two losses differ. `None` stands for the time
-/// after the last step.
+/// Returns the words by which an error message says when two losses differ: at step `step`, or after the last step if
+/// `step` is `None`.
 fn place(step: Option<usize>) -> String {
     step.map_or("after the last step".to_owned(), |step| format!("at step {step}"))
 }

@@ -12,7 +12,7 @@ use crate::update::parameter_gradient::ParameterGradient;
 pub struct Difference {
     /// The index of the stage that trains the parameter whose gradients are compared.
     pub stage: usize,
-    /// The path of the compared parameter in the stage's module, such as `0.linear.weight`.
+    /// The path, in the stage's module, of the parameter whose gradients are compared, such as `0.linear.weight`.
     pub path: String,
     /// The L2 norm of the difference between a parameter's gradients in the verified training and in its reference,
     /// divided by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all

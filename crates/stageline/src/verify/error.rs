@@ -14,8 +14,8 @@ pub enum VerifyError {
     /// device.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The error that the reference (the same training on one device) failed, or an extra step of the verification. If
-    /// the memory was too small, split the reference's batch with
+    /// The error that a step failed: a step of the reference (the same training on one device), or an additional step
+    /// that the verification makes. If the memory was too small, split the reference's batch with
     /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
@@ -52,12 +52,13 @@ pub enum VerifyError {
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The index of the first gradient that does not match the model's parameter at this index.
+        /// The first index at which the training's list of gradients does not match the model's list of parameters: the
+        /// two sizes differ, or one of the two is missing.
         at: usize,
-        /// The path and size of the gradient that the verified training returned at this index; "none" if it returned
+        /// The path and size of the verified training's gradient at the index `at`; "none" if the training returned
         /// fewer gradients.
         found: String,
-        /// The path and size of the model's parameter at this index; "none" if the model has fewer parameters.
+        /// The path and size of the model's parameter at the index `at`; "none" if the model has fewer parameters.
         expected: String,
     },
 }

@@ -313,7 +313,7 @@ pub(super) struct Trained {
 /// device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// The loss of the verified training, which runs as configured.
+    /// The loss of the training that is verified, with the user's configuration.
     pub configured: f64,
     /// The loss of the reference training, which runs with the full batch on one device.
     pub reference: f64,

@@ -34,7 +34,8 @@ const MOST_OVERFLOWS: usize = 64;
 pub struct AfterOneStep {
     /// The part of its forward that each stage recomputes in its backwards (activation checkpointing), in stage order.
     pub recompute: Vec<Recompute>,
-    /// The number of compared parameters, including frozen parameters and running statistics.
+    /// The number of parameters whose values after the step are compared, including frozen parameters and running
+    /// statistics.
     pub parameters: usize,
     /// The parameters whose bits differ after one step of the pipeline and of a plain training loop, in the order from
     /// the loss to the model's input. Empty if all are equal.
@@ -73,8 +74,8 @@ fn recomputed(policies: &[Recompute]) -> String {
     }
 }
 
-/// One optimizer step of a pipeline and of variants of it, each from the same parameters: as configured, without
-/// recomputation, and as a plain training loop on one thread.
+/// The results of one optimizer step that is made several times from the same parameters: by the pipeline as
+/// configured, by the pipeline without recomputation, and by a plain training loop on one thread.
 pub(super) struct OneStep {
     /// The largest relative difference between two gradients that count as equal. `None` if their bits must be equal,
     /// because all stages are on the CPU of this host.
@@ -93,9 +94,9 @@ pub(super) struct OneStep {
     /// (input gradient, then weight gradient). It differs from that of a whole backward by more than the tolerance.
     /// `None` if there is none, or if the plain training loop ran no split backwards.
     wrong_split: Option<(usize, String)>,
-    /// The largest difference between the gradients of split backwards (input gradient, then weight gradient) and of
-    /// whole backwards, if it is within the tolerance. `None` if the gradients are equal, or if the plain training loop
-    /// ran no split backwards.
+    /// The largest rounding difference between the gradients of split backwards (input gradient, then weight gradient)
+    /// and of whole backwards in the plain training loop. `None` if the gradients are equal or were not compared, or if
+    /// a difference exceeds the tolerance and so is more than rounding.
     split_rounding: Option<Difference>,
     /// Whether the plain training loop gives the same result each time. True if two runs agreed, or if the pipeline's
     /// step agreed with the first run, so that no second run was needed.
@@ -105,7 +106,8 @@ pub(super) struct OneStep {
     comparisons: Vec<AfterOneStep>,
 }
 
-/// The gradients of one optimizer step, and the parameters after it.
+/// The result of one optimizer step, of a pipeline or of a plain training loop: the gradients, and the parameters after
+/// the step.
 struct Run {
     gradients: Vec<ParameterGradient>,
     parameters: Vec<NamedTensor>,
@@ -208,9 +210,9 @@ impl OneStep {
         Ok(Self { bar: bar_of_bits, plain, configured, kept, wrong_split, split_rounding, is_repeatable, comparisons })
     }
 
-    /// Returns the largest difference between the gradients of split backwards (input gradient, then weight gradient)
-    /// and of whole backwards, if it is within the tolerance. `None` if the gradients are equal, or if the plain
-    /// training loop ran no split backwards.
+    /// Returns the largest rounding difference between the gradients of split backwards (input gradient, then weight
+    /// gradient) and of whole backwards in the plain training loop. `None` if the gradients are equal or were not
+    /// compared, or if a difference exceeds the tolerance and so is more than rounding.
     pub(super) fn split_rounding(&self) -> Option<Difference> {
         self.split_rounding.clone()
     }

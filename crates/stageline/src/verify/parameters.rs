@@ -14,11 +14,14 @@ use crate::state::layout::NamedTensor;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterDifference {
-    /// The index of the stage that trains the compared parameter.
+    /// The index of the stage that trains the parameter whose values after the pipeline's step and after the plain
+    /// training loop's step differ.
     pub stage: usize,
-    /// The name of the compared parameter in checkpoints, such as `blocks.1.up.weight`.
+    /// The name, in checkpoints, of the parameter whose values after the pipeline's step and after the plain training
+    /// loop's step differ. An example is `blocks.1.up.weight`.
     pub name: String,
-    /// The number of elements of the compared parameter.
+    /// The number of all elements of the parameter, including those with equal values after the pipeline's step and
+    /// after the plain training loop's step.
     pub elements: usize,
     /// The number of elements of the parameter whose bits differ after the pipeline's step and after the plain training
     /// loop's step.

@@ -102,9 +102,9 @@ impl Worker {
     /// Ends a step on each of the worker's stages with `verdict` (step, or skip it), and sends each stage's report to
     /// the caller.
     ///
-    /// The side effects that the step's forwards deferred, such as updates of running statistics, must be set aside
-    /// before the call. The call drops them unless the verdict makes the stages step their optimizers and keep that
-    /// step.
+    /// Forwards defer side effects, such as updates of running statistics, until their step is final. These effects
+    /// must be set aside before the call. The call keeps them only if the verdict is to step the optimizers and to keep
+    /// the new parameters; otherwise it drops them.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

@@ -163,7 +163,7 @@ impl Worker {
     }
 
     /// Executes the caller's commands until the caller drops the command channel, the pipeline stops, or a stage fails.
-    /// Then commits the worker's last training step if all stages have made it, and otherwise rolls it back.
+    /// Then makes the worker's last training step final if all stages have made it, and otherwise rolls it back.
     fn serve(&mut self) {
         // A tracing subscriber is the user's code and may panic while it logs a failure. The worker then still ends
         // here, with its last step committed or rolled back.
@@ -295,8 +295,8 @@ impl Worker {
     }
 }
 
-/// Returns the replica and the index of a worker's first stage, given the runners of its stages. Without stages,
-/// returns replica 0 and stage 0.
+/// Returns the replica and the stage index of a worker's first stage. `runners` has all stages of the worker. If it is
+/// empty, returns replica 0 and stage 0.
 pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
     runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
 }

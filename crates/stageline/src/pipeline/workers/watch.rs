@@ -14,8 +14,9 @@ pub(super) struct Watch {
     pub(super) longest: Duration,
     /// Whether the watchdog has already warned of a stall in the current pass (a step, an evaluation, ...).
     pub(super) warned: Cell<bool>,
-    /// The length of the stall at the watchdog's last check, in multiples of the shortest time before a stall warning.
-    /// When the multiple reaches a power of two (1, 2, 4, ...), the watchdog checks whether the hosts still answer.
+    /// The length of the stall when the watchdog last looked, in multiples of the shortest time before a stall warning.
+    /// Whenever the length passes the next power of two (1, 2, 4, ...), the watchdog checks whether the hosts still
+    /// answer. So the time between these checks doubles.
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now.
     pub(super) during: During,
