@@ -223,7 +223,7 @@ class DryRun(Table):
             files = dict(devices=1, computes=1, ledger=ledger, patience=PATIENCE)
             environment = dict(os.environ, CUBECL_AUTOTUNE_LEVEL="full", LD_LIBRARY_PATH=str(self.folder), XDG_CACHE_HOME=str(self.folder))
             environment["STAGELINE_EMULATED_GPU"] = ",".join(f"{name}={value}" for name, value in files.items())
-            shape = dict(device="cuda:0", length=512, heads=1, size=size, precision=precision, rounds=0)
+            shape = dict(device="cuda:0", length=1024, heads=1, size=size, precision=precision, rounds=0)
             # The second of two runs is counted, because the first one also launches kernels to find the fastest.
             for _ in range(2):
                 subprocess.run([self.arguments.attention, *flags(shape)], check=True, env=environment, capture_output=True, timeout=LIMIT)

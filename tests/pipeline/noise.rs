@@ -111,8 +111,8 @@ fn text(rows: usize, seed: u64) -> (Bytes, Bytes) {
     (all.clone().narrow(1, 0, columns - 1), all.narrow(1, 1, columns - 1))
 }
 
-/// Returns the builder of a pipeline of the GPT with `stages` equal stage configurations. The first parameters depend
-/// on the seed only.
+/// Returns the builder of a pipeline of the GPT with `stages` stages, all with the configuration `stage`. The initial
+/// parameters depend only on the seed, not on the number of stages.
 fn gpt_of(seed: u64, stages: usize, stage: StageConfig) -> PipelineBuilder<Bytes, Logits, Bytes> {
     gpt(SHAPE, seed).pipeline(&costs(SHAPE).cut(stages).unwrap(), vec![stage; stages]).unwrap()
 }

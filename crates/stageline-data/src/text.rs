@@ -128,8 +128,8 @@ mod tests {
     use super::*;
     use crate::change::Stamp;
 
-    /// Creates a temporary folder with a file for each element of `pieces`, which must not be empty. Returns the folder
-    /// and the text that joins the files.
+    /// Writes each element of `pieces`, of which there must be one or more, to a file of its own in a new temporary
+    /// folder. Returns the folder, and the files as one text.
     fn text(pieces: &[&[u8]]) -> (tempfile::TempDir, Text) {
         let root = tempfile::tempdir().unwrap();
         let range = |(i, bytes): (usize, &&[u8])| {

@@ -65,7 +65,7 @@ impl State {
     }
 }
 
-/// A kernel that the program has loaded, with its decoded program and its buffers.
+/// A loaded GPU kernel: its decoded instructions, and which of its parameters are buffers.
 pub struct Function {
     pub name: String,
     /// The kernel's decoded program, or the reason why the kernel cannot run; `None` if the emulation runs no kernels.

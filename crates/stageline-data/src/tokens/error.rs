@@ -125,7 +125,7 @@ pub enum TokenError {
     /// A token is not in the vocabulary of its encoding.
     #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]
     UnknownToken {
-        /// The token that is not in the vocabulary, because it is too large.
+        /// The token id that is not in the vocabulary, because it is not smaller than the size of the vocabulary.
         token: u32,
         /// The size of the encoding's vocabulary. Valid tokens are numbers below this size; the token that caused the
         /// error is not.

@@ -32,7 +32,7 @@ pub enum ScheduleError {
     Shape {
         /// The number of stages and the number of micro-batches of a schedule's single plan.
         written: (usize, usize),
-        /// The requested number of stages and number of micro-batches, which a schedule's single plan does not have.
+        /// The requested numbers of stages and micro-batches. The schedule is one fixed plan, which has other numbers.
         asked: (usize, usize),
     },
 }

@@ -101,7 +101,7 @@ pub enum BatchError {
         /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,
     },
-    /// The total loss weight of the rejected batch is 0, because every target is masked.
+    /// The batch is rejected because its total loss weight is 0: every target is masked.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]

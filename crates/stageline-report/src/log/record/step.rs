@@ -212,7 +212,7 @@ pub struct SignalAndNoise {
 pub struct Health {
     /// The index, from 0, of the stage that trains the parameter whose health this is.
     pub stage: usize,
-    /// The name of the parameter whose health this is, as in checkpoints, such as `blocks.3.linear.weight`.
+    /// The name, as in checkpoints, of the parameter that these statistics describe, such as `blocks.3.linear.weight`.
     pub parameter: String,
     /// The Euclidean norm of a parameter's gradient in a step, before clipping.
     #[serde(deserialize_with = "or_nan")]

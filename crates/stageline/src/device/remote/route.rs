@@ -21,8 +21,9 @@ pub(crate) struct Route {
     pub(crate) gradients: Lanes,
 }
 
-/// The targets of one kind of tensors (activations or gradients) on the route between two stages. A target is a device,
-/// or a session (a connection to a device). Successive micro-batches use the targets in turn.
+/// The connections by which activations, or gradients, are sent to the neighbouring stage: its device, or several
+/// sessions (connections) with its device on another host. Successive micro-batches use them in turn, so that their
+/// transfers need not wait for each other.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 

@@ -38,7 +38,7 @@ pub enum ServeError {
     /// value is the operating system's error.
     #[error("the server could not be started: {0}")]
     Runtime(io::Error),
-    /// The server of the library burn, on which a server for devices is built, failed. The value is its error message.
+    /// The server of the library burn, which the device server uses, failed. The value is its error message.
     #[error("the devices cannot be served: {0}")]
     Burn(String),
 }
