@@ -40,7 +40,7 @@ proptest = { version = "1", default-features = false, features = ["std"] }
 [workspace]
 """
 # Flags that leave out tests of the example program, because it is not built with ThreadSanitizer.
-NO_EXAMPLE = [word for tests in ("command", "keeping", "frozen", "ways_out") for word in ("--skip", f"{tests}::")]
+NO_EXAMPLE = [word for tests in ("command", "keeping", "frozen", "remedies") for word in ("--skip", f"{tests}::")]
 
 
 def once(command, environment, done, limit):

@@ -106,12 +106,12 @@ fn states_on_the_host_are_not_in_the_memory_of_the_device_and_change_no_bits() {
     // The way out of states on the host needs about what a training with them is estimated to need.
     let has = |device: &Device| (*device != Device::flex()).then_some(1);
     let refused = on_device.estimate.check(has, &OneFOneB, 1, |_| true).unwrap_err();
-    let way_out = refused.ways_out.iter().find(|way_out| way_out.levers == [Lever::StatesOnHost]).expect("a way out");
+    let remedy = refused.remedies.iter().find(|remedy| remedy.levers == [Lever::StatesOnHost]).expect("a way out");
     let estimated = on_host.estimate.devices()[0].1;
-    println!("{} bytes are proposed, and {estimated} are estimated", way_out.needs);
-    assert!(is_near(way_out.needs, estimated), "{} bytes instead of {estimated}", way_out.needs);
+    println!("{} bytes are proposed, and {estimated} are estimated", remedy.needs);
+    assert!(is_near(remedy.needs, estimated), "{} bytes instead of {estimated}", remedy.needs);
     let refused = on_host.estimate.check(has, &OneFOneB, 1, |_| true).unwrap_err();
-    assert!(refused.ways_out.iter().all(|way_out| !way_out.levers.contains(&Lever::StatesOnHost)), "{refused}");
+    assert!(refused.remedies.iter().all(|remedy| !remedy.levers.contains(&Lever::StatesOnHost)), "{refused}");
 
     for (memory, found) in [(OptimizerState::Device, &on_host), (OptimizerState::Host, &on_device)] {
         let mut resumed = pipeline(&device, memory, Some(found.middle.clone()));

@@ -45,6 +45,7 @@ mod steps;
 mod terms;
 mod tied;
 
+mod remedies;
 mod transfers;
 mod validation;
 mod verify;
@@ -52,4 +53,3 @@ mod verify_edges;
 mod verify_parameters;
 mod verify_uncut;
 mod watchdog;
-mod ways_out;

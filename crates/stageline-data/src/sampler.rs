@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_shorter_than_a_window_is_refused_with_both_and_the_way_out() {
+    fn a_text_shorter_than_a_window_is_refused_with_both_and_the_remedy() {
         let error = Sampler::new(64, 65, 0).unwrap_err();
         assert!(matches!(error, CorpusError::TextTooShort { text_len: 64, window: 65 }));
         let message = error.to_string();

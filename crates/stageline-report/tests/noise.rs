@@ -96,7 +96,7 @@ fn steps_fall_with_the_batch_if_the_noise_hides_the_gradient() {
 }
 
 #[test]
-fn a_noise_scale_that_is_not_known_has_a_reason_with_a_way_out() {
+fn a_noise_scale_that_is_not_known_has_a_reason_with_a_remedy() {
     let reason = |estimates: &[Option<(f64, f64)>]| run(estimates).noise_scales().unwrap_err();
     assert_eq!(reason(&[None; 9]), NoNoise::NotMeasured);
     let few: Vec<_> = (0..9).map(|step| (step < 3).then_some((1.0, 1.0))).collect();

@@ -89,7 +89,7 @@ pub use failure::build_error::BuildError;
 pub use failure::step_error::StepError;
 pub use failure::watchdog::{Stall, Stalled, Watchdog};
 pub use memory::estimate::{MemoryEstimate, StageEstimate};
-pub use memory::fit::{DoesNotFit, Shortage, WayOut};
+pub use memory::fit::{DoesNotFit, Remedy, Shortage};
 pub use memory::lever::Lever;
 pub use memory::worker_estimate::WorkerEstimate;
 pub use model::batch::Batch;

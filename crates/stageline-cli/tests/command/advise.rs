@@ -173,7 +173,7 @@ fn settings_that_cannot_be_compared_have_a_reason() {
 }
 
 #[test]
-fn without_noise_the_table_has_throughput_and_the_text_a_way_out() {
+fn without_noise_the_table_has_throughput_and_the_text_a_remedy() {
     let folder = tempfile::tempdir().unwrap();
     let unmeasured = write(folder.path(), "run.jsonl", LOG);
     let advice = text(&format!("advise --from {unmeasured}"));

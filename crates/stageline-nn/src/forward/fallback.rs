@@ -135,7 +135,7 @@ mod tests {
     /// Tests the message about attention heads that are too large for the FlashAttention kernels. The message must
     /// propose smaller heads only on a device that has kernels for smaller heads.
     #[test]
-    fn attention_that_stores_its_scores_is_reported_with_a_way_out_that_exists() {
+    fn attention_that_stores_its_scores_is_reported_with_a_remedy_that_exists() {
         let text = |largest| Reason::LargeHead { size: 264, largest }.to_string();
         assert!(text(256).contains("larger than 256") && text(256).contains("use smaller heads"), "{}", text(256));
         assert!(text(0).contains("`Recompute::Selective`") && !text(0).contains("smaller heads"), "{}", text(0));

@@ -184,12 +184,12 @@ fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
 fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
     let count = estimates.len();
     let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
-    // `ways` counts the choices of signs with exactly `number` positive ones; `all` sums it from `count` down to
+    // `choices` counts the choices of signs with exactly `number` positive ones; `all` sums it from `count` down to
     // `positive`.
-    let (mut ways, mut all) = (1.0, 0.0);
+    let (mut choices, mut all) = (1.0, 0.0);
     for number in (positive..=count).rev() {
-        all += ways;
-        ways *= number as f64 / (count - number + 1) as f64;
+        all += choices;
+        choices *= number as f64 / (count - number + 1) as f64;
     }
     all * 0.5_f64.powi(count as i32) <= BY_CHANCE
 }

@@ -44,19 +44,19 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     let devices: Vec<_> = job.running.devices.iter().cloned().chain(host).collect();
     let Some(has) = memory_of_all(&devices, |device| memory_of(device, job, 0)) else { return Ok(()) };
     let has_states = matches!(job.training.optimizer, OptimizerName::Adamw | OptimizerName::Lion | OptimizerName::Muon);
-    let mut ways_out = if resumed { vec!["free memory", "resume on another host"] } else { vec![smaller] };
+    let mut remedies = if resumed { vec!["free memory", "resume on another host"] } else { vec![smaller] };
     if has_states && !devices.iter().any(is_host) {
-        ways_out.push("try --optimizer-state host");
+        remedies.push("try --optimizer-state host");
     }
     if has_states && !resumed {
-        ways_out.push("try --optimizer adafactor");
+        remedies.push("try --optimizer adafactor");
     }
     ensure!(
         needs <= has,
         "{parameters} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {}",
         needs as f64 / 1e6,
         has as f64 / 1e6,
-        ways_out.join(", or ")
+        remedies.join(", or ")
     );
     Ok(())
 }

@@ -50,14 +50,14 @@ impl Identity {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
         let mut different = Vec::new();
-        for (name, now, way_out) in [
+        for (name, now, remedy) in [
             ("data", json!(self.data), "the data has changed: give the former data, or start a new run"),
             ("seed", json!(self.seed), "leave --seed out"),
             ("batch_size", json!(self.batch_size), "keep replicas x M x micro-batch size, or leave these flags out"),
         ] {
             let before = recorded(name);
             if before != now {
-                different.push(format!("{name} was {} in the checkpoint and is {now}; {way_out}", shown(&before)));
+                different.push(format!("{name} was {} in the checkpoint and is {now}; {remedy}", shown(&before)));
             }
         }
         if done > steps as u64 {
@@ -110,8 +110,8 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
                 folder.display()
             ),
             Err(damaged) => {
-                let way_out = format!("--checkpoint: {} cannot be used; give another folder", folder.display());
-                return Err(Error::new(damaged).context(way_out));
+                let remedy = format!("--checkpoint: {} cannot be used; give another folder", folder.display());
+                return Err(Error::new(damaged).context(remedy));
             }
         }
     }

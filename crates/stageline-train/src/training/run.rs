@@ -103,8 +103,8 @@ impl<F> Run<F> {
     /// Sets the advice on how to make the model smaller, such as `lower --layers`. If a training does not fit into the
     /// memory, the error message contains it.
     #[must_use]
-    pub fn smaller(self, way_out: &'static str) -> Self {
-        Self { smaller: way_out, ..self }
+    pub fn smaller(self, remedy: &'static str) -> Self {
+        Self { smaller: remedy, ..self }
     }
 
     /// Sets a function that is called after every training step. It may add values of its own to the step's metrics,

@@ -91,7 +91,7 @@ impl Costs {
 
 /// The method by which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing as well.
 #[derive(Clone, Copy, PartialEq)]
-pub(super) enum Way {
+pub(super) enum CostMethod {
     /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward
     /// reports. Nothing is timed.
     Count,
@@ -106,14 +106,14 @@ const REPEATS: usize = 3;
 /// A calculation of the costs of a model's layers, with the costs of the layers that have already run. The layers run
 /// one after another: the first on a sample input, and every later layer on the output of the layer before it.
 pub(super) struct Costing {
-    way: Way,
+    method: CostMethod,
     device: Device,
     costs: Vec<LayerCost>,
 }
 
 impl Costing {
-    pub(super) fn new(way: Way, device: Device) -> Self {
-        Self { way, device, costs: Vec::new() }
+    pub(super) fn new(method: CostMethod, device: Device) -> Self {
+        Self { method, device, costs: Vec::new() }
     }
 
     pub(super) fn device(&self) -> &Device {
@@ -131,7 +131,8 @@ impl Costing {
         let input = place(input, &self.device);
         let (output, flops) = counting_flops(|| layer.valid().forward(input.clone()));
         let is_first = self.costs.is_empty();
-        let time = (self.way == Way::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));
+        let time =
+            (self.method == CostMethod::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));
         self.costs.push(LayerCost { name, parameters, flops, time });
         output
     }

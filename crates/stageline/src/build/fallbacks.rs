@@ -127,16 +127,16 @@ mod tests {
         let said = refused(Some(Fallbacks::Refuse), true, &found).unwrap();
         let start = "causal attention in layer `1` of stage 0, on cpu, is refused: it stores its scores, whose memory ";
         assert!(said.starts_with(start), "{said}");
-        let ways_out =
+        let remedies =
             "use smaller heads to save this memory, or run it all the same, by `.fallbacks(Fallbacks::Warn)`";
-        assert!(said.contains(ways_out), "{said}");
+        assert!(said.contains(remedies), "{said}");
         // The first fallback that is refused is named, and not the first of all.
         let said = refused(None, true, &[(0, attention("1")), (1, gelu("0.2"))]).unwrap();
         assert!(said.starts_with("GELU in layer `0.2` of stage 1"), "{said}");
     }
 
     #[test]
-    fn the_error_names_the_layer_the_ways_out_and_the_number_of_further_fallbacks() {
+    fn the_error_names_the_layer_the_remedies_and_the_number_of_further_fallbacks() {
         let said = |found: &[(usize, Fallback)]| refused(None, true, found).unwrap();
         let one = "GELU in layer `0.2` of stage 1, on cpu, is refused: it is computed by burn's own operations, which are \
                    slower: the kernels of this device take no elements of the type F64; use f32, or run it all the same, \

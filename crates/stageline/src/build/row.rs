@@ -7,7 +7,7 @@ use burn::tensor::Device;
 
 use crate::build::builder::PipelineBuilder;
 use crate::build::chain::StageConfig;
-use crate::build::cost::{Costing, Costs, LayerCost, Way, parameters};
+use crate::build::cost::{CostMethod, Costing, Costs, LayerCost, parameters};
 use crate::build::cut::{Cut, CutError};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
@@ -163,13 +163,13 @@ where
     ///
     /// One layer after another is initialised and run on the CPU, so at most one is in memory.
     pub fn count(&self, sample: F::Input) -> Costs {
-        unseeded(|| self.costs(sample, Costing::new(Way::Count, drawing_device(None))))
+        unseeded(|| self.costs(sample, Costing::new(CostMethod::Count, drawing_device(None))))
     }
 
     /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
     /// layer's forward and backward on `device`.
     pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
-        unseeded(|| self.costs(sample, Costing::new(Way::Measure, device.clone().inner())))
+        unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
     }
 
     fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {

@@ -91,7 +91,7 @@ impl Site {
 
 /// Returns the path of tensors between two devices without shared memory, from the locations of the devices. `has_nccl`
 /// says whether NCCL is loaded. `meets_here` says whether tensors of another host must go through this host.
-fn way(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
+fn path_between(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> TransferPath {
     match (from, to) {
         (Site::Remote, _) | (_, Site::Remote) if meets_here => TransferPath::NetworkByThisHost,
         (Site::Remote, _) | (_, Site::Remote) => TransferPath::Network,
@@ -123,7 +123,7 @@ impl TransferPaths {
             if share_memory(from, to) {
                 continue;
             }
-            let path = way(Site::of(from), Site::of(to), nccl().is_ok(), goes_through_this_host(from, to));
+            let path = path_between(Site::of(from), Site::of(to), nccl().is_ok(), goes_through_this_host(from, to));
             let path = (moved, moved.by(path));
             let mut names = [shown(from), shown(to)];
             names.sort();
@@ -203,8 +203,8 @@ mod tests {
 
     #[test]
     fn two_cuda_devices_use_nccl_if_it_is_installed() {
-        assert_eq!(way(Site::Cuda, Site::Cuda, true, false), TransferPath::Nccl);
-        assert_eq!(way(Site::Cuda, Site::Cuda, false, false), TransferPath::WithoutNccl);
+        assert_eq!(path_between(Site::Cuda, Site::Cuda, true, false), TransferPath::Nccl);
+        assert_eq!(path_between(Site::Cuda, Site::Cuda, false, false), TransferPath::WithoutNccl);
         let message = |path, nccl| message(Moved::MicroBatches, path, "cuda:0 and cuda:1", nccl);
         assert!(message(TransferPath::Nccl, Ok("libnccl.so.2")).ends_with("(libnccl.so.2): cuda:0 and cuda:1"));
         let missing = message(TransferPath::WithoutNccl, Err(None));
@@ -230,21 +230,21 @@ mod tests {
     fn other_devices_of_this_host_go_through_its_memory() {
         for (from, to) in [(Site::Cuda, Site::OtherGpu), (Site::OtherGpu, Site::Cuda), (Site::OtherGpu, Site::OtherGpu)]
         {
-            assert_eq!(way(from, to, true, true), TransferPath::BetweenGpus, "{from:?} to {to:?}");
+            assert_eq!(path_between(from, to, true, true), TransferPath::BetweenGpus, "{from:?} to {to:?}");
         }
         for gpu in [Site::Cuda, Site::OtherGpu] {
-            assert_eq!(way(Site::Host, gpu, true, false), TransferPath::HostAndGpu);
-            assert_eq!(way(gpu, Site::Host, true, false), TransferPath::HostAndGpu);
+            assert_eq!(path_between(Site::Host, gpu, true, false), TransferPath::HostAndGpu);
+            assert_eq!(path_between(gpu, Site::Host, true, false), TransferPath::HostAndGpu);
         }
     }
 
     #[test]
     fn devices_of_other_hosts_are_reached_over_the_network() {
         for other in [Site::Host, Site::Cuda, Site::OtherGpu, Site::Remote] {
-            assert_eq!(way(Site::Remote, other, true, false), TransferPath::Network);
-            assert_eq!(way(other, Site::Remote, true, false), TransferPath::Network);
+            assert_eq!(path_between(Site::Remote, other, true, false), TransferPath::Network);
+            assert_eq!(path_between(other, Site::Remote, true, false), TransferPath::Network);
         }
-        assert_eq!(way(Site::Remote, Site::Remote, true, true), TransferPath::NetworkByThisHost);
+        assert_eq!(path_between(Site::Remote, Site::Remote, true, true), TransferPath::NetworkByThisHost);
     }
 
     #[test]

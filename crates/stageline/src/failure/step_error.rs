@@ -1,6 +1,6 @@
 //! [`StepError`]: the reasons why a step, an evaluation or a checkpoint fails, and what the training can do then.
 
-use crate::device::remote::{LostHost, LostWay};
+use crate::device::remote::{LostHost, LostLink};
 use crate::failure::activity::{During, StageFailure};
 use crate::failure::watchdog::Stall;
 use crate::model::batch_error::BatchError;
@@ -86,11 +86,11 @@ pub enum StepError {
     #[error(
         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",
-        ways.iter().map(LostWay::to_string).collect::<Vec<_>>().join("; ")
+        links.iter().map(LostLink::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsApart {
         /// The broken network links, each with its sending and its receiving host.
-        ways: Vec<LostWay>,
+        links: Vec<LostLink>,
         /// The step, evaluation or other pass in which the network links between hosts broke.
         during: During,
         /// The first error of the pipeline: the failure of a stage, or a stall. Tests of the network links, which ran

@@ -295,7 +295,7 @@ pub(crate) mod tests {
         assert!(batches.fits(|_| Some(340)));
         let refused = batches.check(|_| Some(339), &OneFOneB, 1, |_| true).unwrap_err();
         assert_eq!((refused.needs, refused.beside_workers), (340, 40));
-        let one_stage = refused.ways_out.iter().find(|way_out| way_out.levers == [Lever::OneStage]).unwrap();
+        let one_stage = refused.remedies.iter().find(|remedy| remedy.levers == [Lever::OneStage]).unwrap();
         assert_eq!(one_stage.needs, 200 + 40);
         assert!(refused.to_string().contains("batches and other memory of the program 0.0 kB"), "{refused}");
     }

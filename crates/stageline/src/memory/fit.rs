@@ -1,4 +1,4 @@
-//! Checks a memory estimate against the memory of the devices, and lists the changes of settings ([`WayOut`]) with
+//! Checks a memory estimate against the memory of the devices, and lists the changes of settings ([`Remedy`]) with
 //! which the training would fit.
 
 use std::fmt;
@@ -33,13 +33,13 @@ pub struct DoesNotFit {
     pub beside_workers: u64,
     /// The proposed changes of settings with which the device needs less memory. Changes of a single setting come
     /// first. If none of them is enough, one combination of several settings follows.
-    pub ways_out: Vec<WayOut>,
+    pub remedies: Vec<Remedy>,
 }
 
 /// A proposal to change one or more settings so that the training needs less memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct WayOut {
+pub struct Remedy {
     /// The settings that this proposal changes together to save memory.
     pub levers: Vec<Lever>,
     /// The bytes that the training is predicted to need, after the proposed changes, on the device that is too small
@@ -80,11 +80,11 @@ impl MemoryEstimate {
         takes: impl Fn(&Lever) -> bool,
     ) -> Result<(), Box<DoesNotFit>> {
         let Some(short) = self.too_small(&has) else { return Ok(()) };
-        let ways_out = WayOut::all(self, schedule, rows, &Room::new(self, &short, has), takes);
+        let remedies = Remedy::all(self, schedule, rows, &Room::new(self, &short, has), takes);
         let Shortage { device, needs, has } = short;
         let workers = self.needs_on(&device).into_iter().map(|(_, worker)| worker).collect();
         let beside_workers = self.beside_workers_on(&device);
-        Err(Box::new(DoesNotFit { device, needs, has, workers, beside_workers, ways_out }))
+        Err(Box::new(DoesNotFit { device, needs, has, workers, beside_workers, remedies }))
     }
 
     /// Whether every device has enough memory for its workers. `has` returns a device's memory in bytes, or `None` if
@@ -146,7 +146,7 @@ fn leaves_a_tenth(needs: u64, has: u64) -> bool {
     needs <= has - has / 10
 }
 
-impl WayOut {
+impl Remedy {
     /// Whether the training fits after this change of settings with a tenth of the memory left free. The margin is
     /// needed because the changed training was not measured. `has` is the memory, in bytes, of the device that is too
     /// small now.
@@ -176,22 +176,22 @@ impl WayOut {
     ) -> Vec<Self> {
         let Shortage { device, needs, has } = room.short;
         let has = *has;
-        let way_out = |change: Change| {
+        let remedy = |change: Change| {
             let levers = Some(change.levers(estimate, rows)).filter(|levers| levers.iter().all(&takes))?;
             let after = change.needs(estimate, schedule)?;
             Some(Self { levers, needs: of_device(&after, device), elsewhere: room.elsewhere(&after) })
         };
-        let helps = |way_out: &Self| way_out.needs < *needs;
-        let all: Vec<_> = Change::all(rows).into_iter().filter_map(way_out).filter(helps).collect();
-        let (single, several): (Vec<_>, Vec<_>) = all.into_iter().partition(|way_out| way_out.levers.len() == 1);
-        let is_size = |way_out: &Self| matches!(way_out.levers[..], [Lever::SmallerMicroBatches { .. }]);
+        let helps = |remedy: &Self| remedy.needs < *needs;
+        let all: Vec<_> = Change::all(rows).into_iter().filter_map(remedy).filter(helps).collect();
+        let (single, several): (Vec<_>, Vec<_>) = all.into_iter().partition(|remedy| remedy.levers.len() == 1);
+        let is_size = |remedy: &Self| matches!(remedy.levers[..], [Lever::SmallerMicroBatches { .. }]);
         let (sizes, mut chosen): (Vec<_>, Vec<_>) = single.into_iter().partition(is_size);
-        let size = sizes.iter().find(|way_out| way_out.is_enough(has)).or(sizes.last()).cloned();
-        let at = chosen.iter().take_while(|way_out| way_out.levers == [Lever::Recompute]).count();
+        let size = sizes.iter().find(|remedy| remedy.is_enough(has)).or(sizes.last()).cloned();
+        let at = chosen.iter().take_while(|remedy| remedy.levers == [Lever::Recompute]).count();
         chosen.splice(at..at, size);
-        if chosen.iter().all(|way_out| !way_out.is_enough(has)) {
-            let fits = several.iter().find(|way_out| way_out.is_enough(has));
-            let least = || several.iter().min_by_key(|way_out| (way_out.elsewhere.is_some(), way_out.needs));
+        if chosen.iter().all(|remedy| !remedy.is_enough(has)) {
+            let fits = several.iter().find(|remedy| remedy.is_enough(has));
+            let least = || several.iter().min_by_key(|remedy| (remedy.elsewhere.is_some(), remedy.needs));
             chosen.extend(fits.or_else(least).cloned());
         }
         chosen
@@ -255,13 +255,13 @@ impl DoesNotFit {
         if self.beside_workers > 0 {
             let _ = write!(text, "\n  batches and other memory of the program {}", Bytes(self.beside_workers));
         }
-        for (index, way_out) in self.ways_out.iter().enumerate() {
-            let levers: Vec<_> = way_out.levers.iter().map(&lever).collect();
+        for (index, remedy) in self.remedies.iter().enumerate() {
+            let levers: Vec<_> = remedy.levers.iter().map(&lever).collect();
             let head = if index == 0 { "\nways out, the cheapest first:" } else { "" };
-            let (levers, verdict) = (levers.join(between), way_out.verdict(self.has));
-            let _ = write!(text, "{head}\n  {levers}: about {}, {verdict}", Bytes(way_out.needs));
+            let (levers, verdict) = (levers.join(between), remedy.verdict(self.has));
+            let _ = write!(text, "{head}\n  {levers}: about {}, {verdict}", Bytes(remedy.needs));
         }
-        if self.ways_out.iter().all(|way_out| !way_out.is_enough(self.has)) {
+        if self.remedies.iter().all(|remedy| !remedy.is_enough(self.has)) {
             text.push_str("\nuse a device that has more, or a smaller model");
         }
         text

@@ -23,7 +23,7 @@
 //!   `Transfers`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
-//!   (`WayOut`), and the message with all figures (`Bytes`), in which this host's CPU is "the host".
+//!   (`Remedy`), and the message with all figures (`Bytes`), in which this host's CPU is "the host".
 //! - `change`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and the
 //!   single settings of which they consist (`Lever`).
 //! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).

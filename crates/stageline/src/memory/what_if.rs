@@ -289,9 +289,9 @@ mod tests {
 
         let short = estimate.check(|_| Some(8_000), &OneFOneB, 1, |_| true).unwrap_err();
         let moves = |levers: &[Lever]| levers == [Lever::StatesOnHost];
-        let way_out = short.ways_out.iter().find(|way_out| moves(&way_out.levers)).unwrap();
-        assert_eq!((&short.device, way_out.needs), (&gpu, on_device));
-        assert_eq!(way_out.elsewhere.as_ref().map(|host| (host.needs, host.has)), Some((8_000, 8_000)));
+        let remedy = short.remedies.iter().find(|remedy| moves(&remedy.levers)).unwrap();
+        assert_eq!((&short.device, remedy.needs), (&gpu, on_device));
+        assert_eq!(remedy.elsewhere.as_ref().map(|host| (host.needs, host.has)), Some((8_000, 8_000)));
         // The states also need room on the host, and a tenth of its memory stays free.
         for (host, verdict) in [
             (Some(7_000), "6.8 kB, does not fit: the host would need about 8.0 kB, and has 7.0 kB"),
@@ -311,7 +311,7 @@ mod tests {
         let short = moved.check(has, &OneFOneB, 1, |_| true).unwrap_err();
         assert_eq!((&short.device, short.needs, short.workers.len()), (&Device::flex(), 8_000, 2));
         assert!(short.to_string().contains("optimizer states on the host 4.0 kB"), "{short}");
-        assert_eq!(short.ways_out.len(), 1, "{short}");
-        assert_eq!((&short.ways_out[0].levers[..], short.ways_out[0].needs), (&[Lever::LeanerOptimizer][..], 0));
+        assert_eq!(short.remedies.len(), 1, "{short}");
+        assert_eq!((&short.remedies[0].levers[..], short.remedies[0].needs), (&[Lever::LeanerOptimizer][..], 0));
     }
 }

@@ -118,13 +118,13 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
 
 /// Returns the sessions (connections) to a device of another host that carry one kind of tensors. The first call opens
 /// the sessions, and returns an error if that fails.
-pub(super) fn sessions(connected: &Connected, way: Lane) -> Result<&[Device], RemoteError> {
+pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
-    let sessions = &transfers[way as usize];
+    let sessions = &transfers[kind as usize];
     if sessions.get().is_none() {
         let (opened, token) = (name.clone(), token.clone());
-        let open_one = move |lane| open(&opened, token.as_ref(), &format!("{way:?} {lane}"));
-        let opened = Opening::start(name, move || (0..way.sessions()).map(open_one).collect()).finish();
+        let open_one = move |lane| open(&opened, token.as_ref(), &format!("{kind:?} {lane}"));
+        let opened = Opening::start(name, move || (0..kind.sessions()).map(open_one).collect()).finish();
         // If another thread has opened the same sessions meanwhile, those are kept and these are dropped.
         let _ = sessions.set(opened?);
     }

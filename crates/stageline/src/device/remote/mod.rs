@@ -19,7 +19,7 @@
 //! - [`RemoteError`] (`error`): an error in connecting a device.
 //! - [`LostHost`] (`lost`, `ask`): a host that no longer answers a liveness check (`LivenessCheck`) or whose server was
 //!   restarted, listed with the replicas and stages on it. `stuck` finds the stages whose device does not answer.
-//! - [`LostWay`] (`way`): a broken network link between two hosts that do answer.
+//! - [`LostLink`] (`lost_link`): a broken network link between two hosts that do answer.
 //! - `pending` waits with a time limit for a request that the server may never answer (`Pending`).
 //! - [`link_speeds`], [`LinkSpeed`] (`link_speed`, `probe`): the measured latency and bandwidth between devices.
 //! - `connect`: opens sessions, each on a thread of its own (`Opening`), and introduces servers to each other by their
@@ -34,10 +34,10 @@
 mod error;
 mod link_speed;
 mod lost;
+mod lost_link;
 mod name;
 mod route;
 mod token;
-mod way;
 
 #[cfg(feature = "remote")]
 mod ask;
@@ -60,6 +60,8 @@ pub use link_speed::LinkSpeed;
 pub use link_speed::link_speeds;
 pub use lost::LostHost;
 pub(crate) use lost::{hosts_of, lost_hosts, stuck};
+pub use lost_link::LostLink;
+pub(crate) use lost_link::lost_links;
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
 pub use probe::link_speeds;
@@ -67,8 +69,6 @@ pub(crate) use route::{Lanes, Route, by_the_host, goes_through_this_host, moved}
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};
 pub use token::Token;
-pub use way::LostWay;
-pub(crate) use way::lost_ways;
 
 #[cfg(feature = "serve")]
 pub use burn::remote::IrohRelays as Relays;

@@ -65,7 +65,7 @@ impl Route {
             use super::connect::sessions;
             use super::connected::{Lane, find};
 
-            let ways = match [previous, next].map(find) {
+            let ends = match [previous, next].map(find) {
                 [None, None] => None,
                 // Both stages are on one device, so nothing is transferred.
                 [Some(_), Some(_)] if previous == next => None,
@@ -76,10 +76,10 @@ impl Route {
                 [Some(up), None] => Some([(up.clone(), Lane::Outgoing), (up, Lane::Gradients)]),
                 [None, Some(down)] => Some([(down.clone(), Lane::Activations), (down, Lane::Outgoing)]),
             };
-            if let Some([(there, way), (back, way_back)]) = ways {
+            if let Some([(there, forth_lane), (back, back_lane)]) = ends {
                 return Ok(Self {
-                    activations: Lanes(sessions(&there, way)?.to_vec()),
-                    gradients: Lanes(sessions(&back, way_back)?.to_vec()),
+                    activations: Lanes(sessions(&there, forth_lane)?.to_vec()),
+                    gradients: Lanes(sessions(&back, back_lane)?.to_vec()),
                 });
             }
         }

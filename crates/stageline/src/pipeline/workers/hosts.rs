@@ -4,7 +4,7 @@
 use burn::tensor::Device;
 
 use super::Workers;
-use crate::device::remote::{LostHost, hosts_of, lost_hosts, lost_ways};
+use crate::device::remote::{LostHost, hosts_of, lost_hosts, lost_links};
 use crate::failure::step_error::StepError;
 use crate::model::replica::Replica;
 
@@ -34,10 +34,10 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         if !matches!(error, StepError::Stage(_) | StepError::Stalled(_)) {
             return error;
         }
-        let ways = lost_ways(self.devices.iter().map(|stages| stages.iter().collect()));
+        let links = lost_links(self.devices.iter().map(|stages| stages.iter().collect()));
         match error {
-            error if !ways.is_empty() => {
-                StepError::HostsApart { ways, during: self.watch.during, cause: Box::new(error) }
+            error if !links.is_empty() => {
+                StepError::HostsApart { links, during: self.watch.during, cause: Box::new(error) }
             }
             StepError::Stage(mut failure) => {
                 failure.elsewhere = hosts_of(self.all_devices().map(|(_, _, device)| device));

@@ -1,4 +1,4 @@
-//! Detection of broken network links ([`LostWay`]) between hosts that still answer this program.
+//! Detection of broken network links ([`LostLink`]) between hosts that still answer this program.
 
 use std::fmt;
 
@@ -10,7 +10,7 @@ use super::name::HostName;
 /// this program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct LostWay {
+pub struct LostLink {
     /// The sending host of the broken network link, whose tensors do not arrive at the receiving host.
     pub from: HostName,
     /// The receiving host of the broken network link, at which no tensor of the sending host arrives.
@@ -19,7 +19,7 @@ pub struct LostWay {
     pub cause: String,
 }
 
-impl fmt::Display for LostWay {
+impl fmt::Display for LostLink {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { from, to, cause } = self;
         write!(f, "no tensor gets from `{from}` to `{to}`: {cause}")
@@ -29,7 +29,7 @@ impl fmt::Display for LostWay {
 /// Tests the network links between the hosts of neighbouring stages, in both directions and in parallel. Returns the
 /// broken links. `chains` has one list for each replica, with the devices of its stages in order.
 #[cfg(feature = "remote")]
-pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostWay> {
+pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostLink> {
     use std::sync::Arc;
 
     use super::ask::LIVENESS_TIMEOUT;
@@ -37,19 +37,19 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     use super::pending::Pending;
     use super::route::goes_through_this_host;
 
-    let mut ways: Vec<[Arc<Connected>; 2]> = Vec::new();
+    let mut links: Vec<[Arc<Connected>; 2]> = Vec::new();
     for devices in chains {
         for pair in devices.windows(2).filter(|pair| !goes_through_this_host(pair[0], pair[1])) {
             let (Some(up), Some(down)) = (connected::find(pair[0]), connected::find(pair[1])) else { continue };
-            for way in [[&up, &down], [&down, &up]].map(|way| way.map(Arc::clone)) {
-                let hosts = |way: &[Arc<Connected>; 2]| [way[0].name.host.clone(), way[1].name.host.clone()];
-                if up.name.host != down.name.host && ways.iter().all(|known| hosts(known) != hosts(&way)) {
-                    ways.push(way);
+            for link in [[&up, &down], [&down, &up]].map(|link| link.map(Arc::clone)) {
+                let hosts = |link: &[Arc<Connected>; 2]| [link[0].name.host.clone(), link[1].name.host.clone()];
+                if up.name.host != down.name.host && links.iter().all(|known| hosts(known) != hosts(&link)) {
+                    links.push(link);
                 }
             }
         }
     }
-    let tried = ways.into_iter().map(|[from, to]| {
+    let tried = links.into_iter().map(|[from, to]| {
         let hosts = [&from, &to].map(|end| end.name.host.clone());
         (hosts, Pending::start(move || try_transfer(&from, &to)))
     });
@@ -57,7 +57,7 @@ pub(crate) fn lost_ways<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Ve
     let is_lost = |([from, to], arrived): ([HostName; 2], Pending<Result<(), String>>)| {
         let silent = |_| Err(format!("nothing arrived within {} s", LIVENESS_TIMEOUT.as_secs()));
         let arrived = arrived.within(LIVENESS_TIMEOUT).unwrap_or_else(silent);
-        Some(LostWay { from, to, cause: arrived.err()? })
+        Some(LostLink { from, to, cause: arrived.err()? })
     };
     tried.into_iter().filter_map(is_lost).collect()
 }
@@ -76,6 +76,6 @@ fn try_transfer(from: &super::connected::Connected, to: &super::connected::Conne
 }
 
 #[cfg(not(feature = "remote"))]
-pub(crate) fn lost_ways<'a>(_: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostWay> {
+pub(crate) fn lost_links<'a>(_: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostLink> {
     Vec::new()
 }

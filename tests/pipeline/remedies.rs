@@ -155,8 +155,8 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
             "{said}"
         );
         assert!(said.contains("\nways out, the cheapest first:\n"), "{said}");
-        for way_out in said.lines().filter(|line| line.starts_with("  --")) {
-            let (levers, figure) = way_out.trim().split_once(": ").unwrap();
+        for remedy in said.lines().filter(|line| line.starts_with("  --")) {
+            let (levers, figure) = remedy.trim().split_once(": ").unwrap();
             let flags = format!("{flags} --schedule {schedule} --memory {memory} {levers}");
             let needs: f64 = figure.split(' ').nth(1).unwrap().parse().unwrap();
             if figure.ends_with(", fits") {
@@ -253,8 +253,8 @@ fn suggested_flags_need_the_memory_that_their_message_says() {
             let output = run(&format!("{flags} --memory 0.0027"));
             assert!(!output.status.success());
             let said = place.shown(&output);
-            for way_out in said.lines().filter(|line| line.starts_with("  --")) {
-                let (levers, figure) = way_out.trim().split_once(": ").unwrap();
+            for remedy in said.lines().filter(|line| line.starts_with("  --")) {
+                let (levers, figure) = remedy.trim().split_once(": ").unwrap();
                 let needs: f64 = figure.split(' ').nth(1).unwrap().parse().unwrap();
                 assert!(figure.contains(" MB, "), "{figure}");
                 let log = place.path("estimate.jsonl");
