@@ -80,8 +80,15 @@ fn language_models_train_as_on_the_cpu_with_the_kernels_of_the_device() {
         let recomputed = trained(&model, "gpu,gpu", "1f1b", Recompute::Full);
         assert_near(&recomputed, &expected, &format!("{family}, recomputed"));
     }
-    // Other tests warn of a layer `whole_on_the_device`, and of attention with heads of these sizes.
-    let of_others = ["whole_on_the_device", "heads of 264 elements", "heads of 272 elements"];
+    // Other tests warn of a layer `whole_on_the_device`, of attention with heads of these sizes, and of operations in
+    // these types: f64 on the device, and bf16 on the CPU. The language models here compute in f32.
+    let of_others = [
+        "whole_on_the_device",
+        "heads of 264 elements",
+        "heads of 272 elements",
+        "elements of the type F64",
+        "elements of the type BF16",
+    ];
     let warnings = warnings();
     let operations = ["RMS normalisation", "layer normalisation", "rotary embedding", "SwiGLU", "GELU"];
     for words in operations.into_iter().chain(["causal attention", "cross-entropy", "is not split"]) {
