@@ -99,8 +99,8 @@ impl GpuApi {
     pub(crate) const fn computes_with(self) -> &'static str {
         match self {
             Self::Cuda => {
-                "kernels are compiled with libdevice, a file of the CUDA toolkit that is searched for in CUDA_PATH, \
-                 /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr: install `nvidia-cuda-toolkit` (Debian, Ubuntu), \
+                "kernels are compiled with libdevice, a file of the CUDA toolkit that is searched for in CUDA_PATH if it is set, \
+                 otherwise in /usr/local/cuda, /opt/cuda, /usr/lib/cuda and /usr: install `nvidia-cuda-toolkit` (Debian, Ubuntu), \
                  `cuda-nvvm-12-9` (NVIDIA's repository), or pip's `nvidia-cuda-nvcc-cu12` with CUDA_PATH set to its folder \
                  nvidia/cuda_nvcc; `nvidia-smi` shows whether device memory is free"
             }
