@@ -154,10 +154,10 @@ fn an_operation_without_a_kernel_is_refused_unless_fallbacks_are_permitted() {
         assert!(matches!(refused, BuildError::ElementType { stage: 0, .. }), "{refused}");
         return;
     }
-    let BuildError::Fallback { stage, device: name, fallback, more } = &refused else { panic!("{refused}") };
-    assert_eq!((*stage, name.clone(), *more), (0, gpu_name(), 1));
-    assert_eq!((fallback.operation, fallback.layer.as_str()), ("GELU", "0"));
-    assert_eq!(fallback.reason, Reason::Type(DType::F64));
+    let BuildError::Fallback(error) = &refused else { panic!("{refused}") };
+    assert_eq!((error.stage, error.device.clone(), error.more), (0, gpu_name(), 1));
+    assert_eq!((error.fallback.operation, error.fallback.layer.as_str()), ("GELU", "0"));
+    assert_eq!(error.fallback.reason, Reason::Type(DType::F64));
     let warning = "GELU in layer `0` and 1 more of stage 0 is computed by burn's own operations";
     assert!(!warnings().contains(warning), "{}", warnings());
     assert!(builder().fallbacks(Fallbacks::Warn).build().is_ok());

@@ -1,11 +1,16 @@
 //! Tests of what a training says about operations that the kernels for its devices do not compute, and of a training
 //! that refuses them.
 
+use burn::module::{Module, Param};
 use burn::optim::AdamWConfig;
-use burn::tensor::{DType, Device};
-use stageline::nn::Reason;
-use stageline::{Batch, BuildError, Cut, Fallbacks, PipelineBuilder, Precision, StageConfig, Verify};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
+use stageline::nn::{Operation, Reason, gelu};
+use stageline::{
+    Batch, BuildError, Cut, Failure, Fallbacks, Pipeline, PipelineBuilder, Precision, RefusedFallback, Stage,
+    StageConfig, StepError, Verify,
+};
 
+use crate::mlp::{Layer, Mlp, Target};
 use crate::model::{Bytes, Logits, Shape, gpt};
 use crate::runs::Place;
 
@@ -71,10 +76,10 @@ fn a_refused_operation_is_an_error_with_its_stage_and_layer() {
     let two_replicas = || refusing().replica([Device::flex(), Device::flex()]);
     for refused in [refusing().build(), two_replicas().build()] {
         let refused = refused.err().unwrap();
-        let BuildError::Fallback { stage, device, fallback, more } = &refused else { panic!("{refused}") };
-        assert_eq!((*stage, device.as_str(), *more), (0, "cpu", 6), "{refused}");
-        assert_eq!((fallback.operation, fallback.layer.as_str()), ("layer normalisation", "1.0"));
-        assert_eq!(fallback.reason, Reason::Type(DType::BF16));
+        let BuildError::Fallback(error) = &refused else { panic!("{refused}") };
+        assert_eq!((error.stage, error.device.as_str(), error.more), (0, "cpu", 6), "{refused}");
+        assert_eq!((error.fallback.operation, error.fallback.layer.as_str()), ("layer normalisation", "1.0"));
+        assert_eq!(error.fallback.reason, Reason::Type(DType::BF16));
     }
     assert!(refusing().precision(Precision::Full).build().is_ok());
     assert!(in_bf16().build().is_ok() && in_bf16().fallbacks(Fallbacks::Warn).build().is_ok());
@@ -86,4 +91,70 @@ fn a_verification_refuses_what_build_refuses() {
     let verified = Verify::new().steps(1).pipeline(|| in_bf16().fallbacks(Fallbacks::Refuse), batch, &[]);
     let said = verified.err().unwrap().to_string();
     assert!(said.starts_with("layer normalisation in layer `1.0` of stage 0, on cpu, is refused: "), "{said}");
+}
+
+const WIDTH: usize = 8;
+
+/// A layer for tests whose GELU is not known to `build`.
+#[derive(Module, Debug)]
+struct Unknown {
+    layer: Layer,
+    /// A factor in f64, which makes GELU compute in f64. With it, the layer lists its GELU, but its parameters have two
+    /// types. `None` if GELU computes in the type of the layer; the layer then does not list it.
+    factor: Option<Param<Tensor<2>>>,
+}
+
+impl Stage for Unknown {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let hidden = self.layer.forward(input);
+        match &self.factor {
+            Some(factor) => gelu(hidden.cast(FloatDType::F64) * factor.val()).cast(FloatDType::F32),
+            None => gelu(hidden),
+        }
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        self.factor.iter().map(|_| Operation::gelu()).collect()
+    }
+}
+
+/// Returns the builder of a pipeline of two stages on the CPU. Stage 1 has a layer with a GELU that is not known to
+/// `build`, and the loss. GELU computes in `dtype`: in f64, or in the precision f32 or bf16 of the pipeline.
+fn with_unknown(dtype: DType) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
+    let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-3);
+    let Mlp { mut layers, error } = Mlp::new(2, WIDTH, 3);
+    let device = Device::flex().autodiff();
+    let factor = || Param::from_tensor(Tensor::<2>::ones([1, WIDTH], (&device, DType::F64)));
+    let unknown = Unknown { layer: layers.pop().unwrap(), factor: (dtype == DType::F64).then(factor) };
+    let chain = Pipeline::builder().stage(layers.pop().unwrap(), config());
+    let precision = if dtype == DType::BF16 { Precision::Bf16 } else { Precision::Full };
+    chain.loss((unknown, error), config()).micro_batches(2).precision(precision)
+}
+
+/// Tests the setting `Fallbacks::Refuse` with an operation without a kernel that is not known to `build`: its layer
+/// does not list it, or the stage has parameters of two types. The first forward of a step or of an evaluation returns
+/// an error with the stage, the device, the layer and the reason.
+#[test]
+fn an_operation_that_build_does_not_know_is_refused_in_the_first_forward() {
+    let batch = || {
+        let (input, target) = Mlp::batch(4, WIDTH, false, 4);
+        Batch::new(input, target)
+    };
+    for dtype in [DType::BF16, DType::F64] {
+        let refusing = || with_unknown(dtype).fallbacks(Fallbacks::Refuse).build().unwrap();
+        for error in [refusing().step(batch()).unwrap_err(), refusing().eval(batch()).unwrap_err()] {
+            let StepError::Stage(failure) = &error else { panic!("{error}") };
+            let Failure::Error(cause) = &failure.failure else { panic!("{error}") };
+            let refused = cause.downcast_ref::<RefusedFallback>().unwrap();
+            assert_eq!((failure.stage, refused.stage, refused.device.as_str(), refused.more), (1, 1, "cpu", 0));
+            assert_eq!((refused.fallback.operation, refused.fallback.layer.as_str()), ("GELU", "0"), "{error}");
+            assert_eq!(refused.fallback.reason, Reason::Type(dtype));
+        }
+    }
+    assert!(with_unknown(DType::BF16).build().unwrap().step(batch()).is_ok());
+    assert!(with_unknown(DType::BF16).fallbacks(Fallbacks::Warn).build().unwrap().step(batch()).is_ok());
+    assert!(with_unknown(DType::F32).fallbacks(Fallbacks::Refuse).build().unwrap().step(batch()).is_ok());
 }

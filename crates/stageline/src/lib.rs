@@ -86,6 +86,7 @@ pub use device::remote;
 pub use device::speed::device_speeds;
 pub use failure::activity::{During, StageFailure};
 pub use failure::build_error::BuildError;
+pub use failure::refused_fallback::RefusedFallback;
 pub use failure::step_error::StepError;
 pub use failure::watchdog::{Stall, Stalled, Watchdog};
 pub use memory::estimate::{MemoryEstimate, StageEstimate};

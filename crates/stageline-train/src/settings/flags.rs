@@ -168,10 +168,10 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
     /// Reaction to an operation of a layer, such as attention, for which the stage's device has no kernel. `refuse`
-    /// ends the run before its first step, with an error that names the layer. `warn` names the layer in a warning, and
-    /// trains with slower operations. If unset, GPUs refuse. CPUs then warn, because their kernels take f32 only.
-    /// Attention stores its scores if its heads are too large for the FlashAttention kernels. This is refused only if
-    /// `refuse` is given
+    /// ends the run with an error that names the layer. This is before the first step if the layer lists the operation,
+    /// and otherwise in the first forward. `warn` names the layer in a warning, and trains with slower operations. If
+    /// unset, GPUs refuse listed operations. CPUs then warn, because their kernels take f32 only. Attention with heads
+    /// so large that it stores its scores is refused only if `refuse` is given
     #[arg(help_heading = "Devices", long)]
     pub fallbacks: Option<FallbacksName>,
     /// File whose first line is the secret (token) of the hosts that serve devices to this run

@@ -4,7 +4,7 @@
 use burn::tensor::Device;
 use stageline_schedule::Checked;
 
-use crate::build::assembly::Assembly;
+use crate::build::assembly::{Assembly, SharedSettings};
 use crate::build::ownership::Owners;
 use crate::device::remote::Route;
 use crate::failure::build_error::BuildError;
@@ -20,8 +20,6 @@ use crate::state::optimizer_check::Unfit;
 use crate::threads::bounded;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
-use crate::update::optimizer_step::Rollback;
-use crate::update::precision::Precision;
 use stageline_nn::{Operation, Recompute};
 
 /// A function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
@@ -69,8 +67,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
         plan: &Checked,
         devices: &[Vec<Device>],
         groups: usize,
-        precision: Precision,
-        rollback: Rollback,
+        settings: SharedSettings,
         mut restored: Vec<Restored>,
     ) -> Result<Assembled<In, Out, Target>, BuildError> {
         let (micro_batches, mut unfit, mut learning_rate) = (plan.plan().micro_batches(), Vec::new(), None);
@@ -90,8 +87,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
                 let mut assembly = Assembly {
                     replica,
                     capacity: plan.capacity(),
-                    precision,
-                    rollback,
+                    settings,
                     per_group: replica.of * micro_batches / groups,
                     devices: devices.clone(),
                     routes,

@@ -48,16 +48,12 @@ impl<S: Stage> Unplaced<S> {
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let mut slot = assembly.slot(self.stage);
         let (operations, described) = (self.module.operations(), describe(&self.module));
-        slot.fallbacks = fallbacks_of(&operations, &described, assembly.precision, &slot.device);
+        let SharedSettings { precision, rollback, .. } = assembly.settings;
+        slot.fallbacks = fallbacks_of(&operations, &described, precision, &slot.device);
         warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
         let module = unify(fork(self.module.clone(), &slot.device));
-        let mut trained = Trained::new(
-            module,
-            assembly.precision,
-            self.optimizer.clone(),
-            self.learning_rate.clone(),
-            assembly.rollback,
-        );
+        let (optimizer, learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
+        let mut trained = Trained::new(module, precision, optimizer, learning_rate, rollback);
         match assembly.restored.get_mut(self.stage) {
             Some(restored) if slot.collective.is_root() => match trained.restore(restored) {
                 // The rate of the first stage stands for that of the model.
@@ -71,14 +67,23 @@ impl<S: Stage> Unplaced<S> {
     }
 }
 
+/// The settings that all stages of all replicas share, and that a stage needs when it is assembled.
+#[derive(Clone, Copy)]
+pub(crate) struct SharedSettings {
+    pub(crate) precision: Precision,
+    pub(crate) rollback: Rollback,
+    /// Whether a stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
+    /// of logging a warning.
+    pub(crate) refuses_fallbacks: bool,
+}
+
 /// A data-parallel replica that is being assembled: its settings, its devices, its unused connections, and the stages
 /// so far.
 pub(crate) struct Assembly {
     pub(crate) replica: Replica,
     /// The number of micro-batches that each channel between neighbouring stages can buffer.
     pub(crate) capacity: usize,
-    pub(crate) precision: Precision,
-    pub(crate) rollback: Rollback,
+    pub(crate) settings: SharedSettings,
     /// The number of consecutive micro-batches whose gradients are summed as one group.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
@@ -109,6 +114,7 @@ impl Assembly {
             collective: std::mem::take(&mut self.collectives[stage]),
             per_group: self.per_group,
             fallbacks: Vec::new(),
+            refuses_fallbacks: self.settings.refuses_fallbacks,
         }
     }
 }

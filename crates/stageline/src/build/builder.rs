@@ -145,12 +145,13 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the reaction of [`build`](Self::build) to operations that Stageline's kernels do not compute on the device
-    /// of their stage.
+    /// Sets the reaction to operations that Stageline's kernels do not compute on the device of their stage.
     ///
-    /// If unset, such an operation is an error on a GPU, of this host or another one, and a warning on a CPU. There is
-    /// one exception: attention that stores its scores, because its heads are too large for the kernels, is only a
-    /// warning on every device.
+    /// [`build`](Self::build) finds those that a stage lists ([`Stage::operations`](crate::Stage::operations)), and the
+    /// first forward of the stage finds all others.
+    ///
+    /// If unset, such an operation is a warning, with one exception: on a GPU, of this host or another one, `build`
+    /// returns an error for a listed operation. Attention that stores its scores is a warning there as well.
     pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = Some(fallbacks);
         self

@@ -1,5 +1,5 @@
-//! What `build` does about operations that Stageline's kernels do not compute on the devices of their stages
-//! ([`Fallbacks`]), and the search for such operations.
+//! The reaction to operations that Stageline's kernels do not compute on the devices of their stages ([`Fallbacks`]),
+//! and the search for such operations in `build`.
 
 use burn::tensor::Device;
 use stageline_nn::params::Description;
@@ -7,24 +7,24 @@ use stageline_nn::{Fallback, Operation, Reason};
 
 use crate::device::opened::shown;
 use crate::failure::build_error::BuildError;
+use crate::failure::refused_fallback::RefusedFallback;
 use crate::update::precision::Precision;
 
-/// The reaction of [`build`](crate::PipelineBuilder::build) to a fallback: an operation of a layer that Stageline's
-/// kernels do not compute on the device of its stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks)
-/// sets the reaction, and says what holds if it is unset.
+/// The reaction to a fallback: an operation of a layer that Stageline's kernels do not compute on the device of its
+/// stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) sets the reaction, and says what holds if it
+/// is unset.
 ///
-/// `build` knows only the operations that a stage lists ([`Stage::operations`](crate::Stage::operations)), and only if
-/// the stage computes in one element type. Any other fallback logs a warning in the first forward.
+/// [`build`](crate::PipelineBuilder::build) knows only the operations that a stage lists
+/// ([`Stage::operations`](crate::Stage::operations)), and only if the stage computes in one element type. The first
+/// forward of the stage finds its other fallbacks. Later forwards are not searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallbacks {
-    /// The setting under which every fallback (an operation of a layer without a Stageline kernel) is an error, so that
-    /// the pipeline is not built. The error names the stage and the layer
-    /// ([`BuildError::Fallback`](crate::BuildError::Fallback)). Attention that stores its scores, because its heads are
-    /// too large for the kernels, is an error too.
+    /// Every fallback is an error that names the stage and the layer ([`RefusedFallback`](crate::RefusedFallback)). If
+    /// `build` knows the operation, the pipeline is not built. Otherwise the first forward of the stage fails, and the
+    /// pipeline stops. This includes attention that stores its scores.
     Refuse,
-    /// The setting under which every fallback (an operation of a layer without a Stageline kernel) is only a warning,
-    /// which names the stage and the layer. The pipeline is built. It computes the operation by burn's own kernels,
-    /// which are slower, or by attention that stores its scores.
+    /// Every fallback is a warning that names the stage and the layer. The pipeline computes the operation by burn's own
+    /// kernels, which are slower, or by attention that stores its scores.
     Warn,
 }
 
@@ -65,8 +65,9 @@ pub(super) fn validate_fallbacks<'a>(
         }
     }
     let mut refused = refused.into_iter();
-    let Some((stage, device, first)) = refused.next() else { return Ok(()) };
-    Err(BuildError::Fallback { stage, device: shown(device), fallback: Box::new(first), more: refused.len() })
+    let Some((stage, device, fallback)) = refused.next() else { return Ok(()) };
+    let error = RefusedFallback { stage, device: shown(device), fallback, more: refused.len() };
+    Err(BuildError::Fallback(Box::new(error)))
 }
 
 /// Whether `build` rejects an operation that has no kernel on its device. If `setting` is unset, it rejects such

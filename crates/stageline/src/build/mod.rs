@@ -28,8 +28,8 @@
 //! - `validate`: the checks of stages, settings, a checkpoint's progress, and plan.
 //! - `supported`: the checks that devices compute in the element types of their stages, and have kernels for their
 //!   operations.
-//! - `fallbacks`: the setting whether `build` refuses an operation without a kernel (`Fallbacks`), and the search for
-//!   such operations.
+//! - `fallbacks`: the setting whether an operation without a kernel is refused (`Fallbacks`), and the search of `build`
+//!   for such operations.
 //! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the
 //!   stages and starts the workers. It logs by which paths tensors go between devices, and warns of settings that
 //!   differ from the checkpoint's.

@@ -8,7 +8,9 @@ use burn::tensor::Device;
 use stageline_schedule::Checked;
 
 use crate::build::assemble::Assembled;
+use crate::build::assembly::SharedSettings;
 use crate::build::builder::PipelineBuilder;
+use crate::build::fallbacks::Fallbacks;
 use crate::build::validate::validate_progress;
 use crate::device::location::{communication_streams, is_host};
 use crate::device::transfer_path::TransferPaths;
@@ -58,7 +60,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let Assembled { replicas, unfit, learning_rate } =
-            self.stages.assemble(&plan, &devices, groups, self.precision, self.rollback, restored)?;
+            self.stages.assemble(&plan, &devices, groups, self.shared_settings(), restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         self.warn_of_changes(groups, learning_rate);
         let known = streams.into_iter().zip(devices).zip(parameters);
@@ -95,6 +97,11 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let learning_rate = before.flatten().and_then(|before| before.learning_rate);
         progress.into_iter().for_each(|progress| pipeline.resume(progress, learning_rate));
         Ok(pipeline)
+    }
+
+    fn shared_settings(&self) -> SharedSettings {
+        let refuses_fallbacks = self.fallbacks == Some(Fallbacks::Refuse);
+        SharedSettings { precision: self.precision, rollback: self.rollback, refuses_fallbacks }
     }
 
     /// Warns of settings that differ from those in the checkpoint of a resumed training: the number of micro-batches,

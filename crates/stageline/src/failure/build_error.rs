@@ -1,9 +1,9 @@
 //! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and a remedy.
 
-use stageline_nn::Fallback;
 use stageline_schedule::{CheckError, ScheduleError};
 
 use crate::device::remote::RemoteError;
+use crate::failure::refused_fallback::RefusedFallback;
 use crate::failure::watchdog::Watchdog;
 use crate::state::mismatch::Mismatch;
 use crate::state::names::NameError;
@@ -125,20 +125,10 @@ pub enum BuildError {
         /// The float types that the stage's device supports, separated by commas.
         supported: String,
     },
-    /// `build` rejects an operation of a layer that Stageline's kernels do not compute on the device of its stage. The
-    /// setting [`Fallbacks`](crate::Fallbacks) can accept these operations with a warning.
-    #[error("{}", refused(*stage, device, fallback, *more))]
-    Fallback {
-        /// The index of the first stage with an operation that `build` rejects for lack of a kernel.
-        stage: usize,
-        /// The name of the device on which Stageline has no kernel for the operation.
-        device: String,
-        /// The first operation that `build` rejects, with its layer, and the reason why no kernel computes it.
-        fallback: Box<Fallback>,
-        /// The number of operations, besides the first one, that `build` rejects in all stages. An operation counts
-        /// once for all replicas.
-        more: usize,
-    },
+    /// A fallback is refused ([`Fallbacks`](crate::Fallbacks)): Stageline's kernels do not compute an operation of a
+    /// layer on the device of its stage.
+    #[error(transparent)]
+    Fallback(Box<RefusedFallback>),
     /// A stage is on a device of another host that was opened as a burn device, and not by its name in Stageline. Its
     /// host was therefore not asked which kernels it has, and burn's own kernels would compute all operations.
     #[error(
@@ -259,23 +249,6 @@ pub enum BuildError {
 /// type. `parameter` is the path of the parameter. The words are empty if the path is empty.
 fn first_in(parameter: &str) -> String {
     if parameter.is_empty() { String::new() } else { format!(" (first in `{parameter}`)") }
-}
-
-/// Returns the message of the error with which `build` rejects operations that have no kernel on their device. The
-/// message names the layer of the first operation, the possible remedies, and the number of other rejected operations
-/// (`more`).
-fn refused(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
-    let Fallback { operation, layer, reason } = fallback;
-    let layer = if layer.is_empty() { String::new() } else { format!("layer `{layer}` of ") };
-    let further = match more {
-        0 => String::new(),
-        1 => "; 1 more operation is refused".to_owned(),
-        more => format!("; {more} more operations are refused"),
-    };
-    format!(
-        "{operation} in {layer}stage {stage}, on {device}, is refused: it {reason}, or run it all the same, by \
-         `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`){further}"
-    )
 }
 
 impl From<NameError> for BuildError {

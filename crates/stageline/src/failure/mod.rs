@@ -26,9 +26,12 @@
 //!   step, torn step, lost stage or host.
 //! - `build_error`: the errors of building a pipeline from its settings (`BuildError`), also made from the errors of
 //!   parameter names (`NameError`).
+//! - `refused_fallback`: the error of an operation that Stageline's kernels do not compute, of `build` or of a stage's
+//!   first forward (`RefusedFallback`).
 
 pub(crate) mod activity;
 pub(crate) mod build_error;
+pub(crate) mod refused_fallback;
 pub(crate) mod step_error;
 pub(crate) mod stop;
 pub(crate) mod watchdog;

@@ -112,9 +112,10 @@ pub trait Stage: Module + 'static {
     /// empty by default.
     ///
     /// `build` checks the listed operations. If the kernels of the stage's device do not compute one, `build` refuses
-    /// it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward warns of all others: operations that are
-    /// not listed, and operations whose kernel does not support the forward's tensors. A tuple or a `Vec` of stages
-    /// lists the operations of its stages.
+    /// it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward checks all others: operations that are
+    /// not listed, and operations whose kernel does not support the forward's tensors. It refuses them only with
+    /// [`Fallbacks::Refuse`](crate::Fallbacks::Refuse), and otherwise warns of them. A tuple or a `Vec` of stages lists
+    /// the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }

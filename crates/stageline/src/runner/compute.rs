@@ -7,6 +7,7 @@ use std::sync::Arc;
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 
+use crate::failure::refused_fallback::RefusedFallback;
 use crate::failure::stop::{Stopped, Waits};
 use crate::runner::output::Sink;
 use crate::runner::stage::{Mode, StageRunner, Taped};
@@ -23,14 +24,21 @@ use stageline_nn::params::describe;
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the stage's forward on one micro-batch. The first forward also logs a warning of operations that
-    /// Stageline's own kernels did not compute, except those named in an earlier warning.
+    /// Stageline's own kernels did not compute, except those named in an earlier warning. If such operations are
+    /// refused, it returns an error instead.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         if std::mem::replace(&mut self.warned.fallbacks, true) {
             return self.run_forward(micro_batch);
         }
         let (ran, found) = finding_fallbacks(|| self.run_forward(micro_batch));
-        warn_of_fallbacks(&unnamed(found, &self.warned.named), self.stage, self.replica.index);
-        ran
+        let found = unnamed(found, &self.warned.named);
+        if !self.refuses_fallbacks {
+            warn_of_fallbacks(&found, self.stage, self.replica.index);
+            return ran;
+        }
+        ran?;
+        let refused = RefusedFallback::of_forward(self.stage, &self.device, found);
+        refused.map_or(Ok(()), |refused| Err(refused.into()))
     }
 
     /// Runs the stage's forward on one micro-batch. In training it keeps the autodiff graph for the backward. In an

@@ -8,8 +8,8 @@
 //!
 //! The worker hands each of its instructions to the runner of the instruction's stage. The runner matches on the
 //! instruction (`Instruction::Compute`, `Receive`, `Send`) and performs it. The runner warns once of operations that
-//! Stageline's own kernels do not compute (`Fallback`, which `stageline-nn` collects in the first forward), of
-//! backwards that are not split, and of a recomputation (`Recompute`) without effect.
+//! Stageline's own kernels do not compute (`Fallback`, which `stageline-nn` collects in the first forward), or refuses
+//! them. It also warns once of backwards that are not split, and of a recomputation (`Recompute`) without effect.
 //!
 //! This file has the interface [`Runner`] (begin and run a pass, reduce, finish, conclude, publish, follow, ignore,
 //! commit, roll back, copy), the reason why an instruction ends early ([`Interrupt`]), and a stage's module without its
@@ -65,7 +65,8 @@ pub(crate) type Stages = Vec<Box<dyn Runner>>;
 pub(crate) enum Interrupt {
     /// The worker stops because the pipeline stops: another worker failed, or the caller dropped the pipeline.
     Stopped,
-    /// The user's code that the stage runs (its forward, loss or metrics) returned an error; the value is the error.
+    /// The user's code that the stage runs (its forward, loss or metrics) returned an error, or its first forward has an
+    /// operation that is refused; the value is the error.
     Failed(BoxError),
 }
 

@@ -74,6 +74,9 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) reductions: usize,
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
+    /// Whether the stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
+    /// of logging a warning.
+    pub(super) refuses_fallbacks: bool,
     /// Whether the stage has begun its first pass. In this pass the worker's thread copies parameters in host memory to
     /// memory of its own. The stage then sends the first values of shared parameters to the stages and replicas that
     /// have copies.
@@ -108,11 +111,14 @@ pub(crate) struct StageSlot {
     /// The operations of the stage that Stageline's own kernels do not compute on its device, as known when the stage
     /// is built. A warning of each has then been logged. The first forward may find more of these operations.
     pub(crate) fallbacks: Vec<Fallback>,
+    /// Whether the stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
+    /// of logging a warning.
+    pub(crate) refuses_fallbacks: bool,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     pub(crate) fn new(slot: StageSlot, trained: Trained<M>, source: AnySource<K::Input>, sink: K) -> Self {
-        let StageSlot { replica, stage, device, ties, collective, per_group, fallbacks } = slot;
+        let StageSlot { replica, stage, device, ties, collective, per_group, fallbacks, refuses_fallbacks } = slot;
         let sums = trained.precision().of_sums();
         Self {
             ties,
@@ -121,6 +127,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             turns: Arc::default(),
             settled: false,
             warned: Warned { named: fallbacks, ..Warned::default() },
+            refuses_fallbacks,
             replica,
             stage,
             device,

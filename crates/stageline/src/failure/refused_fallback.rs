@@ -1,0 +1,53 @@
+//! [`RefusedFallback`]: the error of an operation that Stageline's kernels do not compute, where this is refused.
+
+use burn::tensor::Device;
+use stageline_nn::Fallback;
+
+use crate::device::opened::shown;
+
+/// A refused fallback ([`Fallbacks`](crate::Fallbacks)): Stageline's kernels do not compute an operation of a layer on
+/// the device of its stage.
+///
+/// For an operation that `build` knows, this is the content of [`BuildError::Fallback`](crate::BuildError::Fallback).
+/// For any other operation, it is the [`Failure::Error`](crate::Failure::Error) with which the first forward of its
+/// stage fails ([`StepError::Stage`](crate::StepError::Stage)).
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{}", message(*stage, device, fallback, *more))]
+#[non_exhaustive]
+pub struct RefusedFallback {
+    /// The index of the first stage with a refused operation.
+    pub stage: usize,
+    /// The name of the device on which Stageline has no kernel for the operation.
+    pub device: String,
+    /// The first refused operation, with its layer, and the reason why no kernel computes it.
+    pub fallback: Fallback,
+    /// The number of further refused operations. An error of `build` counts those of all stages, each once for all
+    /// replicas. An error of a forward counts those of its stage.
+    pub more: usize,
+}
+
+impl RefusedFallback {
+    /// Returns the error for the operations in `found`, which a forward of a stage on `device` has found. The error
+    /// names the first of them. Returns `None` if there are none.
+    pub(crate) fn of_forward(stage: usize, device: &Device, found: Vec<Fallback>) -> Option<Self> {
+        let mut found = found.into_iter();
+        let fallback = found.next()?;
+        Some(Self { stage, device: shown(device), fallback, more: found.len() })
+    }
+}
+
+/// Returns the error message of a refused operation. It names the layer, the ways out, and the number of further
+/// refused operations.
+fn message(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
+    let Fallback { operation, layer, reason } = fallback;
+    let layer = if layer.is_empty() { String::new() } else { format!("layer `{layer}` of ") };
+    let further = match more {
+        0 => String::new(),
+        1 => "; 1 more operation is refused".to_owned(),
+        more => format!("; {more} more operations are refused"),
+    };
+    format!(
+        "{operation} in {layer}stage {stage}, on {device}, is refused: it {reason}, or run it all the same, by \
+         `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`){further}"
+    )
+}
