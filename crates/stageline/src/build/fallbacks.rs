@@ -119,6 +119,17 @@ mod tests {
         assert!(refused(Some(Fallbacks::Refuse), true, &[]).is_none());
     }
 
+    /// Tests a pipeline with stages on CPUs and one stage on a GPU: only the fallback on the GPU is refused, and counted.
+    #[test]
+    fn the_refused_stage_is_the_one_on_the_gpu() {
+        let [cpu, gpu] = [Device::flex(), Device::flex()];
+        let found = [(0, &cpu, gelu("0")), (1, &gpu, gelu("1")), (2, &cpu, gelu("2"))];
+        // Both devices are CPUs here, so they are told apart by their places in memory.
+        let error = validate_fallbacks(None, found, |device| std::ptr::eq(device, &gpu)).unwrap_err();
+        let BuildError::Fallback(refused) = &error else { panic!("{error}") };
+        assert_eq!((refused.stage, &refused.fallback, refused.more), (1, &gelu("1"), 0), "{error}");
+    }
+
     #[test]
     fn attention_that_stores_its_scores_is_refused_only_on_request() {
         let found = [(0, attention("1"))];
