@@ -11,8 +11,8 @@ use crate::failure::refused_fallback::RefusedFallback;
 use crate::update::precision::Precision;
 
 /// The reaction to a fallback: an operation of a layer that Stageline's kernels do not compute on the device of its
-/// stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) sets the reaction, and says what holds if it
-/// is unset.
+/// stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) sets the reaction, and says what holds if
+/// it is unset.
 ///
 /// [`build`](crate::PipelineBuilder::build) knows only the operations that a stage lists
 /// ([`Stage::operations`](crate::Stage::operations)), and only if the stage computes in one element type. The first
@@ -23,8 +23,8 @@ pub enum Fallbacks {
     /// `build` knows the operation, the pipeline is not built. Otherwise the first forward of the stage fails, and the
     /// pipeline stops. This includes attention that stores its scores.
     Refuse,
-    /// Every fallback is a warning that names the stage and the layer. The pipeline computes the operation by burn's own
-    /// kernels, which are slower, or by attention that stores its scores.
+    /// Every fallback is a warning that names the stage and the layer. The pipeline computes the operation by burn's
+    /// own kernels, which are slower, or by attention that stores its scores.
     Warn,
 }
 
@@ -119,7 +119,7 @@ mod tests {
         assert!(refused(Some(Fallbacks::Refuse), true, &[]).is_none());
     }
 
-    /// Tests a pipeline with stages on CPUs and one stage on a GPU: only the fallback on the GPU is refused, and counted.
+    /// Tests a pipeline with stages on CPUs and one stage on a GPU: only the fallback on the GPU is refused and counted.
     #[test]
     fn the_refused_stage_is_the_one_on_the_gpu() {
         let [cpu, gpu] = [Device::flex(), Device::flex()];

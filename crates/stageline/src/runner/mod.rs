@@ -65,8 +65,8 @@ pub(crate) type Stages = Vec<Box<dyn Runner>>;
 pub(crate) enum Interrupt {
     /// The worker stops because the pipeline stops: another worker failed, or the caller dropped the pipeline.
     Stopped,
-    /// The user's code that the stage runs (its forward, loss or metrics) returned an error, or its first forward has an
-    /// operation that is refused; the value is the error.
+    /// The user's code that the stage runs (its forward, loss or metrics) returned an error, or the stage's first
+    /// forward has a refused operation; the value is the error.
     Failed(BoxError),
 }
 
