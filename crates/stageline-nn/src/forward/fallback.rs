@@ -31,7 +31,8 @@ pub struct Fallback {
 }
 
 /// The reason why an operation of a layer is not computed by this crate's kernels for it. The text of a reason says how
-/// the operation is computed instead, and how to avoid that.
+/// the operation is computed instead, and how to avoid that. If nothing avoids it on the device, the text says how to
+/// lower its cost; the alternate form of the text (`{:#}`) then advises to use another device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
@@ -83,11 +84,19 @@ impl fmt::Display for Reason {
                 f,
                 "{BURNS}: the kernels of the device's server are not known; open the device by `DeviceName::open_all`"
             ),
-            Self::LargeHead { largest: 0, .. } => f.write_str(
-                "stores its scores, whose memory grows with the square of the length: this device has too few threads or too \
-                 little shared memory for the kernels that store none, for heads of any size; recompute attention by \
-                 `Recompute::Selective` to keep its scores only in its own backward",
-            ),
+            Self::LargeHead { largest: 0, .. } => {
+                let way_out = match f.alternate() {
+                    true => "use another device",
+                    false => {
+                        "recompute attention by `Recompute::Selective` to keep its scores only in its own backward"
+                    }
+                };
+                write!(
+                    f,
+                    "stores its scores, whose memory grows with the square of the length: this device has too few \
+                     threads or too little shared memory for the kernels that store none, for heads of any size; {way_out}"
+                )
+            }
             Self::LargeHead { size, largest } => write!(
                 f,
                 "stores its scores, whose memory grows with the square of the length: heads of {size} elements are larger \
@@ -139,6 +148,8 @@ mod tests {
         let text = |largest| Reason::LargeHead { size: 264, largest }.to_string();
         assert!(text(256).contains("larger than 256") && text(256).contains("use smaller heads"), "{}", text(256));
         assert!(text(0).contains("`Recompute::Selective`") && !text(0).contains("smaller heads"), "{}", text(0));
+        let avoided = format!("{:#}", Reason::LargeHead { size: 264, largest: 0 });
+        assert!(avoided.ends_with("for heads of any size; use another device"), "{avoided}");
     }
 
     #[test]

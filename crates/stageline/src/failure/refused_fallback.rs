@@ -47,7 +47,7 @@ fn message(stage: usize, device: &str, fallback: &Fallback, more: usize) -> Stri
         more => format!("; {more} more operations are refused"),
     };
     format!(
-        "{operation} in {layer}stage {stage}, on {device}, is refused: it {reason}, or run it all the same, by \
+        "{operation} in {layer}stage {stage}, on {device}, is refused: it {reason:#}, or run it all the same, by \
          `.fallbacks(Fallbacks::Warn)` (`--fallbacks warn`){further}"
     )
 }
