@@ -85,7 +85,7 @@ impl fmt::Display for Reason {
                 "{BURNS}: the kernels of the device's server are not known; open the device by `DeviceName::open_all`"
             ),
             Self::LargeHead { largest: 0, .. } => {
-                let way_out = match f.alternate() {
+                let remedy = match f.alternate() {
                     true => "use another device",
                     false => {
                         "recompute attention by `Recompute::Selective` to keep its scores only in its own backward"
@@ -94,7 +94,7 @@ impl fmt::Display for Reason {
                 write!(
                     f,
                     "stores its scores, whose memory grows with the square of the length: this device has too few \
-                     threads or too little shared memory for the kernels that store none, for heads of any size; {way_out}"
+                     threads or too little shared memory for the kernels that store none, for heads of any size; {remedy}"
                 )
             }
             Self::LargeHead { size, largest } => write!(
