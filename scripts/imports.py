@@ -5,12 +5,15 @@
 
 Each crate's order is written here, the top first. To add a folder, add it where all that it imports is below it. If an import
 goes up, move what both folders need into the lower one, pass it in as an argument, or move the importing file up. Tests within
-files, and what a file only re-exports, are not counted.
+files are not counted, nor is what a folder's page re-exports from its own folder. A name that the crate root re-exports counts as
+an import from the folder that has it. An import that could hide its folder is an error: all names of the crate root, or the crate
+root under another name.
 
 The order is what lets a reader take the code in from below: a folder can be understood, tested and changed with the folders
 below it alone. One import upwards or in a circle, and the folders of the circle can only be understood together.
 """
 
+import itertools
 import re
 import sys
 from pathlib import Path
@@ -32,6 +35,10 @@ ORDER = {
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")
 COMMENT = re.compile(r"//[^\n]*")
+PUBLIC = r"\bpub(?:\([a-z ]+\))? "
+GLOB = "the folders of these names are not seen; name each item"
+ALIAS = "paths that begin with another name for the crate root are not seen; begin each with `crate`"
+ITEM = "this item is in the crate root, which is above all folders; move it into a folder"
 
 
 def code(path):
@@ -41,79 +48,130 @@ def code(path):
     return text[: tests.start()] if tests else text
 
 
+def is_root(source, path):
+    return path in (source / "lib.rs", source / "main.rs")
+
+
 def module(source, path):
-    """The path of a file's module, such as `pipeline::train`."""
-    parts = path.relative_to(source).with_suffix("").parts
-    return "::".join(parts[:-1] if parts[-1] == "mod" else parts)
+    """The path of a file's module, such as `pipeline::train`. The path of the crate root is empty."""
+    if is_root(source, path):
+        return ""
+    parts, folder = path.relative_to(source).with_suffix("").parts, path.parent
+    # A folder without a page has variants of one module, of which each build has one.
+    has_page = folder == source or (folder / "mod.rs").exists() or folder.with_suffix(".rs").exists()
+    return "::".join(parts[:-1] if parts[-1] == "mod" or not has_page else parts)
 
 
 def expanded(text, start):
     """The paths that an import names, with its braces expanded."""
     depth, end = 0, start
-    while end < len(text) and (depth or text[end] not in ";,) \n"):
-        depth += {"{": 1, "}": -1}.get(text[end], 0)
-        if depth < 0:
+    while end < len(text):
+        opens = text[end] == "{" and (depth > 0 or text[end - 2 : end] == "::")
+        if depth == 0 and not opens and not re.match(r"[\w:*]", text[end]):
             break
+        depth += 1 if opens else -1 if text[end] == "}" else 0
         end += 1
-    path = "".join(text[start:end].split())
-    return braces(path)
+    return [path for path, _ in braces(text[start:end])]
 
 
-def braces(path):
-    opening = path.find("{")
+def braces(use):
+    """Each path that an import with braces names, and the name under which the file then knows it."""
+    opening = use.find("{")
     if opening < 0:
-        return [path]
-    head, inner = path[:opening], path[opening + 1 : path.rfind("}")]
+        path, _, name = " ".join(use.split()).partition(" as ")
+        path = path.removesuffix("::self")
+        return [(path, name or path.split("::")[-1])]
+    head, inner = use[:opening], use[opening + 1 : use.rfind("}")]
     parts, depth, last = [], 0, 0
     for at, letter in enumerate(inner + ","):
         depth += {"{": 1, "}": -1}.get(letter, 0)
         if letter == "," and depth == 0:
-            parts.append(inner[last:at])
+            parts.append(inner[last:at].strip())
             last = at + 1
-    return [full for part in parts if part for full in braces(head + part)]
+    return [found for part in parts if part for found in braces(head + part)]
+
+
+def without_own_reexports(text, me):
+    """The text of a file without what it re-exports from its own folder."""
+
+    def outside(use):
+        others = re.findall(r"\b(?:crate|super)::[\w:]*", use[1])
+        return use[0] if any(not other.startswith(f"crate::{me}::") for other in others) else ""
+
+    return re.sub(PUBLIC + r"use ([^;]*);", outside, text)
+
+
+def with_inner_modules_flat(text):
+    """The text of a file in which `super` of a module that is written inside the file is `self`."""
+
+    def flat(inner):
+        return re.sub(r"(?<!super::)\bsuper::", "self::", inner[0]).replace("self::super::", "super::")
+
+    return re.sub(r"\n(?:pub(?:\([a-z]+\))? )?mod \w+ \{\n.*?\n\}", flat, text, flags=re.S)
+
+
+def from_root(name, modules, exported):
+    """The paths in folders that a path from the crate root may mean, and the reason if none is known."""
+    first, *rest = name.split("::")
+    if first == "*":
+        return [], GLOB
+    if first == "self":
+        return [], ALIAS
+    paths = ["::".join([path, *rest]) for path in exported.get(first, [])]
+    if first in modules:
+        # A folder and an item in it may have the same name, but only the folder has further names.
+        return [name] if rest else [name, *paths], None
+    paths = paths or exported.get("*", [])
+    return paths, None if paths else ITEM
 
 
 def imports(source, modules, exported, path):
-    """The modules of the same crate from which a file imports."""
-    me, text = module(source, path), code(path)
-    # The re-exports of a module page do not count as its imports.
-    text = re.sub(r"pub(?:\([a-z]+\))? use [^;]*;", "", text)
-    # Within a module that is written inside the file, `super` is the file.
-    text = re.sub(r"\n(?:pub )?mod \w+ \{\n.*?\n\}", "", text, flags=re.S)
-    for found in re.finditer(r"(?<![\w$:])\$?(crate|super(?:::super)*)::", text):
+    """The paths within its crate that a file imports. Each has the word for how, and the reason if its folder is not seen."""
+    me = module(source, path)
+    text = with_inner_modules_flat(without_own_reexports(code(path), me))
+    reexported = [found.span() for found in re.finditer(PUBLIC + r"use [^;]*;", text)]
+    for found in re.finditer(r"\buse (crate|super(?:::super)*) as \w+", text):
+        if found[1] == "crate" or found[1].count("super") == len(me.split("::")):
+            yield "imports", found[1], ALIAS
+    for found in re.finditer(r"(?<![\w$:])\$?(crate|super(?:::super)*)::(?!super\b)", text):
+        how = "re-exports" if any(start <= found.start() < end for start, end in reexported) else "imports"
         above = me.split("::")[: -found[1].count("super")] if found[1] != "crate" else []
         for name in expanded(text, found.end()):
-            parts = above + re.sub(r"[<(!].*", "", name).split("::")
-            if not above and parts[0] in exported:
-                parts = exported[parts[0]].split("::")
-            for length in range(len(parts), 0, -1):
-                target = "::".join(parts[:length])
-                if target in modules:
-                    yield me, target, name
-                    break
+            paths, reason = (["::".join([*above, name])], None) if above else from_root(name, modules, exported)
+            if reason:
+                yield how, f"{found[1]}::{name}", reason
+            yield from ((how, full, None) for full in paths)
     # A page imports from the files of its folder by their names alone.
     for found in re.finditer(r"\buse (?:self::)?(\w+)::", text):
         if f"{me}::{found[1]}" in modules:
-            yield me, f"{me}::{found[1]}", found[1]
-
-
-def resolved(pages, target, name):
-    """The file that has what a folder's page re-exports under this name."""
-    last = name.split("::")[-1]
-    return pages.get(target, {}).get(last, target)
+            yield "imports", f"{me}::{found[1]}", None
 
 
 def reexports(source, path):
+    """The names that a file has from elsewhere, each with its paths there. The files below may also import from the crate
+    root what this has only for itself."""
     found = {}
     me = module(source, path)
-    text = COMMENT.sub("", path.read_text())
-    for use in re.finditer(r"pub(?:\([a-z]+\))? use (?:self::)?([^;]*);", text):
-        for full in braces("".join(use.group(1).split())):
-            parts = full.removeprefix("crate::").split("::")
-            parent = "::".join(parts[:-1])
-            inside = parent if full.startswith("crate::") or not me else f"{me}::{parent}"
-            found[parts[-1]] = inside
+    public = PUBLIC if me else r"\b"
+    for use in re.finditer(public + r"use (?:self::)?([^;]*);", code(path)):
+        for full, name in braces(use[1]):
+            inside = full if full.startswith("crate::") or not me else f"{me}::{full}"
+            found.setdefault(name, []).append(inside.removeprefix("crate::").removesuffix("::*"))
     return found
+
+
+def resolved(full, modules, pages):
+    """The module that has what a path names, and not a page that re-exports it; nothing for a path of another crate."""
+    parts, seen = full.split("::"), set()
+    while True:
+        prefixes = ("::".join(parts[:length]) for length in range(len(parts), 0, -1))
+        target = next((prefix for prefix in prefixes if prefix in modules), None)
+        rest = parts[len(target.split("::")) :] if target else []
+        found = pages.get(target, {}).get(rest[0], []) if rest else []
+        if not found or (target, rest[0]) in seen:
+            return target
+        seen.add((target, rest[0]))
+        parts = found[0].split("::") + rest[1:]
 
 
 def circle(edges):
@@ -157,16 +215,20 @@ def levels(edges, nodes):
 def check(crate, order):
     source = ROOT / "crates" / crate / "src"
     files = sorted(source.rglob("*.rs"))
-    modules = {module(source, path) for path in files} - {"lib"}
-    exported = {name: parent for name, parent in reexports(source, source / "lib.rs").items() if parent}
-    pages = {module(source, path): reexports(source, path) for path in files if path.name == "mod.rs"}
+    root = [path for path in files if is_root(source, path)]
+    modules = {module(source, path) for path in files if path not in root}
+    exported = dict(itertools.chain.from_iterable(reexports(source, path).items() for path in root))
+    pages = {module(source, path): reexports(source, path) for path in files if path not in root}
     rank = {folder: at for at, folder in enumerate(order)}
     errors, rooms, edges = [], {}, {}
     for path in files:
-        if path.name == "lib.rs":
-            continue
-        for me, target, name in imports(source, modules, exported, path):
-            target = resolved(pages, target, name)
+        me = module(source, path)
+        for how, name, reason in imports(source, modules, exported, path) if me else ():
+            if reason:
+                errors.append(f"{crate}: `{me}` {how} `{name}`: {reason}")
+            target = resolved(name, modules, pages) if not reason else None
+            if not target:
+                continue
             here, there = me.split("::")[0], target.split("::")[0]
             for folder in (here, there):
                 if folder not in rank:
@@ -174,7 +236,8 @@ def check(crate, order):
             if here != there:
                 rooms.setdefault(here, set()).add(there)
                 if rank.get(here, 0) > rank.get(there, 0):
-                    errors.append(f"{crate}: `{me}` imports `{name}`, and `{there}` is above `{here}`")
+                    why = f"; files below could then import it from `{here}`" if how == "re-exports" else ""
+                    errors.append(f"{crate}: `{me}` {how} `{name}`, and `{there}` is above `{here}`{why}")
             elif me != target:
                 edges.setdefault(me, set()).add(target)
     found = circle(edges)
