@@ -32,6 +32,7 @@ ORDER = {
     "stageline-data": "corpus sampler key text file_range tokens error change walk".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint".split(),
+    "stageline-cli": "advise search run chosen measured_search simulate check plan report devices serve shape costs output".split(),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")
 COMMENT = re.compile(r"//[^\n]*")

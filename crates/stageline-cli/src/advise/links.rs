@@ -4,7 +4,7 @@
 use anyhow::Result;
 use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
 
-use super::Asked;
+use super::asked::Asked;
 use crate::shape;
 
 /// The largest increase of the bubble by transfers over network links that `stageline advise` calls fast enough. It is

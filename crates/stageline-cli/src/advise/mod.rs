@@ -1,109 +1,28 @@
 //! `stageline advise`: recommends settings for the next run, from the log of a run.
 //!
+//! - `flags`: the flags of the command, and the schedule that they choose.
+//! - `asked`: the input of a recommendation: the flags, the log and the schedule.
 //! - `accumulation`: how many micro-batches (M) a step should have, and what else shortens the training.
 //! - `links`: whether network links are fast enough, and the partitions over several hosts.
 
 mod accumulation;
+mod asked;
+mod flags;
 mod links;
 
 use std::ops::Range;
-use std::path::PathBuf;
 
-use anyhow::{Context, Error, Result, bail, ensure};
-use clap::Args;
-use stageline_report::{Cause, Cut, Hosts, Measured, RunLog, Target};
-use stageline_schedule::Schedule;
+use anyhow::{Context, Error, Result, ensure};
+use stageline_report::{Cause, Cut, Hosts, Measured, Target};
 
-use self::accumulation::{Accumulation, Answer};
+use self::accumulation::Answer;
+use self::asked::Asked;
+pub(crate) use self::flags::Flags;
 use self::links::most_live;
-use crate::chosen::{Chosen, SEARCH, has_generator};
-use crate::costs::amount;
+use crate::chosen::{Chosen, has_generator};
 use crate::measured_search::cut_flag;
 use crate::output::print;
-use crate::run::{LinkFlags, layers, read};
-
-/// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
-///
-/// Prints how long trainings with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise.
-/// Other schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number
-/// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
-/// partition of the layers, and the main cause of idle time. At the end it recommends the fastest training with the
-/// reason and the flags for it. With --hosts, it compares the partitions over several hosts. If a program cuts its
-/// model into stages by hand, the stages stay as they are: other numbers of workers and chunks are not compared, and
-/// the recommended flags do not contain --cut.
-#[derive(Args)]
-pub(crate) struct Flags {
-    /// File with the log of a run, which a training program writes with `--log`
-    #[arg(long, value_name = "FILE")]
-    from: PathBuf,
-    /// Number of workers P of the recommended run [default: the P of the logged run]
-    #[arg(long)]
-    stages: Option<usize>,
-    /// Name of the schedule of the recommended run [default: the schedule of the logged run]
-    #[arg(long)]
-    schedule: Option<String>,
-    /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
-    #[arg(long, default_value_t = 0.1)]
-    bubble: f64,
-    /// Largest number of micro-batches M to try for --bubble
-    #[arg(long, default_value_t = 512)]
-    most: usize,
-    /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these
-    /// hosts: the bytes sent between hosts, the time of the slowest worker, the step time and the bubble. Hosts are
-    /// connected by the network link of --bandwidth and --latency or, if --bandwidth is unset, by the slowest link in
-    /// the log
-    #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
-    hosts: Vec<usize>,
-    /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and
-    /// for optimizer states of `--optimizer-state host` does not count
-    #[arg(long, value_name = "GB", value_parser = amount)]
-    memory: Option<f64>,
-    /// Largest number of workers P to recommend [default: the number of layers of the model]
-    #[arg(long, value_name = "P", conflicts_with = "hosts")]
-    most_stages: Option<usize>,
-    /// File with the log of a second run of the same model, in which micro-batches have another size. If this file is
-    /// given, larger micro-batches are also compared
-    #[arg(long, value_name = "FILE")]
-    other_size: Option<PathBuf>,
-    #[command(flatten)]
-    link: LinkFlags,
-}
-
-impl Flags {
-    /// Returns the schedule of the recommended run: the one that the flag --schedule names, or else that of the logged
-    /// run.
-    fn schedule(&self, log: &RunLog) -> Result<Chosen> {
-        match self.schedule.as_deref() {
-            Some(SEARCH) => bail!(
-                "--schedule {SEARCH}: a search finds a plan for one M, and advise compares many; name a schedule, and then search a plan \
-                 for the recommended M with `stageline search --from {}`",
-                self.from.display()
-            ),
-            Some(name) => Chosen::named(name, None),
-            None => {
-                let workers = self.stages.unwrap_or(log.plan.workers());
-                Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches())
-            }
-        }
-    }
-
-    /// Checks that the recommended run has as many stages as the logged one, if the user has cut the model by hand.
-    /// Such a model cannot have other stages. `chunks` is the number of stages of each worker.
-    fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
-        let own = log.plan.stages();
-        let workers = match &self.hosts[..] {
-            [] => self.stages.unwrap_or(log.plan.workers()),
-            hosts => hosts.iter().copied().fold(0, usize::saturating_add),
-        };
-        let stages = workers.saturating_mul(chunks);
-        ensure!(
-            !log.run.cut_by_hand || stages == own,
-            "the model of the log is cut by hand into {own} stages, and P = {workers} with V = {chunks} has {stages}; leave --stages and \
-             --schedule out, or give numbers of workers and chunks with {own} stages"
-        );
-        Ok(())
-    }
-}
+use crate::run::{layers, read};
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
@@ -118,23 +37,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     print(&text)
 }
 
-/// The input of a recommendation by `stageline advise`: the flags of the command, the log of a run, and the schedule of
-/// the recommended run.
-struct Asked<'a> {
-    flags: &'a Flags,
-    log: &'a RunLog,
-    schedule: &'a dyn Schedule,
-    name: &'a str,
-    /// The costs measured in a second run of the same model, with micro-batches of another size; `None` if the user
-    /// gives no such log. Trainings with larger micro-batches are predicted from them.
-    other_size: Option<Measured>,
-}
-
 impl Asked<'_> {
-    fn target(&self, workers: usize, cut: Cut) -> Target<'_> {
-        Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
-    }
-
     /// Returns the text that `stageline advise` prints without --hosts. It shows the most even partition of the layers
     /// into stages, by the measured times of a forward and backward.
     fn any_cut(&self, measured: Measured) -> Result<String> {
@@ -196,17 +99,6 @@ impl Asked<'_> {
             text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
         }
         text
-    }
-
-    fn accumulation(&self) -> Accumulation<'_> {
-        Accumulation {
-            log: self.log,
-            schedule: self.name,
-            chunks: self.schedule.chunks(),
-            other_size: self.other_size.as_ref(),
-            memory: self.flags.memory.map(|gigabytes| 1e9 * gigabytes),
-            most_workers: self.flags.most_stages,
-        }
     }
 
     /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted bubble

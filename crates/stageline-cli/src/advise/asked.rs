@@ -1,0 +1,36 @@
+//! The input of a recommendation by `stageline advise` ([`Asked`]), which `accumulation` and `links` share.
+
+use stageline_report::{Cut, Measured, RunLog, Target};
+use stageline_schedule::Schedule;
+
+use super::accumulation::Accumulation;
+use super::flags::Flags;
+
+/// The input of a recommendation by `stageline advise`: the flags of the command, the log of a run, and the schedule of
+/// the recommended run.
+pub(super) struct Asked<'a> {
+    pub(super) flags: &'a Flags,
+    pub(super) log: &'a RunLog,
+    pub(super) schedule: &'a dyn Schedule,
+    pub(super) name: &'a str,
+    /// The costs measured in a second run of the same model, with micro-batches of another size; `None` if the user
+    /// gives no such log. Trainings with larger micro-batches are predicted from them.
+    pub(super) other_size: Option<Measured>,
+}
+
+impl Asked<'_> {
+    pub(super) fn target(&self, workers: usize, cut: Cut) -> Target<'_> {
+        Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
+    }
+
+    pub(super) fn accumulation(&self) -> Accumulation<'_> {
+        Accumulation {
+            log: self.log,
+            schedule: self.name,
+            chunks: self.schedule.chunks(),
+            other_size: self.other_size.as_ref(),
+            memory: self.flags.memory.map(|gigabytes| 1e9 * gigabytes),
+            most_workers: self.flags.most_stages,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+//! The flags of `stageline advise` ([`Flags`]), and the schedule that they choose for the recommended run.
+
+use std::path::PathBuf;
+
+use anyhow::{Result, bail, ensure};
+use clap::Args;
+use stageline_report::RunLog;
+
+use crate::chosen::{Chosen, SEARCH};
+use crate::costs::amount;
+use crate::run::LinkFlags;
+
+/// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
+///
+/// Prints how long trainings with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise.
+/// Other schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number
+/// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
+/// partition of the layers, and the main cause of idle time. At the end it recommends the fastest training with the
+/// reason and the flags for it. With --hosts, it compares the partitions over several hosts. If a program cuts its
+/// model into stages by hand, the stages stay as they are: other numbers of workers and chunks are not compared, and
+/// the recommended flags do not contain --cut.
+#[derive(Args)]
+pub(crate) struct Flags {
+    /// File with the log of a run, which a training program writes with `--log`
+    #[arg(long, value_name = "FILE")]
+    pub(super) from: PathBuf,
+    /// Number of workers P of the recommended run [default: the P of the logged run]
+    #[arg(long)]
+    pub(super) stages: Option<usize>,
+    /// Name of the schedule of the recommended run [default: the schedule of the logged run]
+    #[arg(long)]
+    pub(super) schedule: Option<String>,
+    /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
+    #[arg(long, default_value_t = 0.1)]
+    pub(super) bubble: f64,
+    /// Largest number of micro-batches M to try for --bubble
+    #[arg(long, default_value_t = 512)]
+    pub(super) most: usize,
+    /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these
+    /// hosts: the bytes sent between hosts, the time of the slowest worker, the step time and the bubble. Hosts are
+    /// connected by the network link of --bandwidth and --latency or, if --bandwidth is unset, by the slowest link in
+    /// the log
+    #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
+    pub(super) hosts: Vec<usize>,
+    /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and
+    /// for optimizer states of `--optimizer-state host` does not count
+    #[arg(long, value_name = "GB", value_parser = amount)]
+    pub(super) memory: Option<f64>,
+    /// Largest number of workers P to recommend [default: the number of layers of the model]
+    #[arg(long, value_name = "P", conflicts_with = "hosts")]
+    pub(super) most_stages: Option<usize>,
+    /// File with the log of a second run of the same model, in which micro-batches have another size. If this file is
+    /// given, larger micro-batches are also compared
+    #[arg(long, value_name = "FILE")]
+    pub(super) other_size: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) link: LinkFlags,
+}
+
+impl Flags {
+    /// Returns the schedule of the recommended run: the one that the flag --schedule names, or else that of the logged
+    /// run.
+    pub(super) fn schedule(&self, log: &RunLog) -> Result<Chosen> {
+        match self.schedule.as_deref() {
+            Some(SEARCH) => bail!(
+                "--schedule {SEARCH}: a search finds a plan for one M, and advise compares many; name a schedule, and then search a plan \
+                 for the recommended M with `stageline search --from {}`",
+                self.from.display()
+            ),
+            Some(name) => Chosen::named(name, None),
+            None => {
+                let workers = self.stages.unwrap_or(log.plan.workers());
+                Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches())
+            }
+        }
+    }
+
+    /// Checks that the recommended run has as many stages as the logged one, if the user has cut the model by hand.
+    /// Such a model cannot have other stages. `chunks` is the number of stages of each worker.
+    pub(super) fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
+        let own = log.plan.stages();
+        let workers = match &self.hosts[..] {
+            [] => self.stages.unwrap_or(log.plan.workers()),
+            hosts => hosts.iter().copied().fold(0, usize::saturating_add),
+        };
+        let stages = workers.saturating_mul(chunks);
+        ensure!(
+            !log.run.cut_by_hand || stages == own,
+            "the model of the log is cut by hand into {own} stages, and P = {workers} with V = {chunks} has {stages}; leave --stages and \
+             --schedule out, or give numbers of workers and chunks with {own} stages"
+        );
+        Ok(())
+    }
+}
