@@ -98,7 +98,7 @@ pub use model::batch_error::BatchError;
 pub use model::effective_batch::{BatchChange, EffectiveBatch};
 pub use model::loss_weight::Weight;
 pub use model::payload::{Payload, PayloadMapper, SharedInput};
-pub use model::replica::Replica;
+pub use model::replica::{Replica, ReplicaStage};
 pub use model::stage::{LossStage, Stage};
 pub use pipeline::modules::{ModuleError, Modules};
 pub use pipeline::report::{EvalReport, LossTerm, Metric, StageReport, StepReport, Update};

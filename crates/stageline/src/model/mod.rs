@@ -26,7 +26,8 @@
 //! - `concatenate`: joins the outputs of all micro-batches into one output (`Join`).
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
 //!   (`EffectiveBatch`); the warning of another batch size than the schedule was chosen for (`BatchChange`).
-//! - `replica`: the number of a data-parallel replica, and the names of its stages in messages (`Replica`).
+//! - `replica`: the number of a data-parallel replica, the names of its stages in messages (`Replica`), and one stage of
+//!   one replica (`ReplicaStage`).
 
 pub(crate) mod batch;
 pub(crate) mod batch_error;

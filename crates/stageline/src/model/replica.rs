@@ -1,4 +1,5 @@
 //! [`Replica`]: the number of a data-parallel replica, and the names of its stages and micro-batches in messages.
+//! [`ReplicaStage`]: one stage of one replica.
 
 /// A data-parallel replica of a pipeline: it has its own stages, workers and channels, and its own part of every batch.
 ///
@@ -47,6 +48,15 @@ impl Replica {
     pub(crate) fn name(self, what: String) -> String {
         if self.of > 1 { format!("{what} of replica {}", self.index) } else { what }
     }
+}
+
+/// One stage of one data-parallel replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct ReplicaStage {
+    /// The data-parallel replica to which the stage belongs.
+    pub replica: Replica,
+    /// The index of the stage in the pipeline, counted from 0.
+    pub stage: usize,
 }
 
 #[cfg(test)]

@@ -7,7 +7,7 @@
 
 use burn::module::ParamId;
 
-use crate::model::replica::Replica;
+use crate::model::replica::{Replica, ReplicaStage};
 use crate::update::clip::{Clip, Scaling};
 use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
@@ -121,6 +121,10 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
+    fn place(&self) -> ReplicaStage {
+        ReplicaStage { replica: self.replica, stage: self.stage }
+    }
+
     /// Whether all losses and gradient norms in this stage's report are finite.
     pub(crate) fn is_finite(&self) -> bool {
         let losses = self.losses.iter().flatten();
@@ -154,7 +158,7 @@ impl Sums {
     /// # Errors
     /// Returns [`LedgerError`] if a stage's gradient sum does not contain exactly its replica's part of the batch.
     pub(crate) fn of(outcomes: &[Outcome], expected: &[Ledger], weights: &[f64]) -> Result<Self, LedgerError> {
-        agree(outcomes.iter().map(|outcome| (outcome.replica, outcome.stage, outcome.ledger.clone())), expected)?;
+        agree(outcomes.iter().map(|outcome| (outcome.place(), outcome.ledger.clone())), expected)?;
         let squares = || outcomes.iter().flat_map(|outcome| &outcome.squared_norms);
         let gradient_norm = squares().map(|(_, square)| square).sum::<f64>().sqrt();
         let gradient_norms = squares().map(|(id, square)| (*id, square.sqrt())).collect();

@@ -2,7 +2,7 @@
 //! stage must have summed the whole batch before any stage steps its optimizer.
 
 use crate::model::loss_weight::Weight;
-use crate::model::replica::Replica;
+use crate::model::replica::{Replica, ReplicaStage};
 
 /// The contents of a stage's gradient sum: the number of micro-batches, and the sum of their loss weights (usually
 /// numbers of unmasked targets). In a valid step, both equal those of the replica's part of the batch.
@@ -48,14 +48,14 @@ impl LedgerError {
     }
 }
 
-/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has the
-/// replica, the stage and the contents of each sum. `expected` has the right contents for each replica.
+/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has the stage
+/// and the contents of each sum. `expected` has the right contents for each replica.
 pub(crate) fn agree(
-    ledgers: impl IntoIterator<Item = (Replica, usize, Ledger)>,
+    ledgers: impl IntoIterator<Item = (ReplicaStage, Ledger)>,
     expected: &[Ledger],
 ) -> Result<(), LedgerError> {
-    match ledgers.into_iter().find(|(replica, _, found)| *found != expected[replica.index]) {
-        Some((replica, stage, found)) => {
+    match ledgers.into_iter().find(|(at, found)| *found != expected[at.replica.index]) {
+        Some((ReplicaStage { replica, stage }, found)) => {
             Err(LedgerError { replica, stage, found, expected: expected[replica.index].clone() })
         }
         None => Ok(()),
@@ -69,11 +69,11 @@ mod tests {
     #[test]
     fn the_stage_that_missed_a_micro_batch_is_named() {
         let expected = Ledger { backwards: 2, weight: 5.0.into() };
-        let only = Replica::default();
-        let (summed, of_replica) = ([expected.clone()], |stage, ledger: &Ledger| (only, stage, ledger.clone()));
-        assert_eq!(agree([of_replica(0, &expected), of_replica(1, &expected)], &summed), Ok(()));
+        let summed = [expected.clone()];
+        let of_stage = |stage, ledger: &Ledger| (ReplicaStage { replica: Replica::default(), stage }, ledger.clone());
+        assert_eq!(agree([of_stage(0, &expected), of_stage(1, &expected)], &summed), Ok(()));
         let found = Ledger { backwards: 1, weight: 3.0.into() };
-        let error = agree([of_replica(0, &expected), of_replica(1, &found)], &summed).unwrap_err();
+        let error = agree([of_stage(0, &expected), of_stage(1, &found)], &summed).unwrap_err();
         let message =
             "stage 1 summed 1 micro-batches of weight 3, but the step has 2 of weight 5: micro-batch 1 is missing;";
         assert!(error.to_string().starts_with(message), "{error}");

@@ -40,7 +40,7 @@ use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::failure::stop::{Stop, Waits};
 use crate::failure::watchdog::ProgressBoard;
-use crate::model::replica::Replica;
+use crate::model::replica::{Replica, ReplicaStage};
 use crate::recording::allocator::Meter;
 use crate::recording::events::Diary;
 use crate::recording::gauges::Gauges;
@@ -103,7 +103,7 @@ impl Worker {
         stop: Arc<Stop>,
         board: ProgressBoard,
     ) -> Self {
-        let (replica, stage) = place_of(&runners);
+        let ReplicaStage { replica, stage } = place_of(&runners);
         let diary = Diary::new(replica, stage, board);
         Self {
             replica,
@@ -295,10 +295,11 @@ impl Worker {
     }
 }
 
-/// Returns the replica and the stage index of a worker's first stage. `runners` has all stages of the worker. If it is
-/// empty, returns replica 0 and stage 0.
-pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> (Replica, usize) {
-    runners.first().map_or((Replica::default(), 0), |runner| (runner.replica(), runner.stage()))
+/// Returns the replica and the index of a worker's first stage, given the runners of its stages. Without stages,
+/// returns replica 0 and stage 0.
+pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> ReplicaStage {
+    let first = ReplicaStage { replica: Replica::default(), stage: 0 };
+    runners.first().map_or(first, |runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() })
 }
 
 /// Returns the largest number of events (timed activities) that a worker with `stages` stages records in one step.

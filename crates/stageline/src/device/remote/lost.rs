@@ -6,7 +6,7 @@ use std::time::Duration;
 use burn::tensor::Device;
 
 use super::name::HostName;
-use crate::model::replica::Replica;
+use crate::model::replica::ReplicaStage;
 
 /// A lost host: a host that runs stages, and that no longer answers or whose server was restarted.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -14,9 +14,8 @@ use crate::model::replica::Replica;
 pub struct LostHost {
     /// The address of the lost host.
     pub host: HostName,
-    /// The stages that run on devices of the lost host. Each has its data-parallel replica and its index in the
-    /// pipeline.
-    pub stages: Vec<(Replica, usize)>,
+    /// The stages that run on devices of the lost host.
+    pub stages: Vec<ReplicaStage>,
     /// The reason why the host counts as lost, from its liveness check.
     pub cause: String,
 }
@@ -24,27 +23,26 @@ pub struct LostHost {
 impl fmt::Display for LostHost {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { host, stages, cause } = self;
-        let each: Vec<_> = stages.iter().map(|(replica, stage)| replica.stage(*stage)).collect();
+        let each: Vec<_> = stages.iter().map(|lost| lost.replica.stage(lost.stage)).collect();
         write!(f, "the host of {} (`{host}`) is lost: {cause}", each.join(", "))
     }
 }
 
 /// Checks in parallel whether the other hosts that run stages are alive. Returns the hosts that do not answer or whose
-/// server was restarted. `stages` has the replica, the index and the device of every stage.
+/// server was restarted. `stages` has every stage with its device.
 #[cfg(feature = "remote")]
-pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
+pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (ReplicaStage, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
 
     use super::ask::{LivenessCheck, check_liveness};
     use super::connected;
 
-    type Stages = Vec<(Replica, usize)>;
-    let mut hosts: Vec<(Arc<connected::Connected>, Stages)> = Vec::new();
-    for (replica, stage, device) in stages {
+    let mut hosts: Vec<(Arc<connected::Connected>, Vec<ReplicaStage>)> = Vec::new();
+    for (stage, device) in stages {
         let Some(connected) = connected::find(device) else { continue };
         match hosts.iter_mut().find(|(known, _)| known.name.host == connected.name.host) {
-            Some((_, stages)) => stages.push((replica, stage)),
-            None => hosts.push((connected, vec![(replica, stage)])),
+            Some((_, stages)) => stages.push(stage),
+            None => hosts.push((connected, vec![stage])),
         }
     }
     let checks: Vec<_> = hosts.into_iter().map(|(connected, stages)| (check_liveness(connected), stages)).collect();
@@ -97,6 +95,6 @@ pub(crate) fn stuck<'a>(_: impl Iterator<Item = (usize, &'a Device)>, _: Duratio
 }
 
 #[cfg(not(feature = "remote"))]
-pub(crate) fn lost_hosts<'a>(_: impl Iterator<Item = (Replica, usize, &'a Device)>) -> Vec<LostHost> {
+pub(crate) fn lost_hosts<'a>(_: impl Iterator<Item = (ReplicaStage, &'a Device)>) -> Vec<LostHost> {
     Vec::new()
 }

@@ -6,12 +6,12 @@ use burn::tensor::Device;
 use super::Workers;
 use crate::device::remote::{LostHost, hosts_of, lost_hosts, lost_links};
 use crate::failure::step_error::StepError;
-use crate::model::replica::Replica;
+use crate::model::replica::{Replica, ReplicaStage};
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    fn all_devices(&self) -> impl Iterator<Item = (Replica, usize, &Device)> {
+    fn all_devices(&self) -> impl Iterator<Item = (ReplicaStage, &Device)> {
         Replica::all(self.replicas()).zip(&self.devices).flat_map(|(replica, stages)| {
-            stages.iter().enumerate().map(move |(stage, device)| (replica, stage, device))
+            stages.iter().enumerate().map(move |(stage, device)| (ReplicaStage { replica, stage }, device))
         })
     }
 
@@ -40,7 +40,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
                 StepError::HostsApart { links, during: self.watch.during, cause: Box::new(error) }
             }
             StepError::Stage(mut failure) => {
-                failure.elsewhere = hosts_of(self.all_devices().map(|(_, _, device)| device));
+                failure.elsewhere = hosts_of(self.all_devices().map(|(_, device)| device));
                 StepError::Stage(failure)
             }
             other => other,
@@ -51,6 +51,6 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     /// longer be read.
     pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
         let stages = hosts.iter().flat_map(|host| &host.stages);
-        self.out_of_reach = stages.filter(|(replica, _)| replica.is_first()).map(|(_, stage)| *stage).collect();
+        self.out_of_reach = stages.filter(|lost| lost.replica.is_first()).map(|lost| lost.stage).collect();
     }
 }

@@ -11,6 +11,7 @@ use crate::failure::build_error::BuildError;
 use crate::failure::stop::Stop;
 use crate::failure::watchdog::{ProgressBoard, Watchdog};
 use crate::memory::rehearsal::Parameters;
+use crate::model::replica::ReplicaStage;
 use crate::runner::Stages;
 use crate::threads::{Receiver, Sender, bounded};
 use crate::worker::messages::{ReplySenders, WorkerChannels};
@@ -104,7 +105,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
             let (verdicts, verdict_receiver) = bounded(1);
             let channels =
                 WorkerChannels { commands: command_receiver, verdicts: verdict_receiver, replies: senders.clone() };
-            let (replica, stage) = place_of(&runners);
+            let ReplicaStage { replica, stage } = place_of(&runners);
             let progress = ProgressBoard::new(replica, stage);
             let worker = Worker::new(index, runners, channels, Arc::clone(&self.stop), progress.clone());
             let Started { thread, packing_buffer } = worker.spawn(cores)?;
