@@ -106,15 +106,23 @@ impl Stage for Failing {
     }
 }
 
+/// The forward in which a stage of a tested pipeline fails.
+#[derive(Clone, Copy)]
+struct FailAt {
+    stage: usize,
+    /// The number of the failing forward, counted from 0 over all forwards of the stage.
+    forward: usize,
+}
+
 /// Returns the builder of a pipeline with one layer on each stage, whose thread orders are explored. With several
-/// stages, the last stage's layer is tied to the first one. `failure` is a stage and the number of the forward in which
-/// that stage fails.
-fn builder(shape: Shape, failure: Option<(usize, usize)>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
+/// stages, the last stage's layer is tied to the first one. `failure` is the forward that fails; with `None`, none
+/// does.
+fn builder(shape: Shape, failure: Option<FailAt>) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { layers, error } = Mlp::new(shape.stages, WIDTH, 1);
     let tied = layers[0].clone();
     let mut chain = Pipeline::builder();
     for (stage, layer) in layers.into_iter().take(shape.stages - 1).enumerate() {
-        let at = failure.and_then(|(failing, at)| (failing == stage).then_some(at));
+        let at = failure.filter(|failure| failure.stage == stage).map(|failure| failure.forward);
         chain = chain.stage(Failing::new(layer, at), config());
     }
     let last = if shape.stages > 1 { vec![tied] } else { Vec::new() };
@@ -250,8 +258,8 @@ fn a_failure_in_overlapping_steps_leaves_whole_steps_in_any_thread_order() {
         for (stage, step) in (0..shape.stages - 1).flat_map(|stage| [(stage, 1), (stage, 2)]) {
             let states = Arc::clone(&states);
             explored += explore(move || {
-                let failing = Some((stage, shape.replicas * shape.micro_batches * step));
-                let mut pipeline = builder(shape, failing).build().unwrap();
+                let failure = FailAt { stage, forward: shape.replicas * shape.micro_batches * step };
+                let mut pipeline = builder(shape, Some(failure)).build().unwrap();
                 let last = pipeline.steps((0..3).map(batch)).last().unwrap();
                 let Err(StepError::Stage(failure)) = last else { panic!("{last:?}") };
                 assert_eq!((failure.stage, failure.micro_batch()), (stage, Some(0)));
@@ -275,8 +283,8 @@ fn a_failure_ends_every_thread_and_rolls_back_the_step_in_any_thread_order() {
         for (stage, micro_batch) in (0..last).flat_map(|stage| (0..shape.micro_batches).map(move |at| (stage, at))) {
             let before = Arc::clone(&before);
             explored += explore(move || {
-                let failing = Some((stage, shape.replicas * shape.micro_batches + micro_batch));
-                let mut pipeline = builder(shape, failing).build().unwrap();
+                let failure = FailAt { stage, forward: shape.replicas * shape.micro_batches + micro_batch };
+                let mut pipeline = builder(shape, Some(failure)).build().unwrap();
                 pipeline.step(batch(0)).unwrap();
                 let StepError::Stage(failure) = pipeline.step(batch(1)).unwrap_err() else { panic!("another error") };
                 // With several replicas, the order decides whose forward reaches the failing number.

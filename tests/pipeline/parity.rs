@@ -135,7 +135,7 @@ fn lion_and_muon_give_the_bits_of_the_plain_loop() {
     let model = Mlp::new(3, 8, 6);
     let batches = batches(7, 8, true, 3);
     for (name, optimizer) in [("Lion", &lion as &dyn Fn() -> ModuleOptimizer), ("Muon", &muon)] {
-        let (plain, _) = model.clone().train_plainly_by(optimizer(), (1, 3), &batches, None);
+        let (plain, _) = model.clone().train_plainly_by(optimizer(), 1, 3, &batches, None);
         assert_ne!(plain.bits(), model.clone().train_plainly(3, &batches).bits(), "{name}");
         for (stages, schedule) in [1, 2, 4].into_iter().flat_map(|stages| SCHEDULES.map(|schedule| (stages, schedule)))
         {

@@ -52,7 +52,8 @@ enum As {
 /// and R gradient groups (micro-batches whose gradients are summed separately).
 fn divided<In: stageline::Payload, Out: stageline::Payload, T: stageline::Payload>(
     builder: PipelineBuilder<In, Out, T>,
-    (replicas, micro_batches): (usize, usize),
+    replicas: usize,
+    micro_batches: usize,
     stages: usize,
     how: As,
 ) -> PipelineBuilder<In, Out, T> {
@@ -81,13 +82,13 @@ fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
     let (micro_batches, batches) = (3, batches());
     for replicas in 1..=3 {
         let all = replicas * micro_batches;
-        let (plain, norms) = model.clone().train_plainly_in_groups((replicas, all), &batches, Some(CLIP));
+        let (plain, norms) = model.clone().train_plainly_in_groups(replicas, all, &batches, Some(CLIP));
         let in_one_sum = model.clone().train_plainly_clipped(all, &batches, Some(CLIP)).0;
         assert_eq!(plain.bits() == in_one_sum.bits(), replicas == 1, "sums in groups have other bits");
         let run = |stages: usize, schedule: Scheduled, how: As| {
             let case = format!("R={replicas} P={stages} {} {how:?}", schedule.name());
             let builder = model.clone().split(stages, &config()).schedule(schedule).clip(CLIP);
-            let mut pipeline = divided(builder, (replicas, micro_batches), stages, how).build().unwrap();
+            let mut pipeline = divided(builder, replicas, micro_batches, stages, how).build().unwrap();
             let reports: Vec<_> = (0..STEPS).map(|step| pipeline.step(batch(step)).unwrap()).collect();
             let found: Vec<_> = reports.iter().map(gradient_norm).collect();
             assert_eq!(found, norms, "{case}");
@@ -116,7 +117,7 @@ fn replicas_give_the_bits_of_a_plain_loop_in_groups() {
 fn every_stage_is_reduced_once_and_after_its_last_micro_batch() {
     let (replicas, stages, micro_batches) = (3, 4, 2);
     let builder = Mlp::new(3, WIDTH, 5).split(stages, &config()).schedule(Interleaved { chunks: 2 });
-    let mut pipeline = divided(builder, (replicas, micro_batches), stages, As::Replicas).build().unwrap();
+    let mut pipeline = divided(builder, replicas, micro_batches, stages, As::Replicas).build().unwrap();
     let report = pipeline.step(batch(0)).unwrap();
     assert_eq!((report.reductions, report.replicas, report.micro_batches), (stages, replicas, micro_batches));
     let workers = pipeline.plan().workers();
@@ -143,7 +144,7 @@ fn momentum_lives_in_the_first_replica_only() {
     let train = |how| {
         let config = StageConfig::new(device(), optimizer(), LEARNING_RATE);
         let builder = Mlp::new(3, WIDTH, 9).split(2, &config);
-        let mut pipeline = divided(builder, (2, 4), 2, how).build().unwrap();
+        let mut pipeline = divided(builder, 2, 4, 2, how).build().unwrap();
         for step in 0..STEPS {
             let report = pipeline.step(batch(step)).unwrap();
             assert!(report.stages.len() == 2 && report.stages.iter().all(|stage| stage.learning_rate.is_some()));
@@ -201,7 +202,7 @@ fn combined_features_give_the_same_bits_on_replicas() {
     let train = |precision, stages, schedule: Scheduled, recompute, how| {
         let scale = DynamicLossScale { growth_interval: 1, ..DynamicLossScale::default() };
         let builder = tied(stages, recompute).precision(precision).loss_scale(LossScale::Dynamic(scale));
-        let builder = divided(builder.schedule(schedule).clip(Clip::GlobalNorm(0.3)), (2, 2), stages, how);
+        let builder = divided(builder.schedule(schedule).clip(Clip::GlobalNorm(0.3)), 2, 2, stages, how);
         let mut pipeline = builder.build().unwrap();
         let updates: Vec<_> = (0..4).map(|step| pipeline.step(batch(step)).unwrap().update.stepped()).collect();
         // The scale doubles at every step, which overflows in f16 only.
@@ -229,11 +230,11 @@ fn combined_features_give_the_same_bits_on_replicas() {
 fn replicas_that_share_devices_take_turns_and_give_the_same_bits() {
     let _alone = crate::transfers::ORDERED.lock();
     let model = Mlp::new(5, WIDTH, 3);
-    let plain = model.clone().train_plainly_in_groups((3, 6), &batches(), None).0.bits();
+    let plain = model.clone().train_plainly_in_groups(3, 6, &batches(), None).0.bits();
     for (stages, schedule) in [(2, &OneFOneB as Scheduled), (3, &GPipe), (4, &Interleaved { chunks: 2 }), (6, &ZbV)] {
         for capacity in [1, 2] {
             let builder = model.clone().split(stages, &config()).schedule(schedule).ordered_transfers();
-            let builder = divided(builder.channel_capacity(capacity), (3, 2), stages, As::Replicas);
+            let builder = divided(builder.channel_capacity(capacity), 3, 2, stages, As::Replicas);
             let mut pipeline = builder.build().unwrap();
             (0..STEPS).for_each(|step| drop(pipeline.step(batch(step)).unwrap()));
             pipeline.eval(batch(9)).unwrap();
@@ -248,7 +249,7 @@ fn a_checkpoint_resumes_on_any_number_of_replicas() {
     let build = |how, from| {
         let model = Mlp::new(3, WIDTH, 7);
         let names = stageline::Names::new().part("", &model);
-        let builder = divided(model.split(2, &config()).names(names), (2, 3), 2, how);
+        let builder = divided(model.split(2, &config()).names(names), 2, 3, 2, how);
         match from {
             Some(checkpoint) => builder.restore(checkpoint),
             None => builder,
@@ -273,7 +274,7 @@ fn a_checkpoint_resumes_on_any_number_of_replicas() {
 #[test]
 fn evaluations_gradients_estimates_and_steps_match_one_replica() {
     let (model, stages) = (Mlp::new(3, WIDTH, 4), 2);
-    let build = |how| divided(model.clone().split(stages, &config()).clip(CLIP), (2, 2), stages, how);
+    let build = |how| divided(model.clone().split(stages, &config()).clip(CLIP), 2, 2, stages, how);
     let [mut alone, mut replicated] = [As::Groups, As::Replicas].map(|how| build(how).build().unwrap());
     for rows in [1, 2, 3, 4, ROWS] {
         let part = || {
@@ -331,7 +332,7 @@ fn wary(panics: bool, optimizer: impl Into<ModuleOptimizer>) -> PipelineBuilder<
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 81);
     let last = StageConfig::new(device(), optimizer, LEARNING_RATE);
     let chain = Pipeline::builder().stage(Wary { layer: layers.remove(0), panics }, config());
-    divided(chain.loss(error, last), (2, 2), 2, As::Replicas)
+    divided(chain.loss(error, last), 2, 2, 2, As::Replicas)
 }
 
 /// Returns a batch of eight rows, whose seventh row has `value` in every column; this row is in the last micro-batch of

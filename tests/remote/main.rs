@@ -372,7 +372,7 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
 
 /// Sends a signal such as SIGKILL to a server that runs a stage of a training. The error must name the server's host.
 /// The training must resume with this stage on another server, with the same bits as a training without servers.
-fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
+fn resumes_elsewhere_after(signal: &str, way: &str, token: &str) {
     let place = place();
     let servers = servers([way; 3], &place);
     let run = format!("--checkpoint @kept --every 1 --watchdog 3 {token}");
@@ -400,14 +400,16 @@ fn resumes_elsewhere_after(signal: &str, (way, token): (&str, &str)) {
 
 #[test]
 fn a_killed_host_is_named_and_its_stage_resumes_elsewhere() {
-    resumes_elsewhere_after("-KILL", WAYS[0]);
-    resumes_elsewhere_after("-KILL", WAYS[3]);
+    for (way, token) in [WAYS[0], WAYS[3]] {
+        resumes_elsewhere_after("-KILL", way, token);
+    }
 }
 
 #[test]
 fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
-    resumes_elsewhere_after("-STOP", WAYS[1]);
-    resumes_elsewhere_after("-STOP", WAYS[2]);
+    for (way, token) in [WAYS[1], WAYS[2]] {
+        resumes_elsewhere_after("-STOP", way, token);
+    }
 }
 
 /// Connects to the WebSocket port of a device server, sends `request`, and returns the bytes that the server sends

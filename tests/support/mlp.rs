@@ -151,18 +151,19 @@ impl Mlp {
         batches: &[(Tensor<2>, Target)],
         clip: Option<Clip>,
     ) -> (Self, Vec<f64>) {
-        self.train_plainly_in_groups((1, micro_batches), batches, clip)
+        self.train_plainly_in_groups(1, micro_batches, batches, clip)
     }
 
     /// Trains the test model without Stageline, with gradients summed first within groups of micro-batches and then
     /// over the groups. Returns the model and the global gradient norm of every step.
     pub fn train_plainly_in_groups(
         self,
-        groups: (usize, usize),
+        groups: usize,
+        micro_batches: usize,
         batches: &[(Tensor<2>, Target)],
         clip: Option<Clip>,
     ) -> (Self, Vec<f64>) {
-        self.train_plainly_by(AdamWConfig::new().init(), groups, batches, clip)
+        self.train_plainly_by(AdamWConfig::new().init(), groups, micro_batches, batches, clip)
     }
 
     /// Trains the test model without Stageline by any optimizer of burn, with gradients summed first within groups of
@@ -170,7 +171,8 @@ impl Mlp {
     pub fn train_plainly_by(
         mut self,
         mut optimizer: ModuleOptimizer,
-        (groups, micro_batches): (usize, usize),
+        groups: usize,
+        micro_batches: usize,
         batches: &[(Tensor<2>, Target)],
         clip: Option<Clip>,
     ) -> (Self, Vec<f64>) {

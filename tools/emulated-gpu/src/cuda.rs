@@ -456,7 +456,8 @@ unsafe fn running(
     program: &Arc<std::result::Result<Program, String>>,
     mut launch: Launch,
     arguments: *const *const u64,
-    (state, device): (&State, i32),
+    state: &State,
+    device: i32,
 ) -> Effect {
     if let Ok(program) = program.as_ref() {
         let end = program.parameters.iter().map(|(begin, bytes)| begin + bytes).max().unwrap_or(0);
@@ -528,7 +529,7 @@ pub unsafe extern "C" fn cuLaunchKernel(
             parameters: Vec::new(),
         };
         // SAFETY: the caller gives a pointer to each parameter.
-        let effect = program.as_ref().map(|program| unsafe { running(program, launch, arguments, (state, device)) });
+        let effect = program.as_ref().map(|program| unsafe { running(program, launch, arguments, state, device) });
         state.machine.add_with(stream, Work::Launch(function, uses), effect);
         SUCCESS
     })

@@ -65,19 +65,27 @@ fn start(dir: &Path, point: &str, occurrence: usize) -> Child {
         .unwrap()
 }
 
+/// The moment at which [`watch`] kills a process that writes checkpoints: after a number of published checkpoints, and
+/// then a pause of a random length.
+struct Kill {
+    /// The number of checkpoints that the process publishes before it is killed.
+    published: usize,
+    /// The length of the pause after the last of these checkpoints, in iterations of an empty loop.
+    pause: u64,
+}
+
 /// Waits until a process that writes checkpoints has ended. Returns the step of the last checkpoint that it published;
 /// `None` if it published none.
 ///
-/// `kill_after` says when this function kills the process: after a number of published checkpoints, and then after a
-/// number of iterations of an empty loop. With `None`, the process kills itself.
-fn watch(mut child: Child, kill_after: Option<(usize, u64)>) -> Option<u64> {
+/// `kill` says when this function kills the process. With `None`, the process kills itself.
+fn watch(mut child: Child, kill: Option<Kill>) -> Option<u64> {
     let lines = BufReader::new(child.stdout.take().unwrap()).lines();
     let mut last = None;
     let published = lines.map_while(Result::ok).filter_map(|line| line.strip_prefix("published ")?.parse().ok());
     for (count, steps) in published.enumerate() {
         last = Some(steps);
-        if let Some((after, pause)) = kill_after
-            && count + 1 == after
+        if let Some(Kill { published, pause }) = kill
+            && count + 1 == published
         {
             (0..pause).for_each(|i| _ = hint::black_box(i));
             child.kill().unwrap();
@@ -150,8 +158,8 @@ fn a_writer_killed_at_any_time_leaves_complete_checkpoints() {
     let (mut latest, mut random) = (1, 1u64);
     for _ in 0..kills {
         random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
-        let kill_after = (1 + (random >> 62) as usize, (random >> 40) % 1_000_000);
-        let published = watch(start(dir.path(), "none", 0), Some(kill_after)).unwrap();
+        let kill = Kill { published: 1 + (random >> 62) as usize, pause: (random >> 40) % 1_000_000 };
+        let published = watch(start(dir.path(), "none", 0), Some(kill)).unwrap();
         assert!(published > latest, "the writer continues from the latest");
         latest = check(dir.path(), published);
     }

@@ -32,11 +32,11 @@ pub(crate) fn encode_documents(
         if file.is_json_lines() {
             let mut lines = JsonLines::new(BufReader::with_capacity(1 << 16, opened), path, &options.text_field);
             while let Some((line, text)) = lines.next()? {
-                encode_document(text.as_bytes(), (path, Some(line)), encoding, &special, writer)?;
+                encode_document(text.as_bytes(), path, Some(line), encoding, &special, writer)?;
                 writer.end_document(end)?;
             }
         } else {
-            encode_document(opened, (path, None), encoding, &special, writer)?;
+            encode_document(opened, path, None, encoding, &special, writer)?;
             writer.end_document(end)?;
         }
         file.check_unchanged()?;
@@ -49,7 +49,8 @@ pub(crate) fn encode_documents(
 /// and, in a JSON-lines file, the line.
 fn encode_document(
     document: impl Read,
-    (path, line): (&Path, Option<u64>),
+    path: &Path,
+    line: Option<u64>,
     encoding: &dyn Encode,
     special: &SpecialTokens,
     writer: &mut TokenWriter,

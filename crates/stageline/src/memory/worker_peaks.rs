@@ -117,6 +117,15 @@ fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     timeline.rows().iter().zip(held).map(most).collect()
 }
 
+/// A tensor in flight in one worker's memory.
+struct InFlight {
+    /// The simulated time at which the tensor is sent.
+    sent: f64,
+    /// The simulated time at which the receiver has used the tensor.
+    used: f64,
+    bytes: u64,
+}
+
 /// The bytes of tensors in flight in one worker's memory over simulated time. They are stored as two running totals: of
 /// the bytes allocated, and of the bytes freed.
 struct Held {
@@ -129,12 +138,11 @@ struct Held {
 }
 
 impl Held {
-    /// Computes the running totals of the bytes of tensors in flight. Each entry of `times` has, for one tensor, the
-    /// simulated times of its sending and of its use, and its bytes. Real receivers may be one micro-batch late. So a
+    /// Computes the running totals of the bytes of tensors in flight. Real receivers may be one micro-batch late. So a
     /// tensor counts as freed one forward and one backward after its simulated use.
-    fn new(times: Vec<(f64, f64, u64)>) -> Self {
-        let summed = |time: fn(&(f64, f64, u64)) -> f64| {
-            let mut changes: Vec<_> = times.iter().map(|held| (time(held), held.2)).collect();
+    fn new(tensors: Vec<InFlight>) -> Self {
+        let summed = |time: fn(&InFlight) -> f64| {
+            let mut changes: Vec<_> = tensors.iter().map(|tensor| (time(tensor), tensor.bytes)).collect();
             changes.sort_by(|a, b| a.0.total_cmp(&b.0));
             let mut all = 0;
             changes.iter_mut().for_each(|(_, bytes)| {
@@ -143,7 +151,7 @@ impl Held {
             });
             changes
         };
-        Self { begun: summed(|held| held.0), over: summed(|held| held.1 + FORWARD + BACKWARD) }
+        Self { begun: summed(|tensor| tensor.sent), over: summed(|tensor| tensor.used + FORWARD + BACKWARD) }
     }
 
     /// Returns the total bytes of the tensors in flight during one simulated action, whose start and end are in `span`.
@@ -180,20 +188,21 @@ impl Transfers {
     /// separate memories counts for its receiver. Between stages that share a memory, a gradient counts for its sender.
     /// An activation between these is left out, because the activations of its sender already include it.
     fn held(&self, stages: &[StageEstimate], workers: usize) -> Vec<Held> {
-        let mut held = vec![Vec::new(); workers];
+        let mut held: Vec<Vec<InFlight>> = (0..workers).map(|_| Vec::new()).collect();
         let shared = |one: usize, other: usize| share_memory(&stages[one].device, &stages[other].device);
         for (&(stage, micro_batch), (_, span)) in &self.forwards {
             if let Some((receiver, to)) = self.forwards.get(&(stage + 1, micro_batch))
                 && !shared(stage, stage + 1)
             {
-                held[*receiver].push((span.end, to.start, stages[stage].output));
+                held[*receiver].push(InFlight { sent: span.end, used: to.start, bytes: stages[stage].output });
             }
         }
         for (&(stage, micro_batch), (sender, span)) in &self.backwards {
             let to_previous = stage.checked_sub(1).map(|previous| (previous, stages[stage].input_gradients));
             for (owner, bytes) in to_previous.into_iter().chain(stages[stage].tied_gradients.iter().copied()) {
                 if let Some((receiver, to)) = self.backwards.get(&(owner, micro_batch)) {
-                    held[if shared(stage, owner) { *sender } else { *receiver }].push((span.end, to.end, bytes));
+                    let worker = if shared(stage, owner) { *sender } else { *receiver };
+                    held[worker].push(InFlight { sent: span.end, used: to.end, bytes });
                 }
             }
         }

@@ -10,7 +10,7 @@ use burn::optim::GradientsParams;
 use crate::failure::refused_fallback::RefusedFallback;
 use crate::failure::stop::{Stopped, Waits};
 use crate::runner::output::Sink;
-use crate::runner::stage::{Mode, StageRunner, Taped};
+use crate::runner::stage::{Differentiated, Mode, StageRunner, Taped};
 use crate::runner::warnings::{unnamed, warn_of_fallbacks};
 use crate::threads::failure::BoxError;
 use crate::transfer::link::Weighted;
@@ -102,7 +102,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// Runs the whole backward of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let (half, _) = self.differentiate(micro_batch, waits, None)?;
+        let Differentiated { half, .. } = self.differentiate(micro_batch, waits, None)?;
         self.gradients.add(self.trained.module(), micro_batch, half);
         Ok(())
     }
@@ -112,11 +112,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         // The gradients of tied parameters are not deferred, because other stages wait for them.
         let exempt = self.ties.ids().collect();
-        let half = self.differentiate(micro_batch, waits, Some(exempt))?;
+        let differentiated = self.differentiate(micro_batch, waits, Some(exempt))?;
         if !std::mem::replace(&mut self.warned.split, true) {
-            self.warn_of_whole_backwards(&half.0);
+            self.warn_of_whole_backwards(&differentiated.half);
         }
-        self.halves.put(micro_batch, half);
+        self.halves.put(micro_batch, differentiated);
         Ok(())
     }
 
@@ -161,7 +161,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the second half of a split backward: computes the deferred weight gradients, and adds all gradients of the
     /// micro-batch to the stage's gradient sum.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
-        let (mut half, came_finite) = self.halves.take(micro_batch);
+        let Differentiated { mut half, came_finite } = self.halves.take(micro_batch);
         if came_finite {
             half.complete();
             if !SquaredNorms::of(self.trained.computing(), &half.gradients).are_finite() {
@@ -174,15 +174,12 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the backward of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
     /// exchanges the gradients of tied parameters with the stages that share them. If the parameter set `all_but` is
     /// given, the weight gradients of all other parameters are deferred, in layers that support it.
-    ///
-    /// Returns the gradients and a flag. In an inspection (a second run of a non-finite step), the flag is true if the
-    /// gradient of the stage's output was finite. In any other pass it is false.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,
         waits: &Waits,
         all_but: Option<HashSet<ParamId>>,
-    ) -> Result<(Half, bool), Stopped> {
+    ) -> Result<Differentiated, Stopped> {
         let Taped { context, input, residual, weight } = self.tape.take(micro_batch);
         let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
         let root = self.sink.root(residual, micro_batch, &context);
@@ -200,6 +197,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         if !left_finite {
             self.add_culprit(micro_batch, Origin::Backward);
         }
-        Ok((Half { gradients, deferred, weight }, came_finite))
+        Ok(Differentiated { half: Half { gradients, deferred, weight }, came_finite })
     }
 }

@@ -60,10 +60,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     /// The autodiff graph of each live micro-batch: a micro-batch whose forward on this stage has run, and whose
     /// backward on this stage has not run yet.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The state of each micro-batch between the two halves of its split backward: the gradients so far and the
-    /// deferred weight gradients. The flag is true in an inspection (a second run of a non-finite step) if the gradient
-    /// of the stage's output was finite. In any other pass it is false.
-    pub(super) halves: Slots<(Half, bool)>,
+    /// The state of each micro-batch between the two halves of its split backward.
+    pub(super) halves: Slots<Differentiated>,
     pub(super) gradients: GradientSum,
     /// A copy of the gradient sums of a speculative step, which is made before the common verdict (step or skip);
     /// `None` at other times.
@@ -94,6 +92,15 @@ pub(super) struct Taped<R> {
     /// on the last stage.
     pub(super) residual: R,
     pub(super) weight: Weight,
+}
+
+/// The result of the backward of a micro-batch, or of the first half of a split backward.
+pub(super) struct Differentiated {
+    /// The gradients, and the weight gradients that a split backward has deferred.
+    pub(super) half: Half,
+    /// Whether, in an inspection (a second run of a non-finite step), the gradient of the stage's output was finite. In
+    /// any other pass it is false.
+    pub(super) came_finite: bool,
 }
 
 /// A stage's place in the pipeline (its replica and its number), with its device and its exchanges of shared

@@ -39,9 +39,8 @@ pub(crate) struct Unfit {
 }
 
 impl Unfit {
-    /// Creates the error entry for a field of a checkpoint's optimizer state that the stage's optimizer does not keep.
-    /// `id` is the parameter with this state, and `field` is the field's name.
-    pub(crate) fn other_optimizer((id, field): (ParamId, String)) -> Self {
+    /// Creates the record of a field of a checkpoint's optimizer state that the stage's optimizer does not keep.
+    pub(crate) fn other_optimizer(id: ParamId, field: String) -> Self {
         Self { id, field, reason: Reason::OtherOptimizer }
     }
 }

@@ -193,8 +193,8 @@ impl<M: Module> Trained<M> {
         // bounded.
         let last = (0..*steps).fold(None, |_, _| Some(self.learning_rate.step().base()));
         let restored = optimizer_state::write(self.optimizer.clone(), optimizer, own());
-        self.optimizer =
-            restored.map_err(|fields| fields.into_iter().map(Unfit::other_optimizer).collect::<Vec<_>>())?;
+        let other = |(id, field)| Unfit::other_optimizer(id, field);
+        self.optimizer = restored.map_err(|fields| fields.into_iter().map(other).collect::<Vec<_>>())?;
         Ok(last)
     }
 

@@ -149,7 +149,8 @@ fn attend(
         to_weights(
             of_block,
             &first_keys[queries.clone()],
-            (queries.start, keys.start),
+            queries.start,
+            keys.start,
             shape[1],
             scale(sizes.size) as f32,
         );
@@ -220,13 +221,19 @@ fn to_head(
 
 wide! {
     // Turns scores of queries with `keys` keys into attention weights: a softmax over the keys that a query sees, and 0
-    // elsewhere. `first_keys` are the positions of the first key that each query sees, and `starts` those of the first
-    // query and the first key.
-    fn to_weights(scores: &mut [f32], first_keys: &[usize], starts: (usize, usize), keys: usize, scale: f32) {
-        let (first_query, first) = starts;
+    // elsewhere. `first_keys` are the positions of the first key that each query sees. `query_start` is the position of
+    // the first query, and `key_start` that of the first key.
+    fn to_weights(
+        scores: &mut [f32],
+        first_keys: &[usize],
+        query_start: usize,
+        key_start: usize,
+        keys: usize,
+        scale: f32,
+    ) {
         for (query, (row, first_key)) in scores.chunks_exact_mut(keys).zip(first_keys).enumerate() {
-            let (before, row) = row.split_at_mut(first_key - first);
-            let (seen, future) = row.split_at_mut(first_query + query + 1 - first_key);
+            let (before, row) = row.split_at_mut(first_key - key_start);
+            let (seen, future) = row.split_at_mut(query_start + query + 1 - first_key);
             before.fill(0.0);
             future.fill(0.0);
             let most = largest(seen);
