@@ -18,7 +18,7 @@ enum Mistake {
     None,
     /// A deliberate mistake of a test: the divided model lacks the model's skip connection.
     Cut,
-    /// A deliberate mistake of a test: a tensor is rounded and scaled on its way from one stage to the next.
+    /// A deliberate mistake of a test: a tensor is rounded and scaled in flight from one stage to the next.
     Payload,
     /// A deliberate mistake of a test: the recomputation of a stage computes a different function from the stage's
     /// forward.

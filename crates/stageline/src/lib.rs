@@ -41,7 +41,7 @@
 //!   step their optimizers or skip it), and makes reports.
 //! - `worker`: the loop of one worker thread, which executes its list of the plan's instructions.
 //! - `runner`: one stage with its module, and the actions (forwards, backwards, transfers) that instructions ask for.
-//! - `transfer`: activations, gradients and tied parameters on their way between stages and replicas.
+//! - `transfer`: activations, gradients and tied parameters in flight between stages and replicas.
 //! - `update`: gradient sums, norms, the verdict (step the optimizers, or skip the step), and the optimizer step with
 //!   its rollback.
 //! - `failure`: the stop signal and the waits that watch it, the watchdog, and the errors.

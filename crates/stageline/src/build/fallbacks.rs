@@ -1,5 +1,5 @@
-//! The reaction to operations that Stageline's kernels do not compute on the devices of their stages ([`Fallbacks`]),
-//! and the search for such operations in `build`.
+//! The setting that decides how `build` treats operations that Stageline's kernels do not compute on the devices of
+//! their stages ([`Fallbacks`]), and the search for such operations.
 
 use burn::tensor::Device;
 use stageline_nn::params::Description;

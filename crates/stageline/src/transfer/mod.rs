@@ -1,4 +1,4 @@
-//! Transfers: tensors on their way from one stage to another, and between data-parallel replicas.
+//! Transfers: tensors in flight from one stage to another, and between data-parallel replicas.
 //!
 //! Input: a stage's activations, gradients, and values of shared parameters. Output: the same tensors on the receiver's
 //! device, detached from the sender's autodiff graph. This folder owns the two ends of every channel that carries
