@@ -4,8 +4,8 @@
 
 use stageline_schedule::Activity;
 
-use crate::worker::Last;
 use crate::worker::Worker;
+use crate::worker::last::Last;
 
 use crate::worker::spans::note_wait;
 use crate::worker::spans::span;

@@ -17,11 +17,13 @@
 //!   step of every stage.
 //! - `messages`: the commands (`Command`, `Run`), requests (`Asked`, with the plan and the pass) and replies
 //!   (`Stepped`, `Recorded`) between the caller and the workers, and their channels (`WorkerChannels`, `ReplySenders`).
+//! - `last`: a worker's knowledge of the verdict on its last step (`Last`): known, assumed or mispredicted.
 //! - `speculate`: speculative steps, which are made before their verdict, with the poll for a verdict, commit, rollback
-//!   and misprediction (`Last`).
+//!   and misprediction.
 //! - `spans`: the tracing spans of a worker's activities.
 
 mod flush;
+mod last;
 pub(crate) mod messages;
 mod spans;
 mod speculate;
@@ -49,6 +51,7 @@ use crate::runner::{Interrupt, Runner};
 use crate::threads::failure::Failure;
 use crate::threads::{JoinHandle, Sender, bounded, kernels, spawn};
 use crate::update::flush::Verdict;
+use crate::worker::last::Last;
 use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
 use stageline_nn::after_step;
 use stageline_nn::kernels::allocate_packing_buffer;
@@ -79,20 +82,6 @@ pub(crate) struct Worker {
     pub(super) uncommitted: Option<usize>,
     /// The worker's knowledge of the verdict on its last training step (step the optimizers, or skip the step).
     pub(super) last: Last,
-}
-
-/// A worker's knowledge of the verdict on its last training step (step the optimizers, or skip the step).
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum Last {
-    /// The verdict on the last training step (step, or skip it) is known, and the step has ended with it.
-    Known,
-    /// The last training step has ended with an assumed verdict (step, or skip it), because the true one has not
-    /// arrived yet. The value is the assumed verdict.
-    Assumed(Verdict),
-    /// The true verdict on the last training step (step, or skip it) differs from the assumed one. The value is the
-    /// true verdict. The work on the following step is discarded. If the last step has ended with the assumed verdict,
-    /// it is rolled back and ended again with the true one.
-    Mispredicted(Verdict),
 }
 
 impl Worker {

@@ -7,8 +7,8 @@
 
 use stageline_schedule::Activity;
 
-use crate::worker::Last;
 use crate::worker::Worker;
+use crate::worker::last::Last;
 
 use crate::failure::activity::During;
 use crate::failure::stop::Stopped;
