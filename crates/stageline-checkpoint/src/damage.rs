@@ -1,4 +1,7 @@
 //! The reasons why a file of a checkpoint is refused: [`Damage`].
+//!
+//! Input: what a reader found and what it expected. Output: a reason with its message. The code here must not access
+//! the disk, or show text from a file other than as [`Printable`].
 
 use std::{fmt, io};
 

@@ -1,5 +1,9 @@
 //! Helpers for folders and paths, which the reader and the writer of checkpoints share: remove, sync, and name what
 //! blocks a path.
+//!
+//! Input: paths and metadata. Output: removed or synced entries of the file system, and words for error messages. The
+//! code here must not know the names or the contents of checkpoints, or follow a symbolic link when it removes
+//! something.
 
 use std::fs::{self, File};
 use std::io;

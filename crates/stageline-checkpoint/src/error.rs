@@ -1,4 +1,7 @@
 //! The errors of reading and writing checkpoints: [`CheckpointError`]. Every error message ends with the fix.
+//!
+//! Input: the values of a failure, such as a path and a [`Damage`]. Output: an error with a message of bounded length.
+//! The code here must not access the disk, or show untrusted text other than as [`Printable`].
 
 use std::path::{Path, PathBuf};
 use std::{fmt, io};

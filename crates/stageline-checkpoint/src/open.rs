@@ -1,4 +1,7 @@
 //! Opens files without waiting for another process, whatever is at the path: [`open_at_once`].
+//!
+//! Input: a path. Output: an open file of any kind, or the error of the operating system. The code here must not wait,
+//! read, or decide whether the file is a regular one: its callers check that.
 
 use std::fs::{File, OpenOptions};
 use std::io;

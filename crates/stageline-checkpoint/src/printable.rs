@@ -1,4 +1,7 @@
 //! Makes untrusted text safe for terminals and logs: [`Printable`] escapes invisible characters and bounds the length.
+//!
+//! Input: text or an error of unknown origin, and a limit on the length. Output: text that is safe to print. The code
+//! here must not let an invisible character through.
 
 use std::borrow::Cow;
 use std::error::Error;

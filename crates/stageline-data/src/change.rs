@@ -1,4 +1,7 @@
 //! Detects whether a file of a corpus has changed, from its metadata alone: [`Change`].
+//!
+//! Input: the metadata of a file at two times. Output: the kind of change, or none. The code here must not open or read
+//! a file.
 
 use std::fmt;
 use std::fs::Metadata;

@@ -1,4 +1,7 @@
 //! The errors of opening, sampling and reading a corpus: [`CorpusError`]. Every error message ends with the fix.
+//!
+//! Input: the values of a failure, such as a path and an error of the operating system. Output: an error with its
+//! message. The code here must not access the disk: a message has only what the error's fields say.
 
 use std::io;
 use std::path::{Path, PathBuf};

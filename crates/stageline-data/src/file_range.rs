@@ -1,4 +1,7 @@
 //! A range of bytes of a file, which stays on disk and is read on request.
+//!
+//! Input: a path, a range of bytes, and the metadata of the file when the corpus was opened. Output: bytes, or an error
+//! that names the change of the file. The code here must not keep a file open between two reads.
 
 use std::fs::{self, Metadata};
 use std::io::{self, Read, Seek, SeekFrom};

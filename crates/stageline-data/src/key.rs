@@ -1,4 +1,7 @@
 //! Keys of random streams for sampling: one seed gives unrelated random numbers for each purpose.
+//!
+//! Input: a seed and the name of a purpose. Output: the key of a random stream. The key must not depend on anything
+//! else, because a resumed run draws the same random numbers.
 
 /// Returns the ChaCha key of a random stream: the seed as 8 little-endian bytes, then `tag`, then zeros. The tag names
 /// the purpose of the stream, such as `stageline sampler`.

@@ -1,4 +1,7 @@
 //! Chooses the training windows of a step from a seed and the step: [`Sampler`].
+//!
+//! Input: the lengths of a text and of a window, a seed, and a step. Output: the offsets of windows. The sampler must
+//! not read the text, or keep state from one step to the next.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

@@ -1,4 +1,7 @@
 //! The text of a corpus: file ranges as one stream of bytes, with its byte counts and entropy.
+//!
+//! Input: file ranges in order. Output: bytes from any offset, and counts over the whole text. The code here must not
+//! choose files, or keep bytes in memory after a read.
 
 use std::fmt;
 

@@ -1,4 +1,7 @@
 //! Finds the files of a folder and its subfolders for a corpus or a tokenisation.
+//!
+//! Input: a folder and file extensions. Output: the paths of files, in no particular order. The code here must not
+//! follow symbolic links or read the contents of files.
 
 use std::fs;
 use std::io;

@@ -4,6 +4,9 @@
 //! - `asked`: the input of a recommendation: the flags, the log and the schedule.
 //! - `accumulation`: how many micro-batches (M) a step should have, and what else shortens the training.
 //! - `links`: whether network links are fast enough, and the partitions over several hosts.
+//!
+//! Input: the flags, with the path of a log. Output: text on the terminal. All predictions are those of
+//! `stageline-report`: the code here must not compute costs or simulate a plan itself.
 
 mod accumulation;
 mod asked;
