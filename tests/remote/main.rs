@@ -61,9 +61,13 @@ fn command(flags: &str, place: &Place) -> Command {
 }
 
 /// Starts three servers, each with a secret key of its own and with the given flags for its network connection.
-fn servers(ways: [&str; 3], place: &Place) -> Vec<Server> {
-    let keys = 0..ways.len();
-    ways.iter().zip(keys).map(|(way, key)| Server::start(&format!("--port 0 --key @key{key} {way}"), place)).collect()
+fn servers(connections: [&str; 3], place: &Place) -> Vec<Server> {
+    let keys = 0..connections.len();
+    connections
+        .iter()
+        .zip(keys)
+        .map(|(connection, key)| Server::start(&format!("--port 0 --key @key{key} {connection}"), place))
+        .collect()
 }
 
 /// Returns the device flags of a training with four stages: the first on the local CPU, and one on each of three
@@ -77,7 +81,7 @@ const TOKEN: &str = "--token-file @token";
 
 /// The four kinds of connection to a server that are tested: the flags of the server, and the flags of a training that
 /// uses it.
-const WAYS: [(&str, &str); 4] = [
+const CONNECTIONS: [(&str, &str); 4] = [
     ("--transport websocket --allow-anyone", ""),
     ("--transport websocket --token-file @token", TOKEN),
     ("--transport iroh --allow-anyone", ""),
@@ -96,23 +100,23 @@ fn place() -> Place {
 fn stages_on_three_other_hosts_train_to_the_bits_of_a_local_run() {
     let place = place();
     let expected = place.said("--stages 4 --steps 3");
-    let trains_to_it = |ways: [&str; 3], token| {
-        let servers = servers(ways, &place);
+    let trains_to_it = |connections: [&str; 3], token| {
+        let servers = servers(connections, &place);
         let said = place.said(&format!("--steps 3 {token} {}", devices(&servers)));
-        assert_eq!(hash(&said), hash(&expected), "{ways:?}");
+        assert_eq!(hash(&said), hash(&expected), "{connections:?}");
     };
-    for (way, token) in WAYS {
-        trains_to_it([way; 3], token);
+    for (connection, token) in CONNECTIONS {
+        trains_to_it([connection; 3], token);
     }
-    let [(web, _), (iroh, token)] = [WAYS[1], WAYS[3]];
+    let [(web, _), (iroh, token)] = [CONNECTIONS[1], CONNECTIONS[3]];
     trains_to_it([web, iroh, web], token);
 }
 
 #[test]
 fn split_backwards_recomputation_and_bf16_on_other_hosts_match_a_local_run() {
     let place = place();
-    let (way, token) = WAYS[3];
-    let servers = servers([way; 3], &place);
+    let (connection, token) = CONNECTIONS[3];
+    let servers = servers([connection; 3], &place);
     for flags in [
         "--schedule zb-h1 --recompute full --steps 3",
         "--precision bf16 --steps 3",
@@ -135,10 +139,10 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
         "--schedule zb-v --stages 4 --layers 8 --steps 2 --replicas 2 --micro-batches 4",
     ] {
         let local = place.said(flags);
-        for (way, token) in [WAYS[1], WAYS[3]] {
-            let servers = servers([way; 3], &place);
+        for (connection, token) in [CONNECTIONS[1], CONNECTIONS[3]] {
+            let servers = servers([connection; 3], &place);
             let remote = place.said(&format!("{token} {} {flags}", devices(&servers)));
-            assert_eq!(hash(&remote), hash(&local), "{way} {flags}");
+            assert_eq!(hash(&remote), hash(&local), "{connection} {flags}");
         }
     }
 }
@@ -149,8 +153,8 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
 #[test]
 fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
     let place = place();
-    let (way, token) = WAYS[3];
-    let server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    let (connection, token) = CONNECTIONS[3];
+    let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
     let lent = format!("{}/0", server.host);
     let said = |flags: &str| {
         let output = place.run(&format!("--steps 1 {token} --device cpu,{lent} {flags}"));
@@ -176,8 +180,8 @@ fn the_start_names_the_kernels_and_the_paths_of_other_hosts() {
 #[test]
 fn the_log_has_link_speeds_and_the_clock_of_each_step() {
     let place = place();
-    let (way, token) = WAYS[3];
-    let servers = servers([way; 3], &place);
+    let (connection, token) = CONNECTIONS[3];
+    let servers = servers([connection; 3], &place);
     let devices = devices(&servers);
     for (flags, expected) in [("--steps 21", vec![0, 20]), ("--steps 4 --synchronise-every 0", vec![])] {
         place.said(&format!("--log @log {token} {devices} {flags}"));
@@ -223,7 +227,8 @@ fn a_server_creates_a_missing_token_and_keeps_an_existing_one() {
 #[test]
 fn every_unusable_device_is_refused_with_the_reason() {
     let place = place();
-    let [web, iroh] = [WAYS[1], WAYS[3]].map(|(way, _)| Server::start(&format!("--port 0 --key @key {way}"), &place));
+    let [web, iroh] = [CONNECTIONS[1], CONNECTIONS[3]]
+        .map(|(connection, _)| Server::start(&format!("--port 0 --key @key {connection}"), &place));
     let refused = |flags: &str| place.refused(&format!("--steps 1 {flags}"));
     let refuses = "refuses this program; give the token that `stageline serve` was given there";
     for host in [&web.host, &iroh.host] {
@@ -274,10 +279,10 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
         let said = String::from_utf8_lossy(&output.stderr);
         assert!(!output.status.success() && said.contains(&expected), "{flags}: {said}");
     }
-    for (way, _) in WAYS {
-        let mut server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    for (connection, _) in CONNECTIONS {
+        let mut server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
         let asked = Command::new("kill").args(["-TERM", &server.process.id().to_string()]).status().unwrap();
-        assert!(asked.success() && server.process.wait().unwrap().success(), "{way}");
+        assert!(asked.success() && server.process.wait().unwrap().success(), "{connection}");
     }
 }
 
@@ -332,9 +337,9 @@ fn a_device_that_was_opened_without_its_name_is_refused() {
 #[test]
 fn a_server_that_was_restarted_is_a_lost_host() {
     let place = place();
-    let (way, token) = WAYS[3];
+    let (connection, token) = CONNECTIONS[3];
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    let start = || Server::start(&format!("--port {free} --key @again --listen 127.0.0.1 {way}"), &place);
+    let start = || Server::start(&format!("--port {free} --key @again --listen 127.0.0.1 {connection}"), &place);
     let mut server = start();
     let run = format!("--stages 2 --watchdog 2 --log @log {token}");
     let mut command = place.command(&format!("--steps 400 --device cpu,{}/0 {run}", server.host));
@@ -346,7 +351,7 @@ fn a_server_that_was_restarted_is_a_lost_host() {
     let output = training.wait_with_output().unwrap();
     let said = place.shown(&output);
     let expected = format!("Error: the host of stage 1 (`{}`) is lost: ", again.host);
-    assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
+    assert!(!output.status.success() && said.contains(&expected), "{connection}: {said}");
 }
 
 /// Tests the loss of a host that runs a stage of data-parallel replica 1 and none of replica 0: the training ends with
@@ -354,8 +359,8 @@ fn a_server_that_was_restarted_is_a_lost_host() {
 #[test]
 fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let place = place();
-    let (way, token) = WAYS[3];
-    let servers = servers([way; 3], &place);
+    let (connection, token) = CONNECTIONS[3];
+    let servers = servers([connection; 3], &place);
     let hosts: Vec<_> = servers.iter().map(|server| format!("{}/0", server.host)).collect();
     let keeping = "--checkpoint @kept --every 1 --watchdog 3 --log @log";
     let run = format!("--replicas 2 --stages 2 --micro-batches 4 {token} {keeping}");
@@ -367,14 +372,14 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let output = training.wait_with_output().unwrap();
     let said = place.shown(&output);
     let expected = format!("Error: the host of stage 1 of replica 1 (`{}`) is lost: ", servers[2].host);
-    assert!(!output.status.success() && said.contains(&expected), "{way}: {said}");
+    assert!(!output.status.success() && said.contains(&expected), "{connection}: {said}");
 }
 
 /// Sends a signal such as SIGKILL to a server that runs a stage of a training. The error must name the server's host.
 /// The training must resume with this stage on another server, with the same bits as a training without servers.
-fn resumes_elsewhere_after(signal: &str, way: &str, token: &str) {
+fn resumes_elsewhere_after(signal: &str, connection: &str, token: &str) {
     let place = place();
-    let servers = servers([way; 3], &place);
+    let servers = servers([connection; 3], &place);
     let run = format!("--checkpoint @kept --every 1 --watchdog 3 {token}");
     let mut command = place.command(&format!("--steps 400 --log @log {run} {}", devices(&servers)));
     let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
@@ -388,7 +393,7 @@ fn resumes_elsewhere_after(signal: &str, way: &str, token: &str) {
     assert!(said.contains(&format!("Error: the host of stage 2 (`{host}`) is lost: ")), "{signal}: {said}");
 
     // The lost stage moves to another server.
-    let other = Server::start(&format!("--port 0 --key @another-key {way}"), &place);
+    let other = Server::start(&format!("--port 0 --key @another-key {connection}"), &place);
     let devices = devices(&servers).replace(host, &other.host);
     let kept = fs::read_dir(place.path("kept")).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let done: usize = kept.filter_map(|name| name.rsplit_once("-step-")?.1.parse().ok()).max().unwrap();
@@ -400,15 +405,15 @@ fn resumes_elsewhere_after(signal: &str, way: &str, token: &str) {
 
 #[test]
 fn a_killed_host_is_named_and_its_stage_resumes_elsewhere() {
-    for (way, token) in [WAYS[0], WAYS[3]] {
-        resumes_elsewhere_after("-KILL", way, token);
+    for (connection, token) in [CONNECTIONS[0], CONNECTIONS[3]] {
+        resumes_elsewhere_after("-KILL", connection, token);
     }
 }
 
 #[test]
 fn a_frozen_host_is_named_and_its_stage_resumes_elsewhere() {
-    for (way, token) in [WAYS[1], WAYS[2]] {
-        resumes_elsewhere_after("-STOP", way, token);
+    for (connection, token) in [CONNECTIONS[1], CONNECTIONS[2]] {
+        resumes_elsewhere_after("-STOP", connection, token);
     }
 }
 
@@ -430,8 +435,8 @@ const UPGRADE: &str = "GET /session HTTP/1.1\r\nHost: localhost\r\nConnection: U
 #[test]
 fn web_pages_and_requests_without_end_are_rejected() {
     let place = place();
-    let (way, token) = WAYS[1];
-    let server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    let (connection, token) = CONNECTIONS[1];
+    let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
     let page = answer(&server, format!("{UPGRADE}Origin: http://evil.example\r\n\r\n").as_bytes());
     assert!(page.starts_with(b"HTTP/1.1 403"), "{}", String::from_utf8_lossy(&page));
     assert_eq!(answer(&server, &vec![b'a'; 100_000]), b"");
@@ -447,8 +452,8 @@ fn web_pages_and_requests_without_end_are_rejected() {
 #[test]
 fn clients_that_open_no_session_are_hung_up_on_and_do_not_keep_others_out() {
     let place = place();
-    let (way, token) = WAYS[1];
-    let server = Server::start(&format!("--port 0 --key @key {way}"), &place);
+    let (connection, token) = CONNECTIONS[1];
+    let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
     let address = server.host.strip_prefix("ws://").unwrap().to_owned();
     // As many as one client may have, and some more, which are hung up on at once.
     let mut idle: Vec<_> = (0..40).map(|_| TcpStream::connect(&address).unwrap()).collect();
