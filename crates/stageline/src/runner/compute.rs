@@ -44,14 +44,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the stage's forward on one micro-batch. In training it keeps the autodiff graph for the backward. In an
     /// inspection (a second run of a non-finite step) it also checks the input and the result for non-finite values.
     fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
-        let arrived = self.source.take(micro_batch, &self.device, self.trained.precision());
+        let arrived = self.source.take(micro_batch, &self.device, self.parameters.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
         let context = Arc::clone(context);
         let Weighted { payload, weight } = arrived;
         let given = self.inspects().then(|| soundness(&payload));
         let (payload, input) = self.source.track(payload);
         let samples = context.weights.samples(context.step, micro_batch);
-        let (sink, module) = (&mut self.sink, self.trained.computing());
+        let (sink, module) = (&mut self.sink, self.parameters.trained.computing());
         let weighted = Weighted { payload, weight: weight.clone() };
         let recompute = context.recompute[self.stage];
         let forward = || samples.during(|| sink.forward(module, weighted, micro_batch));
@@ -103,7 +103,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the whole backward of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let Differentiated { half, .. } = self.differentiate(micro_batch, waits, None)?;
-        self.gradients.add(self.trained.module(), micro_batch, half);
+        self.sums.add(self.parameters.trained.module(), micro_batch, half);
         Ok(())
     }
 
@@ -111,7 +111,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// other weight gradients are deferred to the second half, in layers that support it.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         // The gradients of tied parameters are not deferred, because other stages wait for them.
-        let exempt = self.ties.ids().collect();
+        let exempt = self.parameters.ties.ids().collect();
         let differentiated = self.differentiate(micro_batch, waits, Some(exempt))?;
         if !std::mem::replace(&mut self.warned.split, true) {
             self.warn_of_whole_backwards(&differentiated.half);
@@ -126,8 +126,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
     /// position embeddings. A message at the level DEBUG always has their number and their paths.
     pub(super) fn warn_of_whole_backwards(&self, half: &Half) {
-        let shared: HashSet<_> = self.ties.ids().collect();
-        let module = self.trained.computing();
+        let shared: HashSet<_> = self.parameters.ties.ids().collect();
+        let module = self.parameters.trained.computing();
         let computed = half.computed(module);
         let (mut all, mut whole, mut paths) = (0, 0, Vec::new());
         for found in describe(module).into_iter().filter(|found| found.trained) {
@@ -164,11 +164,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let Differentiated { mut half, came_finite } = self.halves.take(micro_batch);
         if came_finite {
             half.complete();
-            if !SquaredNorms::of(self.trained.computing(), &half.gradients).are_finite() {
+            if !SquaredNorms::of(self.parameters.trained.computing(), &half.gradients).are_finite() {
                 self.add_culprit(micro_batch, Origin::Backward);
             }
         }
-        self.gradients.add(self.trained.module(), micro_batch, half);
+        self.sums.add(self.parameters.trained.module(), micro_batch, half);
     }
 
     /// Runs the backward of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
@@ -189,11 +189,11 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             Some(exempt) => collect(exempt, backward),
         });
         let to_input = self.source.keep(micro_batch, &input, gradients.as_mut(), came_finite);
-        let module = self.trained.computing();
+        let module = self.parameters.trained.computing();
         let gradients = gradients.map(|gradients| GradientsParams::from_grads(gradients, module)).unwrap_or_default();
         let gradients = joined(module, gradients, beside);
         let left_finite = !came_finite || to_input && SquaredNorms::of(module, &gradients).are_finite();
-        let gradients = self.ties.exchange(module, micro_batch, gradients, waits)?;
+        let gradients = self.parameters.ties.exchange(module, micro_batch, gradients, waits)?;
         if !left_finite {
             self.add_culprit(micro_batch, Origin::Backward);
         }

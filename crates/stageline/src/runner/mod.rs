@@ -16,11 +16,14 @@
 //! type ([`ErasedModule`]), as it goes from a worker to the caller.
 //!
 //! - `stage`: the runner of one stage (`StageRunner`), from the start of a pass (`Mode`) to commit or rollback; its
-//!   place in the pipeline (`StageSlot`), and what a forward leaves for its backward (`Taped`).
+//!   place in the pipeline (`StageSlot`), and what a forward leaves for its backward (`Taped`). It also chooses the
+//!   neighbour for a transfer.
 //! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection (a second
 //!   run of a non-finite step).
-//! - `exchange`: the choice of the neighbour for a transfer, and the receipt of parameter values from the stage or
-//!   replica that owns (steps) the parameters.
+//! - `sums`: the gradient sums of a stage (`StageSums`), their reduction over replicas, and the numbers that the stage
+//!   reads at the end of a pass (`Numbers`).
+//! - `parameters`: the parameters of a stage (`StageParameters`): their optimizer step after the verdict, and the
+//!   exchange of values with the stages and replicas that share them.
 //! - `neighbour`: receives from and sends to the previous or the next stage (`Neighbour`).
 //! - `input`: the input side of a stage (`Source`): the caller's batch (`FromBatch`), or the previous stage
 //!   (`FromPrevious`).
@@ -34,13 +37,14 @@
 //!   scale.
 
 mod compute;
-mod exchange;
 pub(crate) mod input;
 mod neighbour;
 pub(crate) mod output;
+mod parameters;
 pub(crate) mod pass;
 mod slots;
 pub(crate) mod stage;
+mod sums;
 pub(crate) mod warnings;
 
 use std::any::{Any, type_name};

@@ -1,20 +1,23 @@
 //! The runner of one stage ([`StageRunner`]), from the start of a pass to the optimizer step, or to the rollback of
-//! this step. The stage's forwards and backwards are in `compute`, and its exchange with other stages in `exchange`.
+//! this step. The stage's forwards and backwards are in `compute`, its gradient sums in `sums`, and its optimizer steps
+//! and shared parameters in `parameters`.
 
 use std::sync::Arc;
 
 use burn::module::Module;
-use burn::optim::GradientsParams;
 use burn::tensor::Device;
-use stageline_schedule::{Action, Compute, Instruction, Transfer};
+use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::loss_weight::Weight;
 use crate::model::replica::Replica;
 use crate::runner::input::AnySource;
-use crate::runner::output::{Results, Sink};
+use crate::runner::neighbour::Neighbour;
+use crate::runner::output::Sink;
+use crate::runner::parameters::StageParameters;
 use crate::runner::pass::{Context, Pass};
 use crate::runner::slots::Slots;
+use crate::runner::sums::{Numbers, StageSums};
 use crate::runner::warnings::Warned;
 use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
 use crate::state::layout::StageState;
@@ -23,13 +26,10 @@ use crate::transfer::leaves::Leaves;
 use crate::transfer::order::Turns;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
-use crate::update::clip::Scaling;
 use crate::update::finite::Culprit;
 use crate::update::flush::{Outcome, Verdict};
-use crate::update::gradient_sum::{GradientSum, Half};
-use crate::update::health::Examination;
-use crate::update::optimizer_step::{Made, Trained};
-use crate::update::parameter_gradient::show;
+use crate::update::gradient_sum::Half;
+use crate::update::optimizer_step::Trained;
 use stageline_nn::Fallback;
 
 /// The pass that a stage runs now, with the data that the stage needs in this pass.
@@ -48,12 +48,13 @@ pub(super) enum Mode<M> {
     Evaluating(M),
 }
 
-/// A stage on its device: its module with its optimizer, its gradient sum, and its connections to other stages.
+/// A stage on its device: its module with its optimizer, its gradient sums, and its connections to other stages.
 pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) replica: Replica,
     pub(super) stage: usize,
     pub(super) device: Device,
-    pub(super) trained: Trained<M>,
+    pub(super) parameters: StageParameters<M>,
+    pub(super) sums: StageSums,
     pub(super) source: AnySource<K::Input>,
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
@@ -62,23 +63,11 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) tape: Slots<Taped<K::Residual>>,
     /// The state of each micro-batch between the two halves of its split backward.
     pub(super) halves: Slots<Differentiated>,
-    pub(super) gradients: GradientSum,
-    /// A copy of the gradient sums of a speculative step, which is made before the common verdict (step or skip);
-    /// `None` at other times.
-    pub(super) kept: Option<GradientsParams>,
-    pub(super) ties: Ties,
-    pub(super) collective: Collective,
-    /// The number of times that this stage has added up the gradient sums of all replicas in the current step.
-    pub(super) reductions: usize,
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
     /// Whether the stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
     /// of logging a warning.
     pub(super) refuses_fallbacks: bool,
-    /// Whether the stage has begun its first pass. In this pass the worker's thread copies parameters in host memory to
-    /// memory of its own. The stage then sends the first values of shared parameters to the stages and replicas that
-    /// have copies.
-    pub(super) settled: bool,
 }
 
 /// A live micro-batch on a stage, between its forward and its backward: both ends of its autodiff graph.
@@ -126,27 +115,33 @@ pub(crate) struct StageSlot {
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     pub(crate) fn new(slot: StageSlot, trained: Trained<M>, source: AnySource<K::Input>, sink: K) -> Self {
         let StageSlot { replica, stage, device, ties, collective, per_group, fallbacks, refuses_fallbacks } = slot;
-        let sums = trained.precision().of_sums();
+        let sums = StageSums::new(trained.precision().of_sums(), per_group);
         Self {
-            ties,
-            collective,
-            reductions: 0,
-            turns: Arc::default(),
-            settled: false,
-            warned: Warned { named: fallbacks, ..Warned::default() },
-            refuses_fallbacks,
             replica,
             stage,
             device,
-            trained,
+            parameters: StageParameters::new(trained, ties, collective),
+            sums,
             source,
             sink,
             mode: Mode::Idle,
             tape: Slots::new(),
             halves: Slots::new(),
-            gradients: GradientSum::new(sums, per_group),
-            kept: None,
+            turns: Arc::default(),
+            warned: Warned { named: fallbacks, ..Warned::default() },
+            refuses_fallbacks,
         }
+    }
+
+    /// Returns the connection to the neighbouring stage to which the stage sends tensors (`is_sent`), or from which it
+    /// receives them. `carried` is the kind of the tensors. Activations come from the previous stage, and gradients
+    /// from the next stage.
+    fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
+        let neighbour = match (carried, is_sent) {
+            (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),
+            (Carried::Activation, true) | (Carried::Gradient, false) => self.sink.neighbour(),
+        };
+        neighbour.expect("a checked plan has no transfer before the first stage or behind the last one")
     }
 }
 
@@ -161,24 +156,16 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
 
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped> {
         self.source.begin(pass, waits)?;
-        if !self.settled {
-            match self.collective.is_root() {
-                true => self.trained.settle(),
-                false => self.follow_root(waits)?,
-            }
-            self.publish(waits)?;
-            self.follow_owners(waits)?;
-            self.settled = true;
-        }
+        self.parameters.settle(waits)?;
         self.sink.begin(pass, waits)?;
         self.turns = Arc::clone(&pass.context().turns);
         if matches!(pass, Pass::Train(context) if context.measures_noise) {
-            self.gradients.measure_each();
+            self.sums.measure_each();
         }
         self.mode = match pass {
             Pass::Train(context) => Mode::Training { context: Arc::clone(context), inspection: None },
             Pass::Inspect(context) => Mode::Training { context: Arc::clone(context), inspection: Some(Vec::new()) },
-            Pass::Evaluate(_) | Pass::Infer(_) => Mode::Evaluating(self.trained.computing().valid()),
+            Pass::Evaluate(_) | Pass::Infer(_) => Mode::Evaluating(self.parameters.trained.computing().valid()),
         };
         Ok(())
     }
@@ -207,12 +194,7 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped> {
-        let (module, collective) = (self.trained.module(), &self.collective);
-        let reductions = &mut self.reductions;
-        self.gradients.end(module, |sums| {
-            *reductions += collective.reductions();
-            collective.reduce(module, step, sums, waits)
-        })
+        self.sums.reduce(self.parameters.trained.module(), &self.parameters.collective, step, waits)
     }
 
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped> {
@@ -222,123 +204,84 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
             Mode::Evaluating(_) | Mode::Idle => 1.0,
         };
         let (squares, culprits) = match mode {
-            Mode::Training { inspection: None, context } if self.collective.is_root() => {
-                let module = self.trained.module();
-                self.gradients.unscale(module, context.loss_scale);
-                (Some(self.gradients.squared_norms(module)), Vec::new())
+            Mode::Training { inspection: None, context } if self.parameters.collective.is_root() => {
+                (Some(self.sums.unscale(self.parameters.trained.module(), context.loss_scale)), Vec::new())
             }
             Mode::Training { inspection: Some(culprits), .. } => (None, culprits),
             Mode::Training { .. } | Mode::Evaluating(_) | Mode::Idle => (None, Vec::new()),
         };
-        let Results { losses, metrics } = self.sink.finish(waits)?;
-        let count = losses.len();
-        let mut sums: Vec<_> = losses.into_values().chain(metrics.into_values()).collect();
-        let (of_each, without) = (self.gradients.take_squared_norm_of_each(), sums.len());
-        sums.extend(of_each.iter().flatten().cloned());
-        let (squared_norms, mut losses) = squares.unwrap_or_default().read_with(&sums);
-        let read = losses.split_off(without);
-        let squared_norm_of_each = of_each.map(|_| read.iter().flatten().sum::<f64>() / (loss_scale * loss_scale));
-        let metrics = losses.split_off(count);
+        let results = self.sink.finish(waits)?;
+        let Numbers { squared_norms, squared_norm_of_each, losses, metrics } =
+            self.sums.read(&squares.unwrap_or_default(), results, loss_scale);
         Ok(Outcome {
             replica: self.replica,
             stage: self.stage,
             squared_norms,
             squared_norm_of_each,
-            reductions: std::mem::take(&mut self.reductions),
+            reductions: self.sums.take_reductions(),
             culprits,
-            ledger: self.gradients.ledger(),
+            ledger: self.sums.ledger(),
             losses,
             metrics,
         })
     }
 
     fn ignore(&mut self, waits: &Waits) -> Result<(), Stopped> {
-        self.ties.ignore(waits)
+        self.parameters.ties.ignore(waits)
     }
 
     fn keep_sums(&mut self) {
-        self.kept = Some(self.gradients.copy(self.trained.module()));
+        self.sums.keep(self.parameters.trained.module());
     }
 
     fn forget(&mut self) {
         self.mode = Mode::Idle;
         self.sink.forget();
-        self.gradients.take();
+        self.sums.take();
     }
 
     fn publish(&mut self, waits: &Waits) -> Result<(), Stopped> {
-        self.ties.publish(self.trained.module(), waits)?;
-        self.collective.broadcast(self.trained.module(), waits)
+        self.parameters.publish(waits)
     }
 
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
-        let gradients = self.gradients.take();
-        if !self.collective.is_root() {
-            return self.conclude_as_leaf(verdict, waits);
-        }
-        let module = self.trained.module();
-        let (scaling, examine) = match verdict {
-            Verdict::Step { scaling, examine } => (scaling, examine),
-            Verdict::Show { scaling } => {
-                let gradients = show(self.stage, module, gradients, scaling, |id| self.ties.holds(*id));
-                return Ok(Conclusion { gradients, ..Conclusion::default() });
-            }
-            Verdict::Rehearse { examine } => (Scaling::Keep, examine),
-            Verdict::Skip => return Ok(Conclusion::default()),
-        };
-        let examination = examine.then(|| Examination::before(module, &gradients));
-        let gradients = scaling.apply(module, gradients);
-        let Made { learning_rate, states_on_host } = self.trained.step(gradients, !verdict.counts());
-        let module = self.trained.module();
-        let health = examination.map(|before| before.after(self.stage, module, &self.trained.second_moments()));
-        if verdict.counts() {
-            self.publish(waits)?;
-        }
-        let (learning_rate, health) = (Some(learning_rate), health.unwrap_or_default());
-        Ok(Conclusion { learning_rate, health, states_on_host, gradients: Vec::new() })
+        self.parameters.conclude(self.stage, self.sums.take(), verdict, waits)
     }
 
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
-        match verdict {
-            Verdict::Step { .. } => self.follow_owners(waits)?,
-            Verdict::Rehearse { .. } => self.trained.roll_back(),
-            Verdict::Show { .. } | Verdict::Skip => {}
-        }
-        Ok(())
+        self.parameters.follow(verdict, waits)
     }
 
     fn commit(&mut self) {
-        self.kept = None;
-        self.trained.commit();
+        self.sums.drop_kept();
+        self.parameters.trained.commit();
     }
 
     fn roll_back(&mut self) {
-        if let Some(kept) = self.kept.take() {
-            self.gradients.put_back(kept);
-        }
-        self.trained.roll_back();
+        self.sums.put_back();
+        self.parameters.trained.roll_back();
     }
 
     fn state(&self) -> StageState {
-        self.trained.state(self.stage)
+        self.parameters.trained.state(self.stage)
     }
 
     fn copy(&self) -> ErasedModule {
-        ErasedModule::new(hand_over_module(self.trained.module().valid(), &self.device))
+        ErasedModule::new(hand_over_module(self.parameters.trained.module().valid(), &self.device))
     }
 
     fn is_whole(&self) -> bool {
-        self.trained.is_whole()
+        self.parameters.trained.is_whole()
     }
 
     fn is_torn(&self) -> bool {
-        self.trained.is_torn()
+        self.parameters.trained.is_torn()
     }
 
     fn into_module(self: Box<Self>) -> Option<ErasedModule> {
-        if self.trained.is_torn() {
+        if self.parameters.trained.is_torn() {
             return None;
         }
-        Some(ErasedModule::new(self.trained.into_module()?))
+        Some(ErasedModule::new(self.parameters.trained.into_module()?))
     }
 }
