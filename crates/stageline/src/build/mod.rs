@@ -23,8 +23,8 @@
 //! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`):
 //!   `Costing` runs each layer's forward and, to measure times, its backward (`Way`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
-//! - `variants`: variants of a configured pipeline for a verification, such as the reference on one device and the
-//!   plain loop on one thread; and the configured settings that a verification reads.
+//! - `variants`: variants of a configured pipeline (`Configured`) for a verification, such as the reference on one
+//!   device and the plain loop on one thread; and the settings that a verification reads.
 //! - `validate`: the checks of stages, settings, a checkpoint's progress, and plan.
 //! - `supported`: the checks that devices compute in the element types of their stages, and have kernels for their
 //!   operations.
@@ -52,4 +52,4 @@ pub(crate) mod row;
 mod start;
 mod supported;
 mod validate;
-mod variants;
+pub(crate) mod variants;

@@ -1,5 +1,5 @@
 //! Makes variants of a configured pipeline for a verification, which compares the pipeline's training with the same
-//! training on one device. Also returns the settings that the verification reads.
+//! training on one device. [`Configured`] has the variants, and the settings that the verification reads.
 
 use std::collections::HashSet;
 use std::num::NonZero;
@@ -17,36 +17,64 @@ use crate::update::clip::Clip;
 use crate::update::flush::FlushConfig;
 use crate::update::precision::Precision;
 
-impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    pub(crate) fn configured_precision(&self) -> Precision {
-        self.precision
+/// A configured pipeline, whose settings a verification reads, and of which it makes variants. These methods are not
+/// the builder's own: a builder sets and validates settings.
+pub(crate) struct Configured<In: Payload, Out: Payload, Target: Payload>(pub(crate) PipelineBuilder<In, Out, Target>);
+
+impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
+    pub(crate) fn precision(&self) -> Precision {
+        self.0.precision
     }
 
-    pub(crate) fn configured_clip(&self) -> Option<Clip> {
-        self.flush.clip
+    pub(crate) fn clip(&self) -> Option<Clip> {
+        self.0.flush.clip
+    }
+
+    pub(crate) fn recompute(&self) -> &[Recompute] {
+        &self.0.stages.recompute
     }
 
     /// Returns the number of micro-batches into which a batch is split: R x M for R data-parallel replicas with M
     /// micro-batches each.
-    pub(crate) fn configured_micro_batches(&self) -> usize {
-        self.replicas() * self.micro_batches
+    pub(crate) fn micro_batches(&self) -> usize {
+        self.0.replicas() * self.0.micro_batches
     }
 
     /// Returns every batch norm of the model, as the index of its stage and its path in the stage's module.
     pub(crate) fn batch_norms(&self) -> &[(usize, String)] {
-        &self.stages.owners.batch_norms
+        &self.0.stages.owners.batch_norms
+    }
+
+    /// Returns the stage and the micro-batch of each backward that the configured schedule splits. Such a backward
+    /// computes the input gradient first and the weight gradients later. Micro-batches are counted within a replica.
+    pub(crate) fn split_backwards(&self) -> HashSet<(usize, usize)> {
+        let plan = self.0.schedule.plan(self.0.stages.devices.len(), self.0.micro_batches);
+        let second_half =
+            |action: &Action| (action.compute == Compute::WeightGradient).then_some((action.stage, action.micro_batch));
+        plan.map_or_else(|_| HashSet::new(), |plan| plan.rows().iter().flatten().filter_map(second_half).collect())
+    }
+
+    /// Whether every stage of every replica is on the CPU of this host, whose kernels give the same bits each time.
+    pub(crate) fn is_on_host(&self) -> bool {
+        self.0.stages.devices.iter().chain(self.0.replica_devices.iter().flatten()).all(is_host)
+    }
+
+    fn cores(&self) -> usize {
+        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
+        let workers = self.0.replicas() * self.0.stages.devices.len() / self.0.schedule.chunks().max(1);
+        self.0.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
     }
 
     /// Returns the builder of the reference, with which a verification compares the pipeline. It has the same stages,
     /// optimizers and clipping, in one replica on one device, in full precision and without recomputation.
     /// `micro_batches` is its number of micro-batches. Operations without a kernel only give a warning, because the
     /// reference can have another device or type than the pipeline.
-    pub(crate) fn reference(mut self, micro_batches: usize) -> Self {
-        self.stages.recompute.fill(Recompute::Nothing);
-        let first = self.stages.devices[0].clone();
-        self.stages.devices.fill(first);
-        self.flush = FlushConfig { clip: self.flush.clip, ..FlushConfig::default() };
-        Self {
+    pub(crate) fn reference(self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
+        let mut builder = self.without_recomputation();
+        let first = builder.stages.devices[0].clone();
+        builder.stages.devices.fill(first);
+        builder.flush = FlushConfig { clip: builder.flush.clip, ..FlushConfig::default() };
+        PipelineBuilder {
             micro_batches,
             replica_devices: Vec::new(),
             gradient_groups: None,
@@ -58,8 +86,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             fallbacks: Some(Fallbacks::Warn),
             loss_scale: None,
             tuned_for: None,
-            ..self
+            ..builder
         }
+    }
+
+    /// Returns the builder of the [`reference`](Self::reference) without clipping.
+    pub(crate) fn unclipped_reference(mut self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
+        self.0.flush.clip = None;
+        self.reference(micro_batches)
     }
 
     /// Returns the builder of the plain loop: one thread runs all stages on one device, one micro-batch after the
@@ -69,16 +103,17 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     ///
     /// If `splits` is true, the plain loop splits the same backwards into input gradient and weight gradient as the
     /// pipeline's schedule does. Otherwise it splits none.
-    pub(crate) fn plain_loop(mut self, splits: bool) -> Self {
+    pub(crate) fn plain_loop(self, splits: bool) -> PipelineBuilder<In, Out, Target> {
         let split = if splits { self.split_backwards() } else { HashSet::new() };
-        let of_replica = self.micro_batches;
+        let (micro_batches, cores) = (self.micro_batches(), self.cores());
+        let mut builder = self.without_recomputation();
+        let of_replica = builder.micro_batches;
         let is_split = |stage: usize, micro_batch: usize| split.contains(&(stage, micro_batch % of_replica));
-        let (stages, micro_batches) = (self.stages.devices.len(), self.configured_micro_batches());
-        let (groups, cores) = (self.gradient_groups.unwrap_or(self.replicas()), self.configured_cores());
-        let first = self.stages.devices[0].clone();
-        self.stages.devices.fill(first);
-        self.flush = FlushConfig { health_every: 0, noise_every: 0, ..self.flush };
-        Self {
+        let (stages, groups) = (builder.stages.devices.len(), builder.gradient_groups.unwrap_or(builder.replicas()));
+        let first = builder.stages.devices[0].clone();
+        builder.stages.devices.fill(first);
+        builder.flush = FlushConfig { health_every: 0, noise_every: 0, ..builder.flush };
+        PipelineBuilder {
             micro_batches,
             replica_devices: Vec::new(),
             gradient_groups: Some(groups),
@@ -88,42 +123,21 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             fallbacks: Some(Fallbacks::Warn),
             tuned_for: None,
             ordered_transfers: false,
-            ..self.without_recomputation()
+            ..builder
         }
     }
 
-    fn configured_cores(&self) -> usize {
-        let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
-        let workers = self.replicas() * self.stages.devices.len() / self.schedule.chunks().max(1);
-        self.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
+    /// Returns the builder of the same pipeline without recomputation.
+    pub(crate) fn without_recomputation(self) -> PipelineBuilder<In, Out, Target> {
+        let Self(mut builder) = self;
+        builder.stages.recompute.fill(Recompute::Nothing);
+        builder
     }
 
-    /// Returns the stage and the micro-batch of each backward that the configured schedule splits. Such a backward
-    /// computes the input gradient first and the weight gradients later. Micro-batches are counted within a replica.
-    pub(crate) fn split_backwards(&self) -> HashSet<(usize, usize)> {
-        let plan = self.schedule.plan(self.stages.devices.len(), self.micro_batches);
-        let second_half =
-            |action: &Action| (action.compute == Compute::WeightGradient).then_some((action.stage, action.micro_batch));
-        plan.map_or_else(|_| HashSet::new(), |plan| plan.rows().iter().flatten().filter_map(second_half).collect())
-    }
-
-    /// Whether every stage of every replica is on the CPU of this host, whose kernels give the same bits each time.
-    pub(crate) fn is_on_host(&self) -> bool {
-        self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host)
-    }
-
-    pub(crate) fn configured_recompute(&self) -> &[Recompute] {
-        &self.stages.recompute
-    }
-
-    pub(crate) fn without_recomputation(mut self) -> Self {
-        self.stages.recompute.fill(Recompute::Nothing);
-        self
-    }
-
-    pub(crate) fn unclipped(mut self) -> Self {
-        self.flush.clip = None;
-        self
+    /// Returns the builder of the same pipeline in full precision. Operations without a kernel only give a warning,
+    /// because a device may have kernels for the lower precision and not for the full one, such as f64.
+    pub(crate) fn in_full_precision(self) -> PipelineBuilder<In, Out, Target> {
+        self.0.precision(Precision::Full).fallbacks(Fallbacks::Warn)
     }
 }
 

@@ -11,7 +11,7 @@ use super::error::VerifyError;
 use super::evidence::{Parts, Predictions};
 use super::models::Build;
 use super::one_step::OneStep;
-use crate::build::fallbacks::Fallbacks;
+use crate::build::variants::Configured;
 use crate::model::batch::Batch;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
@@ -52,10 +52,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     /// Returns the likely cause of the difference between the verified training and its reference on one device. `None`
     /// if their gradients agree within the tolerance.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
-        let configuration = (self.build)();
-        let (clip, micro_batches) = (configuration.configured_clip(), configuration.configured_micro_batches());
+        let configuration = Configured((self.build)());
+        let (clip, micro_batches) = (configuration.clip(), configuration.micro_batches());
         let batch_norm = configuration.batch_norms().first().cloned();
-        let mut probes = configuration.reference(1).unclipped().build()?;
+        let mut probes = configuration.unclipped_reference(1).build()?;
 
         let whole = self.parts(&mut probes, self.reference_micro_batches)?;
         if !self.close(&self.parts(&mut probes, self.reference_micro_batches)?.sum, &whole.sum) {
@@ -270,13 +270,11 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     /// Whether rounding is the cause of the difference. The pipeline then computes in BF16 or F16, and its gradients in
     /// full precision agree with those of the reference training on one device.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
-        let configuration = (self.build)();
-        if configuration.configured_precision() == Precision::Full {
+        let configuration = Configured((self.build)());
+        if configuration.precision() == Precision::Full {
             return Ok(false);
         }
-        // A device may have kernels for the lower precision and not for the full one, such as f64.
-        let full = configuration.precision(Precision::Full).fallbacks(Fallbacks::Warn);
-        let full = full.build()?.gradients(self.batch.clone())?;
+        let full = configuration.in_full_precision().build()?.gradients(self.batch.clone())?;
         Ok(self.close(&flat(&full), &flat(self.reference)) && !self.close(found, &flat(&full)))
     }
 

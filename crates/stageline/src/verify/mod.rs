@@ -51,6 +51,7 @@ pub use trial::Trial;
 pub use verification::Verification;
 
 use crate::build::builder::PipelineBuilder;
+use crate::build::variants::Configured;
 use crate::failure::step_error::StepError;
 use crate::model::batch::Batch;
 use crate::model::batch_error::BatchError;
@@ -227,8 +228,8 @@ impl Verify {
         validation: &[Batch<In, Target>],
     ) -> Result<Verification, VerifyError> {
         let Models { build, uncut, is_pipeline } = models;
-        let configuration = build();
-        let bars = self.bars.unwrap_or_else(|| Bars::of(configuration.configured_precision()));
+        let configuration = Configured(build());
+        let bars = self.bars.unwrap_or_else(|| Bars::of(configuration.precision()));
 
         let configured_gradients = trial.gradients(batch(0)).map_err(VerifyError::Trial)?;
         let configured = self.train(&mut trial, &batch, validation).map_err(VerifyError::Trial)?;
@@ -273,7 +274,7 @@ impl Verify {
         batch: impl Fn(usize) -> Batch<In, Target>,
         validation: &[Batch<In, Target>],
     ) -> Result<(Trained, Vec<ParameterGradient>), VerifyError> {
-        let mut reference = build().reference(self.reference_micro_batches).build()?;
+        let mut reference = Configured(build()).reference(self.reference_micro_batches).build()?;
         let gradients = match reference.gradients(batch(0)) {
             Err(StepError::Batch(BatchError::Count { given, .. })) => return Err(VerifyError::CutByHand { given }),
             gradients => gradients?,

@@ -19,6 +19,7 @@ use super::error::VerifyError;
 use super::models::Build;
 use super::parameters::{ParameterDifference, differences};
 use crate::build::builder::PipelineBuilder;
+use crate::build::variants::Configured;
 use crate::model::batch::Batch;
 use crate::model::payload::Payload;
 use crate::state::layout::NamedTensor;
@@ -176,22 +177,23 @@ impl OneStep {
         batch: &Batch<In, Target>,
         bar: f64,
     ) -> Result<Self, VerifyError> {
-        let configuration = build();
-        let recompute = configuration.configured_recompute().to_vec();
+        let configuration = Configured(build());
+        let recompute = configuration.recompute().to_vec();
         let recomputes = recompute.iter().any(|recompute| *recompute != Recompute::Nothing);
         let (splits, on_host) = (!configuration.split_backwards().is_empty(), configuration.is_on_host());
         drop(configuration);
 
-        let mut plain = Run::of(build().plain_loop(false), batch)?;
+        let plain_loop = |splits| Run::of(Configured(build()).plain_loop(splits), batch);
+        let mut plain = plain_loop(false)?;
         let configured = Run::of(build(), batch)?;
-        let kept = recomputes.then(|| Run::of(build().without_recomputation(), batch)).transpose()?;
+        let kept = recomputes.then(|| Run::of(Configured(build()).without_recomputation(), batch)).transpose()?;
         let (mut is_repeatable, mut wrong_split, mut split_rounding) = (true, None, None);
         let bar_of_bits = (!on_host).then_some(bar);
         if configured.first_apart(&plain, bar_of_bits).is_some() {
-            let again = Run::of(build().plain_loop(false), batch)?;
+            let again = plain_loop(false)?;
             is_repeatable = again.first_apart(&plain, bar_of_bits).is_none();
             if splits && is_repeatable {
-                let halves = Run::of(build().plain_loop(true), batch)?;
+                let halves = plain_loop(true)?;
                 wrong_split = halves.first_apart(&plain, Some(bar));
                 if wrong_split.is_none() {
                     let apart = difference::differences(&halves.gradients, &plain.gradients)?;
