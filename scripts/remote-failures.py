@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Tests in network namespaces what a training promises when a host or the network fails.
 
-    cargo build --release --bins --examples
+    cargo build --release --features serve --bins --examples
     python scripts/remote-failures.py --programs target/release [--times 20] [--transport both] [--case all]
 
 Needs Linux, root, /dev/net/tun and `ip`. Five hosts, each a network namespace without a name, are joined by a process that
