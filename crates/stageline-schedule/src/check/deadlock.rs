@@ -38,7 +38,7 @@ impl fmt::Display for Blocked {
 /// A deadlock of a plan: a state in which some workers have not finished their actions and no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// All workers that are blocked in a deadlock. Each has the send or receive at which it waits.
+    /// The workers that are blocked in a deadlock. Each has the send or receive at which it waits.
     pub blocked: Vec<Blocked>,
 }
 

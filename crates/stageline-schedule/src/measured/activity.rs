@@ -37,7 +37,7 @@ pub enum Activity {
     Idle,
 }
 
-/// All activities of a worker that are not instructions of the plan, such as the optimizer step.
+/// The activities of a worker that are not instructions of the plan, such as the optimizer step.
 const OTHERS: [Activity; 8] = [
     Activity::Start,
     Activity::Reduce,

@@ -26,7 +26,7 @@ fn orders(stage: usize) -> Vec<Vec<Action>> {
     merged.collect()
 }
 
-/// All plans of two stages and two micro-batches that split backwards and complete without a deadlock.
+/// The list of all plans of two stages and two micro-batches that split backwards and complete without a deadlock.
 static EVERY_SMALL_PLAN: LazyLock<Vec<Checked>> = LazyLock::new(|| {
     let pairs =
         orders(0).into_iter().flat_map(|first| orders(1).into_iter().map(move |last| vec![first.clone(), last]));

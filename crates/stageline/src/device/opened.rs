@@ -5,7 +5,7 @@ use parking_lot::Mutex;
 
 use crate::device::location::is_host;
 
-/// All devices that were opened by a name so far, each with its name.
+/// The devices that were opened by a name so far, each with its name.
 static OPENED: Mutex<Vec<(Device, String)>> = Mutex::new(Vec::new());
 
 /// Records the name under which a device was opened. A device that was opened under several names keeps the first.

@@ -107,7 +107,7 @@ impl MemoryEstimate {
 /// settings are checked against them.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
-    /// All devices except the one that is too small, with their memory sizes and the training's needs. Devices of
+    /// The devices except the one that is too small, with their memory sizes and the training's needs. Devices of
     /// unknown memory size are left out. The host is included even if the training needs nothing there yet.
     others: Vec<Shortage>,
 }

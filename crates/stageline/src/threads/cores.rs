@@ -7,7 +7,7 @@
 pub(crate) enum Cores {
     /// Every worker computes on a fixed number of CPU cores; the value is this number.
     Each(usize),
-    /// All workers share the machine's CPU cores; the value is the number of these cores.
+    /// The workers share the machine's CPU cores; the value is the number of these cores.
     Shared(usize),
 }
 
