@@ -20,7 +20,7 @@ use crate::state::optimizer_check::Unfit;
 use crate::threads::bounded;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
-use stageline_nn::{Operation, Recompute};
+use stageline_nn::{Fallback, Operation, Recompute};
 
 /// A function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
 /// connects the stages. Its arguments are the assembly that collects the stages, the source of the first stage's input,
@@ -57,8 +57,10 @@ pub(crate) struct Assembled<In, Out, Target> {
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages. `devices` has one list for each replica, with the device of each stage. `groups` is the number of groups
-    /// in which gradients are summed. `restored` has each stage's part of a checkpoint, and is empty if there is none.
+    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has, in the same
+    /// order, a list for each stage of the operations that have no kernel on the device of the stage. `groups` is the
+    /// number of groups in which gradients are summed. `restored` has each stage's part of a checkpoint, and is empty
+    /// if there is none.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.
@@ -66,6 +68,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
         &self,
         plan: &Checked,
         devices: &[Vec<Device>],
+        fallbacks: Vec<Vec<Vec<Fallback>>>,
         groups: usize,
         settings: SharedSettings,
         mut restored: Vec<Restored>,
@@ -78,33 +81,34 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
         let mut collectives: Vec<_> = (0..self.devices.len()).map(roles).collect();
         let routes = devices.iter().map(|devices| Route::all(devices));
         let routes = routes.collect::<Result<Vec<_>, _>>().map_err(BuildError::Host)?;
-        let assemble =
-            devices.iter().zip(routes).zip(Replica::all(devices.len())).map(|((devices, routes), replica)| {
-                let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
-                for (stages, ids) in &self.owners.shared {
-                    tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
-                }
-                let mut assembly = Assembly {
-                    replica,
-                    capacity: plan.capacity(),
-                    settings,
-                    per_group: replica.of * micro_batches / groups,
-                    devices: devices.clone(),
-                    routes,
-                    ties,
-                    collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
-                    restored: std::mem::take(&mut restored),
-                    unfit: std::mem::take(&mut unfit),
-                    learning_rate,
-                    runners: Vec::new(),
-                };
-                let (inputs, input_feed) = bounded(1);
-                let ((targets, target_feed), (output_feed, outputs)) = (bounded(1), bounded(1));
-                let channels = CallerChannels { targets: target_feed, outputs: output_feed };
-                (self.wire)(&mut assembly, Box::new(FromBatch::new(input_feed)), channels);
-                (restored, unfit, learning_rate) = (assembly.restored, assembly.unfit, assembly.learning_rate);
-                (BatchChannels { inputs, targets, outputs }, assembly.runners)
-            });
+        let known = devices.iter().zip(routes).zip(fallbacks).zip(Replica::all(devices.len()));
+        let assemble = known.map(|(((devices, routes), fallbacks), replica)| {
+            let mut ties: Vec<Ties> = devices.iter().map(|_| Ties::default()).collect();
+            for (stages, ids) in &self.owners.shared {
+                tie(&mut ties, devices, *stages, ids.clone(), micro_batches);
+            }
+            let mut assembly = Assembly {
+                replica,
+                capacity: plan.capacity(),
+                settings,
+                per_group: replica.of * micro_batches / groups,
+                devices: devices.clone(),
+                fallbacks,
+                routes,
+                ties,
+                collectives: collectives.iter_mut().filter_map(Iterator::next).collect(),
+                restored: std::mem::take(&mut restored),
+                unfit: std::mem::take(&mut unfit),
+                learning_rate,
+                runners: Vec::new(),
+            };
+            let (inputs, input_feed) = bounded(1);
+            let ((targets, target_feed), (output_feed, outputs)) = (bounded(1), bounded(1));
+            let channels = CallerChannels { targets: target_feed, outputs: output_feed };
+            (self.wire)(&mut assembly, Box::new(FromBatch::new(input_feed)), channels);
+            (restored, unfit, learning_rate) = (assembly.restored, assembly.unfit, assembly.learning_rate);
+            (BatchChannels { inputs, targets, outputs }, assembly.runners)
+        });
         let replicas = assemble.collect();
         Ok(Assembled { replicas, unfit, learning_rate })
     }

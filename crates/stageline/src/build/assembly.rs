@@ -5,7 +5,6 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
-use crate::build::fallbacks::fallbacks_of;
 use crate::device::remote::Route;
 use crate::model::replica::Replica;
 use crate::model::stage::Stage;
@@ -18,7 +17,8 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
-use stageline_nn::params::{describe, fork, materialize, unify, unseeded};
+use stageline_nn::Fallback;
+use stageline_nn::params::{fork, materialize, unify, unseeded};
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
 /// copy of them.
@@ -46,10 +46,8 @@ impl<S: Stage> Unplaced<S> {
     /// compute on the device. Returns the stage's slot (its place in the pipeline) and the copied module with its
     /// optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
-        let mut slot = assembly.slot(self.stage);
-        let (operations, described) = (self.module.operations(), describe(&self.module));
+        let slot = assembly.slot(self.stage);
         let SharedSettings { precision, rollback, .. } = assembly.settings;
-        slot.fallbacks = fallbacks_of(&operations, &described, precision, &slot.device);
         warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
         let module = unify(fork(self.module.clone(), &slot.device));
         let (optimizer, learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
@@ -87,6 +85,9 @@ pub(crate) struct Assembly {
     /// The number of consecutive micro-batches whose gradients are summed as one group.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
+    /// The operations that Stageline's own kernels do not compute on the device of their stage, with one list for each
+    /// stage. Operations that a stage does not list are missing; the first forward finds them.
+    pub(crate) fallbacks: Vec<Vec<Fallback>>,
     /// The routes of activations and gradients between neighbouring stages, one for each pair of stages.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica, with the channels for their
@@ -103,8 +104,9 @@ pub(crate) struct Assembly {
 }
 
 impl Assembly {
-    /// Returns the slot of a stage: its place in the pipeline, its device, and its channels for gradients and
-    /// parameters. The channels are moved out of this assembly, so this is called once for each stage.
+    /// Returns the slot of a stage: its place in the pipeline, its device, its operations without a kernel, and its
+    /// channels for gradients and parameters. These operations and channels are moved out of this assembly, so this is
+    /// called once for each stage.
     fn slot(&mut self, stage: usize) -> StageSlot {
         StageSlot {
             replica: self.replica,
@@ -113,7 +115,7 @@ impl Assembly {
             ties: std::mem::take(&mut self.ties[stage]),
             collective: std::mem::take(&mut self.collectives[stage]),
             per_group: self.per_group,
-            fallbacks: Vec::new(),
+            fallbacks: std::mem::take(&mut self.fallbacks[stage]),
             refuses_fallbacks: self.settings.refuses_fallbacks,
         }
     }

@@ -53,10 +53,10 @@ pub(super) fn fallbacks_of(
 /// forbidden operation. `setting` is `None` if the user has not set a reaction to such operations.
 pub(super) fn validate_fallbacks<'a>(
     setting: Option<Fallbacks>,
-    found: impl IntoIterator<Item = (usize, &'a Device, Fallback)>,
+    found: impl IntoIterator<Item = (usize, &'a Device, &'a Fallback)>,
     is_gpu: impl Fn(&Device) -> bool,
 ) -> Result<(), BuildError> {
-    let mut refused: Vec<(usize, &Device, Fallback)> = Vec::new();
+    let mut refused: Vec<(usize, &Device, &Fallback)> = Vec::new();
     for (stage, device, fallback) in found {
         // All replicas have the same layers, so a fallback of a stage counts once.
         let is_known = refused.iter().any(|(other, _, known)| *other == stage && *known == fallback);
@@ -66,7 +66,8 @@ pub(super) fn validate_fallbacks<'a>(
     }
     let mut refused = refused.into_iter();
     let Some((stage, device, fallback)) = refused.next() else { return Ok(()) };
-    let error = RefusedFallback { stage, device: shown(device), fallback, more: refused.len() };
+    let (device, fallback) = (shown(device), fallback.clone());
+    let error = RefusedFallback { stage, device, fallback, more: refused.len() };
     Err(BuildError::Fallback(Box::new(error)))
 }
 
@@ -104,7 +105,7 @@ mod tests {
     /// of them are on GPUs (`on_gpu`) or all on CPUs. `setting` is the user's reaction to such operations.
     fn refused(setting: Option<Fallbacks>, on_gpu: bool, found: &[(usize, Fallback)]) -> Option<String> {
         let device = Device::flex();
-        let found = found.iter().map(|(stage, fallback)| (*stage, &device, fallback.clone()));
+        let found = found.iter().map(|(stage, fallback)| (*stage, &device, fallback));
         validate_fallbacks(setting, found, |_| on_gpu).err().map(|error| error.to_string())
     }
 
@@ -123,7 +124,7 @@ mod tests {
     #[test]
     fn the_refused_stage_is_the_one_on_the_gpu() {
         let [cpu, gpu] = [Device::flex(), Device::flex()];
-        let found = [(0, &cpu, gelu("0")), (1, &gpu, gelu("1")), (2, &cpu, gelu("2"))];
+        let found = [(0, &cpu, &gelu("0")), (1, &gpu, &gelu("1")), (2, &cpu, &gelu("2"))];
         // Both devices are CPUs here, so they are told apart by their places in memory.
         let error = validate_fallbacks(None, found, |device| std::ptr::eq(device, &gpu)).unwrap_err();
         let BuildError::Fallback(refused) = &error else { panic!("{error}") };

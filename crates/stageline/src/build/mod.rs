@@ -27,7 +27,7 @@
 //!   device and the plain loop on one thread; and the settings that a verification reads.
 //! - `validate`: the checks of stages, settings, a checkpoint's progress, and plan.
 //! - `supported`: the checks that devices compute in the element types of their stages, and have kernels for their
-//!   operations.
+//!   operations. It returns the operations without a kernel, for the warnings of `assembly`.
 //! - `fallbacks`: the setting whether an operation without a kernel is refused (`Fallbacks`), and the search of `build`
 //!   for such operations.
 //! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the

@@ -46,7 +46,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self.validate(loss_scale)?;
         let plan = self.checked_plan()?;
         let (groups, devices) = (self.groups()?, self.devices_by_replica()?);
-        self.validate_devices(&devices)?;
+        let fallbacks = self.validate_devices(&devices)?;
         let machine = || Cores::Shared(available_parallelism().map_or(1, NonZero::get));
         let cores = self.cores_per_stage.map_or_else(machine, Cores::Each);
         let streams = self.streams(&plan, &devices);
@@ -60,7 +60,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let Assembled { replicas, unfit, learning_rate } =
-            self.stages.assemble(&plan, &devices, groups, self.shared_settings(), restored)?;
+            self.stages.assemble(&plan, &devices, fallbacks, groups, self.shared_settings(), restored)?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         self.warn_of_changes(groups, learning_rate);
         let known = streams.into_iter().zip(devices).zip(parameters);

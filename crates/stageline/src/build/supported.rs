@@ -1,7 +1,9 @@
 //! Checks that the device of every stage computes in the element types of the stage's tensors, such as bf16, that this
-//! program knows which kernels the device has, and that no operation lacks a kernel where this is refused.
+//! program knows which kernels the device has, and that no operation lacks a kernel where this is refused. Returns the
+//! operations that lack a kernel and are accepted.
 
 use burn::tensor::{DType, Device};
+use stageline_nn::Fallback;
 use stageline_nn::params::Description;
 
 use crate::build::builder::PipelineBuilder;
@@ -17,6 +19,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Checks that the stages can compute on their devices. `devices` has one list for each replica, with the device of
     /// each stage.
     ///
+    /// Returns the operations that have no kernel on the device of their stage and are accepted. The result has one
+    /// list for each replica, with a list for each stage. Operations that a stage does not list are missing.
+    ///
     /// # Errors
     /// Returns an error in these cases, which are checked in this order:
     ///
@@ -24,7 +29,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// - A device does not compute in an element type of its stage's tensors, or a device of another host does not
     ///   answer.
     /// - An operation has no kernel on the device of its stage and is refused ([`Fallbacks`](crate::Fallbacks)).
-    pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<(), BuildError> {
+    pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<Vec<Vec<Vec<Fallback>>>, BuildError> {
         for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
             if has_unknown_kernels(device) {
                 return Err(BuildError::UnknownServer { stage, device: shown(device) });
@@ -32,11 +37,17 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
         let tensors = &self.stages.owners.tensors;
         validate_types(tensors, self.precision, devices, computes_in)?;
-        let found = devices.iter().flat_map(|devices| devices.iter().enumerate()).flat_map(|(stage, device)| {
-            let found = fallbacks_of(&self.stages.operations[stage], &tensors[stage], self.precision, device);
-            found.into_iter().map(move |fallback| (stage, device, fallback))
+        let of_stage = |(stage, device): (usize, &Device)| {
+            fallbacks_of(&self.stages.operations[stage], &tensors[stage], self.precision, device)
+        };
+        let fallbacks: Vec<Vec<_>> =
+            devices.iter().map(|devices| devices.iter().enumerate().map(of_stage).collect()).collect();
+        let found = devices.iter().zip(&fallbacks).flat_map(|(devices, fallbacks)| {
+            let stages = devices.iter().zip(fallbacks).enumerate();
+            stages.flat_map(|(stage, (device, found))| found.iter().map(move |fallback| (stage, device, fallback)))
         });
-        validate_fallbacks(self.fallbacks, found, is_gpu)
+        validate_fallbacks(self.fallbacks, found, is_gpu)?;
+        Ok(fallbacks)
     }
 }
 
