@@ -4,6 +4,8 @@
 
 use stageline_nn::Fallback;
 
+use crate::failure::refused_fallback::named_in;
+
 /// The warnings that a stage has already logged, so that each is logged once.
 #[derive(Default)]
 pub(super) struct Warned {
@@ -31,13 +33,8 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
         if found[..index].iter().any(|earlier| is_same(earlier, first)) {
             continue;
         }
-        let Fallback { operation, layer, reason } = first;
-        let place = match found.iter().filter(|other| is_same(other, first)).count() - 1 {
-            _ if layer.is_empty() => format!("stage {stage}"),
-            0 => format!("layer `{layer}` of stage {stage}"),
-            more => format!("layer `{layer}` and {more} more of stage {stage}"),
-        };
-        tracing::warn!(stage, replica, "{operation} in {place} {reason}");
+        let others = found.iter().filter(|other| is_same(other, first)).count() - 1;
+        tracing::warn!(stage, replica, "{} {}", named_in(stage, first, others), first.reason);
     }
 }
 
