@@ -24,30 +24,35 @@ pub struct Planned {
     pub cut: Option<Cut>,
 }
 
-/// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters. With `--cut
-/// measured`, the times on the first device are added. Returns `None` for a model that is cut by hand.
-///
-/// With a list as `--cut`, layers are run only if their FLOPs are needed, and otherwise all FLOPs are 0. FLOPs are
-/// needed for the log and the HTML page (`are_written`), for the model FLOP utilisation, and for a schedule search.
-pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, are_written: bool) -> Option<Costs> {
-    let running = &job.running;
-    let are_needed = are_written || running.peak_flops.is_some() || matches!(running.schedule, ScheduleBy::Search);
-    if matches!(running.cut, CutBy::List(_)) && !are_needed {
-        return model.sizes();
-    }
-    let device = (job.running.cut == CutBy::Measured).then(|| &job.running.devices[0]);
-    model.costs(sample, device)
+/// The purpose for which a program needs the costs of a model's layers. It decides whether [`costs`] runs the layers.
+#[derive(Clone, Copy)]
+pub enum Purpose {
+    /// The costs are for the cut of a pipeline that is built without a training. By default, its stages have about
+    /// equally many parameters, for which no layer is run.
+    Pipeline,
+    /// The costs are for a training, whose cut balances FLOPs and parameters by default.
+    Training {
+        /// Whether the training writes a log or an HTML page, which contain the FLOPs of the layers.
+        is_written: bool,
+    },
 }
 
-/// Returns the costs of each layer, by which a model is cut into stages, for a pipeline that is built without a
-/// training. By default, the costs are the numbers of parameters. Layers are run on `sample`, the input of one sample,
-/// only for `--cut measured` and `--schedule search`, or if [`Model::sizes`] has no result. Returns `None` for a model
-/// that is cut by hand.
-pub fn costs_without_training<M: Model>(model: &M, sample: M::Input, job: &Job) -> Option<Costs> {
-    let Running { cut, schedule, .. } = &job.running;
-    let are_run = *cut == CutBy::Measured || matches!(schedule, ScheduleBy::Search);
+/// Returns the costs of each layer of the model: FLOPs and parameters, and with `--cut measured` the times on the first
+/// device. Returns `None` for a model that is cut by hand.
+///
+/// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed: for `--cut measured`, for
+/// `--schedule search`, and in a training for the default cut, the log, the HTML page and the model FLOP utilisation.
+/// They are also run if [`Model::sizes`] has no result. Otherwise no layer is run, and all FLOPs are 0.
+pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
+    let Running { cut, schedule, devices, peak_flops, .. } = &job.running;
+    let is_measured = *cut == CutBy::Measured;
+    let needs_flops = match purpose {
+        Purpose::Pipeline => false,
+        Purpose::Training { is_written } => is_written || peak_flops.is_some() || *cut == CutBy::Counted,
+    };
+    let are_run = needs_flops || is_measured || matches!(schedule, ScheduleBy::Search);
     let sizes = if are_run { None } else { model.sizes() };
-    sizes.or_else(|| costs(model, sample, job, false))
+    sizes.or_else(|| model.costs(sample, is_measured.then(|| &devices[0])))
 }
 
 /// Chooses the schedule, the number of stages and the cut (the partition of the layers into stages) from the settings
@@ -256,10 +261,10 @@ mod tests {
     fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
         let counter = Arc::new(AtomicUsize::new(0));
         let row = counted_row(&counter);
-        let forwards = |flags: &str, are_written: bool| {
+        let forwards = |flags: &str, is_written: bool| {
             counter.store(0, Ordering::Relaxed);
-            let sample = Tensor::zeros([1, 2], &Device::flex());
-            let costs = costs(&row, sample, &Job::of_line(flags).unwrap(), are_written).unwrap();
+            let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
+            let costs = costs(&row, sample, &job, Purpose::Training { is_written }).unwrap();
             assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
             counter.load(Ordering::Relaxed)
         };
@@ -279,7 +284,7 @@ mod tests {
         let forwards = |flags: &str| {
             counter.store(0, Ordering::Relaxed);
             let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
-            let costs = costs_without_training(&row, sample, &job).unwrap();
+            let costs = costs(&row, sample, &job, Purpose::Pipeline).unwrap();
             let planned = choose(&job.running, &job.training, Some(&costs)).unwrap();
             assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
             assert_eq!(planned.cut.unwrap().stages(), planned.stages, "{flags}");

@@ -20,7 +20,7 @@ use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
-use crate::plan;
+use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
 use crate::training::checkpoints::{self, Identity, Keeper};
 use crate::training::evaluation::{evaluate, warn_of_mean};
@@ -124,7 +124,7 @@ impl<F> Run<F> {
     /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
-        let costs = plan::costs_without_training(model, sample, &job);
+        let costs = plan::costs(model, sample, &job, Purpose::Pipeline);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
@@ -162,7 +162,8 @@ impl<F> Run<F> {
         }
         let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
-        let costs = plan::costs(model, input(sample)?, &job, outputs.log.is_some() || outputs.report.is_some());
+        let purpose = Purpose::Training { is_written: outputs.log.is_some() || outputs.report.is_some() };
+        let costs = plan::costs(model, input(sample)?, &job, purpose);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
