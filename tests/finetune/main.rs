@@ -3,23 +3,23 @@
 use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
-use std::process::Output;
+use std::process::Command;
 
 use serde_json::json;
-use stageline_workspace::programs::example;
+use stageline_workspace::programs::{example, stdout_of};
 
-/// Runs the example `finetune` with the given flags in `folder`. Its token files are in the folder `cache`.
-fn run(folder: &Path, flags: &str) -> Output {
+/// Returns a command that runs the example `finetune` with the given flags in `folder`. Its token files are in the
+/// folder `cache`.
+fn command(folder: &Path, flags: &str) -> Command {
     let mut command = example("finetune");
     command.current_dir(folder).env("XDG_CACHE_HOME", folder.join("cache")).env("RUST_BACKTRACE", "0");
-    command.args(flags.split_whitespace()).output().unwrap()
+    command.args(flags.split_whitespace());
+    command
 }
 
 /// Runs the example `finetune` with the given flags, which must succeed. Returns its stdout.
 fn said(folder: &Path, flags: &str) -> String {
-    let output = run(folder, flags);
-    assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    stdout_of(&mut command(folder, flags))
 }
 
 fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
@@ -73,7 +73,7 @@ fn a_training_reads_its_data_and_a_prompt_its_tokenizer() {
     assert!(folder.join("cache/stageline/tokens").exists());
     fs::write(folder.join("model/tokenizer.json"), "damaged").unwrap();
     let refused = |flags: &str, file: &str| {
-        let output = run(folder, flags);
+        let output = command(folder, flags).output().unwrap();
         let error = String::from_utf8(output.stderr).unwrap();
         assert!(!output.status.success() && error.contains(file), "{flags}: {error}");
     };

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::process::Command;
 
 use stageline::{DeviceName, GpuApi};
-use stageline_workspace::programs::program;
+use stageline_workspace::programs::{program, stdout_of};
 use stageline_workspace::runs::Place;
 
 use crate::gpu_name;
@@ -25,9 +25,7 @@ fn listed(change: impl FnOnce(&mut Command)) -> String {
     let mut command = program("stageline");
     command.arg("devices");
     change(&mut command);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    String::from_utf8(output.stdout).unwrap()
+    stdout_of(&mut command)
 }
 
 /// Returns the line about the programming interface of the tests' GPU (such as `wgpu`) in the output of `stageline

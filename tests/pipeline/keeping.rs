@@ -10,7 +10,7 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use serde_json::Value;
 use stageline::checkpoint::{Saved, Store};
 
-use crate::programs::example;
+use crate::programs::{example, stdout_of};
 use crate::runs::{Place, hash, reseal, steps_in, wait_for_lines};
 
 #[test]
@@ -179,9 +179,7 @@ fn flags_override_set_and_set_overrides_the_settings_file() {
     command
         .args(["--layers", "5", "--set", "width=64", "--set", "layers=4", "--print-config", "--config"])
         .arg(&config);
-    let output = command.output().unwrap();
-    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-    let printed = String::from_utf8(output.stdout).unwrap();
+    let printed = stdout_of(&mut command);
     for line in ["width = 64", "layers = 5", "learning_rate = 1e-3", "device = \"cpu,cpu\"", "micro_batches = 8"] {
         assert!(printed.lines().any(|printed| printed.replace("0.001", "1e-3") == line), "no {line} in {printed}");
     }

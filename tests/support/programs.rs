@@ -1,4 +1,4 @@
-//! Finds the programs that cargo has built together with a test.
+//! Finds the programs that cargo has built together with a test, and runs them.
 
 use std::env;
 use std::process::Command;
@@ -20,4 +20,11 @@ pub fn program(path: &str) -> Command {
         program.display()
     );
     Command::new(program)
+}
+
+/// Runs a command, which must succeed, and returns its stdout.
+pub fn stdout_of(command: &mut Command) -> String {
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{command:?}: {}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
 }

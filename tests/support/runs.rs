@@ -8,7 +8,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::programs::example;
+use crate::programs::{example, stdout_of};
 
 /// The flags for a small model, which every run of the GPT example in a test gets before its other flags.
 const SMALL: &str = "--layers 2 --width 16 --context 16 --micro-batch-size 2 --micro-batches 4 --stages 2";
@@ -53,9 +53,7 @@ impl Place {
 
     /// Runs the GPT example with the given flags, which must succeed, and returns its stdout.
     pub fn said(&self, flags: &str) -> String {
-        let output = self.run(flags);
-        assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
-        String::from_utf8(output.stdout).unwrap()
+        stdout_of(&mut self.command(flags))
     }
 
     /// Runs the GPT example, which must fail without a panic, and returns its stderr with `@` in place of the test's
