@@ -2,8 +2,8 @@
 //! the few that a pipeline calls itself, and for the kernels on devices of other hosts (`remote`).
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
-//! linear products and sums of squares. Inputs are primitive tensors of one backend, outside autodiff; outputs are new
-//! tensors. A kernel keeps none of its inputs and outputs between calls, and must not know stages or plans.
+//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, outside autodiff;
+//! outputs are new tensors, except that AdamW's step overwrites its own. A kernel keeps none of its inputs and outputs between calls, and must not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
 //! - `declared`: operations as a layer declares them before a forward (`Operation`).
@@ -15,12 +15,14 @@
 //! - `variants`: the variants of operations that share a kernel.
 //! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
 //! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
+//! - `adamw`: a step of the optimizer AdamW, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
 //! - `flash`: causal attention that stores no scores, as GPU code of this crate.
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
 
+mod adamw;
 pub(crate) mod attention_blocks;
 pub(crate) mod attention_mask;
 #[cfg(feature = "flex")]
@@ -42,6 +44,7 @@ pub(crate) mod rotation;
 mod sum_of_squares;
 pub(crate) mod variants;
 
+pub use adamw::{AdamWStep, Updated};
 #[cfg(feature = "flex")]
 pub use cpu::products::allocate_packing_buffer;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]

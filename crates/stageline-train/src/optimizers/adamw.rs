@@ -2,13 +2,14 @@
 
 use burn::optim::{AdamWState, AdaptiveMomentumState, Optimizer};
 use burn::tensor::{Device, Tensor};
+use stageline_nn::kernels::{AdamWStep, Updated};
 
 /// AdamW (Loshchilov and Hutter, 2019, [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)), with PyTorch's order of
 /// operations. The optimizer state has burn's type `AdamWState`.
 ///
 /// burn 0.22 computes the bias correction `1 - beta_2^t` in f32, with an error of about 1e-5 in the first steps. Within
 /// 50 steps, its losses then differ from those of PyTorch by about a millionth. This optimizer computes both bias
-/// corrections in f64.
+/// corrections in f64. On the CPU, it updates a parameter in one pass over the memory.
 #[derive(Clone)]
 pub struct AdamW {
     weight_decay: f64,
@@ -34,20 +35,19 @@ impl Optimizer for AdamW {
         grad: Tensor<D>,
         state: Option<AdamWState<D>>,
     ) -> (Tensor<D>, Option<AdamWState<D>>) {
-        let [beta_1, beta_2] = Self::BETAS;
-        let [first, second] = [grad.clone() * (1.0 - beta_1), grad.square() * (1.0 - beta_2)];
-        let (time, moment_1, moment_2) = match state {
-            Some(AdamWState { momentum }) => {
-                (momentum.time + 1, momentum.moment_1 * beta_1 + first, momentum.moment_2 * beta_2 + second)
-            }
-            None => (1, first, second),
+        let (time, moments) = match state {
+            Some(AdamWState { momentum }) => (momentum.time + 1, Some([momentum.moment_1, momentum.moment_2])),
+            None => (1, None),
         };
-        let [correction_1, correction_2] = Self::BETAS.map(|beta| 1.0 - beta.powi(time as i32));
-        let deviation = moment_2.clone().sqrt() / correction_2.sqrt() + Self::EPSILON;
-        let decay = lr * self.weight_decay;
-        let decayed = if decay == 0.0 { tensor } else { tensor * (1.0 - decay) };
-        let updated = decayed - moment_1.clone() / deviation * (lr / correction_1);
-        (updated, Some(AdamWState::new(AdaptiveMomentumState::new(time, moment_1, moment_2))))
+        let step = AdamWStep {
+            betas: Self::BETAS,
+            epsilon: Self::EPSILON,
+            learning_rate: lr,
+            weight_decay: self.weight_decay,
+            time,
+        };
+        let Updated { parameter, first, second } = step.update(tensor, grad, moments);
+        (parameter, Some(AdamWState::new(AdaptiveMomentumState::new(time, first, second))))
     }
 
     fn to_device<const D: usize>(mut state: AdamWState<D>, device: &Device) -> AdamWState<D> {

@@ -77,13 +77,13 @@ const FLAT: f32 = 3.832_507;
 fn erf(x: f32) -> f32 {
     let x = x.clamp(-FLAT, FLAT);
     let square = x * x;
-    let mut above = 0.000_229_050_66;
+    let mut above = 0.000_229_050_66_f32;
     for coefficient in [0.003_408_291, 0.050_955_694, 0.185_208_33, FRAC_2_SQRT_PI] {
-        above = above * square + coefficient;
+        above = above.mul_add(square, coefficient);
     }
-    let mut below = -1.179_160_3e-7;
+    let mut below = -1.179_160_3e-7_f32;
     for coefficient in [0.000_023_547_966, 0.001_017_962_5, 0.014_070_47, 0.110_985_05, 0.497_469_25, 1.0] {
-        below = below * square + coefficient;
+        below = below.mul_add(square, coefficient);
     }
     (x * above / below).clamp(-1.0, 1.0)
 }
@@ -91,7 +91,7 @@ fn erf(x: f32) -> f32 {
 /// Returns the cumulative distribution function of the standard normal distribution at x.
 #[inline(always)]
 fn phi(x: f32) -> f32 {
-    0.5 + 0.5 * erf(x * FRAC_1_SQRT_2)
+    erf(x * FRAC_1_SQRT_2).mul_add(0.5, 0.5)
 }
 
 /// Returns the activation function GELU of one number. `form` selects the exact function or its tanh approximation.
@@ -106,7 +106,7 @@ fn value(x: f32, form: GeluForm) -> f32 {
 /// Returns `2 sqrt(2 / pi) (x + 0.044715 x^3)`. GELU's tanh approximation multiplies x by the sigmoid of this number.
 #[inline(always)]
 fn twice_cubic(x: f32) -> f32 {
-    GeluForm::TWICE as f32 * (x + GeluForm::CUBIC as f32 * x * x * x)
+    GeluForm::TWICE as f32 * (GeluForm::CUBIC as f32 * x * x).mul_add(x, x)
 }
 
 /// The largest argument with which the derivative of GELU's tanh approximation is computed. A larger argument is
@@ -121,14 +121,14 @@ fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {
         GeluForm::Exact => {
             let exponent = (-0.5 * x * x).max(-87.0);
-            phi(x) + x * DENSITY_AT_0 * exp(exponent)
+            (x * DENSITY_AT_0).mul_add(exp(exponent), phi(x))
         }
         GeluForm::Tanh => {
             // The clamp keeps the square of a large number from becoming infinite.
             let x = x.clamp(-FLAT_TANH, FLAT_TANH);
             let share = sigmoid(twice_cubic(x));
-            let slope = GeluForm::TWICE as f32 * (1.0 + 3.0 * GeluForm::CUBIC as f32 * x * x);
-            share + x * share * (1.0 - share) * slope
+            let slope = GeluForm::TWICE as f32 * (3.0 * GeluForm::CUBIC as f32 * x).mul_add(x, 1.0);
+            (x * share * (1.0 - share)).mul_add(slope, share)
         }
     }
 }
