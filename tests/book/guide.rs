@@ -193,6 +193,30 @@ mod row {
     }
 }
 
+mod verified {
+    use burn::tensor::{Int, Tensor};
+    use stageline::{Batch, BoxError, Cut, Row, StageConfig, Verify};
+
+    use super::layers::{Block, Embeddings, Head, Shape};
+
+    type Bytes = Batch<Tensor<2, Int>, Tensor<2, Int>>;
+
+    fn listing(
+        (shape, cut): (Shape, Cut),
+        configs: impl Fn() -> Vec<StageConfig>,
+        batch_of: impl Fn(usize) -> Bytes,
+        held_out: Bytes,
+    ) -> Result<(), BoxError> {
+        let first = move |device: &_| Embeddings::new(&shape, device);
+        let row = Row::new(first, 4, move |at, device| Block::new(&shape, at, device), move |d| Head::new(&shape, d));
+        let build = || row.pipeline(&cut, configs()).expect("the cut fits the row").micro_batches(8);
+        let verification = Verify::new().steps(10).pipeline(build, |step| batch_of(step), &[held_out])?;
+        println!("{verification}");
+        assert!(verification.passes());
+        Ok(())
+    }
+}
+
 #[rustfmt::skip]
 mod one_struct {
     use burn::module::Module;

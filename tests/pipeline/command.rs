@@ -8,7 +8,7 @@ use std::process::{Command, Output};
 use serde_json::{Value, json};
 use stageline::schedule::{Schedule, ZbH1};
 
-use crate::programs::example;
+use crate::programs::{example, stdout_of};
 
 /// Tests the logged model FLOP utilisation against the formula. Training on a token takes 3 times the FLOPs of a
 /// forward. A forward takes 2 FLOPs for each weight of a matrix, and 4 x context x width for the attention of a block
@@ -31,10 +31,16 @@ fn model_flop_utilisation_matches_the_formula() {
 
 /// Runs the GPT example with small settings and the flags `flags`, and returns its output.
 fn gpt(flags: &str) -> Output {
+    small_gpt(flags).output().unwrap()
+}
+
+/// Returns the command that runs the GPT example with small settings and the given flags. If a flag is given twice, the
+/// later one counts.
+fn small_gpt(flags: &str) -> Command {
     let small = "--layers 2 --width 16 --context 16 --steps 3 --micro-batch-size 2 --micro-batches 3";
     let mut command = example("gpt");
-    // If a flag is given twice, the later one counts.
-    command.args(small.split_whitespace()).args(flags.split_whitespace()).output().unwrap()
+    command.args(small.split_whitespace()).args(flags.split_whitespace());
+    command
 }
 
 /// Trains the GPT example on the sources of the examples with the given flags, and returns the lines of its log, a
@@ -43,8 +49,7 @@ fn logged(name: &str, flags: &str) -> Vec<Value> {
     let log = tempfile::tempdir().unwrap();
     let log = log.path().join(name);
     let data = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples");
-    let output = gpt(&format!("{flags} --data {} --log {}", data.display(), log.display()));
-    assert!(output.status.success(), "{flags}: {}", String::from_utf8_lossy(&output.stderr));
+    stdout_of(&mut small_gpt(&format!("{flags} --data {} --log {}", data.display(), log.display())));
     let text = std::fs::read_to_string(log).unwrap();
     text.lines().map(|line| serde_json::from_str(line).unwrap()).collect()
 }
@@ -147,9 +152,7 @@ fn an_own_model_trains_with_its_own_metric() {
     let settings = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("examples/own_model.toml");
     let run = |flags: &[&str]| {
         let mut command = example("own_model");
-        command.arg("--log").arg(&log).arg("--checkpoint").arg(&kept).args(flags);
-        let output = command.output().unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        stdout_of(command.arg("--log").arg(&log).arg("--checkpoint").arg(&kept).args(flags));
     };
     run(&["--config", settings.to_str().unwrap(), "--stop-after", "150"]);
     run(&["--resume", "latest", "--schedule", "zb-h1", "--stages", "2"]);
@@ -312,9 +315,7 @@ fn impossible_flags_are_refused_with_a_fix() {
 fn a_faster_device_gets_more_layers() {
     let two = "--layers 4 --device cpu,cpu --steps 1";
     let cut = |speeds: &str| {
-        let output = gpt(&format!("{two} --speeds {speeds}"));
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let said = String::from_utf8(output.stdout).unwrap();
+        let said = stdout_of(&mut small_gpt(&format!("{two} --speeds {speeds}")));
         said.lines().filter(|line| line.starts_with("stage ")).map(str::to_owned).collect::<Vec<_>>()
     };
     assert_eq!(cut("1,9"), ["stage 0: embeddings", "stage 1: blocks.0 to head"]);

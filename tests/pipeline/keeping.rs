@@ -256,8 +256,7 @@ fn a_manipulated_checkpoint_chooses_no_device_and_no_token_file() {
     assert_eq!(hash(&place.said(&resume)), hash(&whole));
     // Without `--data` the path of the text comes from the checkpoint and is printed.
     let mut command = example("gpt");
-    let output = command.env("RUST_BACKTRACE", "0").args(resume.split_whitespace()).output().unwrap();
-    let said = String::from_utf8(output.stdout).unwrap();
+    let said = stdout_of(command.env("RUST_BACKTRACE", "0").args(resume.split_whitespace()));
     let text = place.path("text");
     assert!(said.contains(&format!("as in the checkpoint: data = \"{}\"", text.display())), "{said}");
     assert_eq!(hash(&said), hash(&whole));

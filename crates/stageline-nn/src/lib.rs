@@ -22,8 +22,8 @@
 //! Inputs are burn modules and tensors; outputs are tensors and deferred gradients. This crate must not know stages,
 //! plans or channels.
 //!
-//! What models are built from is at the crate root. What a pipeline calls is in four modules: [`autograd`], [`params`],
-//! [`kernels`], and [`after_step`], the effects of a forward that wait for the optimizer step.
+//! What models are built from is at the crate root. What a pipeline or an optimizer calls is in four modules:
+//! [`autograd`], [`params`], [`kernels`], and [`after_step`], the effects of a forward that wait for the optimizer step.
 //!
 //! - `layers`: the layers and the functions without parameters.
 //! - `autograd`: split backwards, recomputation, and the start of a backward from a given gradient.

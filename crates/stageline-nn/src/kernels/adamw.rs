@@ -20,7 +20,7 @@ pub struct AdamWStep {
 
 /// A parameter and its two moments after a step of AdamW. All three have one shape.
 #[derive(Debug)]
-pub struct Updated<const D: usize> {
+pub struct AdamWUpdate<const D: usize> {
     /// The updated parameter.
     pub parameter: Tensor<D>,
     /// The updated first moment: the running mean of the gradients.
@@ -31,17 +31,17 @@ pub struct Updated<const D: usize> {
 
 impl AdamWStep {
     /// Updates a parameter, with PyTorch's order of operations. `gradient` has the shape of the parameter, and so have
-    /// the moments of the previous step, the first and the second; `None` in the first step. All tensors must be outside
-    /// autodiff.
+    /// the first and the second moment of the previous step, `moments`. `moments` is `None` in the first step. All
+    /// tensors must be outside autodiff.
     pub fn update<const D: usize>(
         &self,
         parameter: Tensor<D>,
         gradient: Tensor<D>,
         moments: Option<[Tensor<D>; 2]>,
-    ) -> Updated<D> {
+    ) -> AdamWUpdate<D> {
         #[cfg(feature = "flex")]
-        if on_the_cpu(&parameter, &gradient, moments.as_ref()) {
-            return self.update_on_the_cpu(parameter, gradient, moments);
+        if self::on_cpu::computes(&parameter, &gradient, moments.as_ref()) {
+            return self.update_on_cpu(parameter, gradient, moments);
         }
         self.composed(parameter, gradient, moments)
     }
@@ -52,7 +52,7 @@ impl AdamWStep {
         parameter: Tensor<D>,
         gradient: Tensor<D>,
         moments: Option<[Tensor<D>; 2]>,
-    ) -> Updated<D> {
+    ) -> AdamWUpdate<D> {
         let [beta_1, beta_2] = self.betas;
         let [mut first, mut second] = [gradient.clone() * (1.0 - beta_1), gradient.square() * (1.0 - beta_2)];
         if let Some([before_1, before_2]) = moments {
@@ -62,7 +62,7 @@ impl AdamWStep {
         let deviation = second.clone().sqrt() / self.correction_of_deviation() + self.epsilon;
         let kept = self.kept();
         let decayed = if kept == 1.0 { parameter } else { parameter * kept };
-        Updated { parameter: decayed - first.clone() / deviation * self.rate(), first, second }
+        AdamWUpdate { parameter: decayed - first.clone() / deviation * self.rate(), first, second }
     }
 
     /// Returns the factor by which the weight decay multiplies a parameter.
@@ -82,36 +82,35 @@ impl AdamWStep {
 }
 
 #[cfg(feature = "flex")]
-mod cpu {
+mod on_cpu {
     use burn::backend::Flex;
     use burn::tensor::{DType, Tensor};
 
-    use super::{AdamWStep, Updated};
+    use super::{AdamWStep, AdamWUpdate};
     use crate::engine::Engine;
     use crate::kernels::cpu::adamw::{Factors, update};
 
     /// Whether all tensors of a step are f32 tensors on the CPU, outside autodiff, of one shape.
-    pub(super) fn on_the_cpu<const D: usize>(
+    pub(super) fn computes<const D: usize>(
         parameter: &Tensor<D>,
         gradient: &Tensor<D>,
         moments: Option<&[Tensor<D>; 2]>,
     ) -> bool {
-        let is_plain = |tensor: &Tensor<D>| {
+        let fits = |tensor: &Tensor<D>| {
             tensor.dtype() == DType::F32 && tensor.dims() == parameter.dims() && Flex::plain(tensor.clone()).is_some()
         };
-        [parameter, gradient].into_iter().chain(moments.into_iter().flatten()).all(is_plain)
+        [parameter, gradient].into_iter().chain(moments.into_iter().flatten()).all(fits)
     }
 
     impl AdamWStep {
-        /// Updates a parameter in one pass over the memory. Overwrites the parameter and its moments where nothing else
-        /// uses their memory.
-        pub(super) fn update_on_the_cpu<const D: usize>(
+        /// Updates a parameter in one pass over the memory. The result overwrites the parameter and its moments where
+        /// nothing else uses their memory.
+        pub(super) fn update_on_cpu<const D: usize>(
             &self,
             parameter: Tensor<D>,
             gradient: Tensor<D>,
             moments: Option<[Tensor<D>; 2]>,
-        ) -> Updated<D> {
-            let [first, second] = moments.unwrap_or_else(|| [gradient.zeros_like(), gradient.zeros_like()]);
+        ) -> AdamWUpdate<D> {
             let plain = |tensor| Flex::plain(tensor).expect("the tensor is one of the CPU");
             let [beta_1, beta_2] = self.betas;
             let factors = Factors {
@@ -122,62 +121,82 @@ mod cpu {
                 kept: self.kept() as f32,
                 rate: self.rate() as f32,
             };
-            let [parameter, first, second] =
-                update([parameter, first, second].map(plain), &plain(gradient), factors).map(Flex::of_plain);
-            Updated { parameter, first, second }
+            let moments = moments.map(|moments| moments.map(plain));
+            let updated = update(plain(parameter), &plain(gradient), moments, factors);
+            let [parameter, first, second] = updated.map(Flex::of_plain);
+            AdamWUpdate { parameter, first, second }
         }
     }
 }
 
-#[cfg(feature = "flex")]
-use cpu::on_the_cpu;
-
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use burn::tensor::{Device, Distribution};
+    use burn::backend::Flex;
+    use burn::tensor::{Device, Distribution, TensorData};
 
     use super::*;
+    use crate::engine::Engine;
 
     const STEP: AdamWStep =
         AdamWStep { betas: [0.9, 0.999], epsilon: 1e-8, learning_rate: 1e-2, weight_decay: 0.1, time: 1 };
+
+    /// A function that returns a tensor as a view of it, such as its transpose.
+    type View = fn(Tensor<2>) -> Tensor<2>;
 
     fn random(shape: [usize; 2]) -> Tensor<2> {
         Tensor::random(shape, Distribution::Normal(0.0, 1.0), &Device::flex())
     }
 
-    fn bits(updated: Updated<2>) -> Vec<u32> {
-        let tensors = [updated.parameter, updated.first, updated.second];
-        tensors
-            .into_iter()
-            .flat_map(|tensor| tensor.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>())
-            .collect()
+    fn bits(update: AdamWUpdate<2>) -> Vec<u32> {
+        let of_tensor = |tensor: Tensor<2>| tensor.into_data().iter::<f32>().map(f32::to_bits).collect::<Vec<_>>();
+        [update.parameter, update.first, update.second].into_iter().flat_map(of_tensor).collect()
     }
 
-    /// Tests three steps of a parameter that several cores update, and of one whose tensors are views of others.
+    /// Tests three steps of a parameter that several cores update, of empty tensors, and of tensors that are views of
+    /// others: parts of a transpose, rows in the middle, and the first rows.
     #[test]
     fn a_step_on_the_cpu_has_the_bits_of_burns_operations() {
-        let view = |tensor: Tensor<2>| tensor.transpose().slice([1..8, 2..9]);
-        for (shape, view) in [([300, 200], (|tensor| tensor) as fn(Tensor<2>) -> Tensor<2>), ([9, 9], view)] {
+        let views: [(_, View); 5] = [
+            ([300, 200], |tensor| tensor),
+            ([0, 3], |tensor| tensor),
+            ([9, 9], |tensor| tensor.transpose().slice([1..8, 2..9])),
+            ([9, 9], |tensor| tensor.slice([2..5, 0..9])),
+            ([9, 9], |tensor| tensor.slice([0..4, 0..9])),
+        ];
+        for (case, (shape, view)) in views.into_iter().enumerate() {
             let mut moments = None;
             for time in 1..=3 {
                 let (parameter, gradient) = (view(random(shape)), view(random(shape)));
                 let step = AdamWStep { time, weight_decay: [0.0, 0.1][time % 2], ..STEP };
                 let composed = step.composed(parameter.clone(), gradient.clone(), moments.clone());
-                let updated = step.update(parameter, gradient, moments);
-                moments = Some([composed.first.clone(), composed.second.clone()]);
-                assert!(bits(updated) == bits(composed), "{shape:?}, step {time}");
+                let update = step.update_on_cpu(parameter, gradient, moments);
+                moments = Some([view(random(shape)), view(random(shape)).abs()]);
+                assert!(bits(update) == bits(composed), "case {case}, step {time}");
             }
         }
     }
 
     #[test]
-    fn a_step_leaves_tensors_unchanged_that_are_used_elsewhere() {
+    fn a_first_step_keeps_the_signs_of_zeros() {
+        let of = |numbers: [f32; 4]| Tensor::<2>::from_data(TensorData::new(numbers.to_vec(), [2, 2]), &Device::flex());
+        let (parameter, gradient) = (of([0.0, -0.0, -0.0, 1.0]), of([0.0, -0.0, 0.0, -1e-45]));
+        let composed = STEP.composed(parameter.clone(), gradient.clone(), None);
+        assert_eq!(bits(STEP.update_on_cpu(parameter, gradient, None)), bits(composed));
+    }
+
+    #[test]
+    fn only_tensors_that_nothing_else_uses_are_overwritten() {
         let (parameter, gradient, moments) = (random([4, 5]), random([4, 5]), [random([4, 5]), random([4, 5]).abs()]);
         let before = [&parameter, &gradient, &moments[0], &moments[1]].map(|tensor| tensor.clone().into_data());
-        let updated = STEP.update(parameter.clone(), gradient.clone(), Some(moments.clone()));
-        assert_ne!(updated.parameter.into_data(), before[0]);
+        let update = STEP.update(parameter.clone(), gradient.clone(), Some(moments.clone()));
         let [first, second] = moments;
-        assert_eq!([parameter, gradient, first, second].map(Tensor::into_data), before);
+        assert_eq!([parameter, gradient.clone(), first, second].map(Tensor::into_data), before);
+
+        let address = |tensor: &Tensor<2>| Flex::plain(tensor.clone()).unwrap().bytes().as_ptr();
+        let AdamWUpdate { parameter, first, second } = update;
+        let addresses = [&parameter, &first, &second].map(address);
+        let again = STEP.update(parameter, gradient, Some([first, second]));
+        assert_eq!([&again.parameter, &again.first, &again.second].map(address), addresses);
     }
 }

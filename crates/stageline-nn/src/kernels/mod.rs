@@ -1,9 +1,11 @@
 //! Kernels: operations of layers that a backend computes in one piece, with their gradients. The module is public for
-//! the few that a pipeline calls itself, and for the kernels on devices of other hosts (`remote`).
+//! the few that a pipeline or an optimizer calls itself, and for the kernels on devices of other hosts (`remote`).
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
-//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, outside autodiff;
-//! outputs are new tensors, except that AdamW's step overwrites its own. A kernel keeps none of its inputs and outputs between calls, and must not know stages or plans.
+//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, outside autodiff, and
+//! outputs are new tensors. AdamW's step takes burn's tensors, and on the CPU it reuses the memory of a parameter and of
+//! its moments if nothing else uses it. A kernel keeps none of its inputs and outputs between calls, and must not know
+//! stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
 //! - `declared`: operations as a layer declares them before a forward (`Operation`).
@@ -44,7 +46,7 @@ pub(crate) mod rotation;
 mod sum_of_squares;
 pub(crate) mod variants;
 
-pub use adamw::{AdamWStep, Updated};
+pub use adamw::{AdamWStep, AdamWUpdate};
 #[cfg(feature = "flex")]
 pub use cpu::products::allocate_packing_buffer;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]

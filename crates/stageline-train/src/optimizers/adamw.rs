@@ -2,7 +2,7 @@
 
 use burn::optim::{AdamWState, AdaptiveMomentumState, Optimizer};
 use burn::tensor::{Device, Tensor};
-use stageline_nn::kernels::{AdamWStep, Updated};
+use stageline_nn::kernels::{AdamWStep, AdamWUpdate};
 
 /// AdamW (Loshchilov and Hutter, 2019, [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)), with PyTorch's order of
 /// operations. The optimizer state has burn's type `AdamWState`.
@@ -46,7 +46,7 @@ impl Optimizer for AdamW {
             weight_decay: self.weight_decay,
             time,
         };
-        let Updated { parameter, first, second } = step.update(tensor, grad, moments);
+        let AdamWUpdate { parameter, first, second } = step.update(tensor, grad, moments);
         (parameter, Some(AdamWState::new(AdaptiveMomentumState::new(time, first, second))))
     }
 

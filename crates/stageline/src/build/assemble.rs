@@ -5,6 +5,7 @@ use burn::tensor::Device;
 use stageline_schedule::Checked;
 
 use crate::build::assembly::{Assembly, SharedSettings};
+use crate::build::fallbacks::OfReplica;
 use crate::build::ownership::Owners;
 use crate::device::remote::Route;
 use crate::failure::build_error::BuildError;
@@ -20,7 +21,7 @@ use crate::state::optimizer_check::Unfit;
 use crate::threads::bounded;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::{Ties, tie};
-use stageline_nn::{Fallback, Operation, Recompute};
+use stageline_nn::{Operation, Recompute};
 
 /// A function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
 /// connects the stages. Its arguments are the assembly that collects the stages, the source of the first stage's input,
@@ -57,8 +58,8 @@ pub(crate) struct Assembled<In, Out, Target> {
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has, in the same
-    /// order, a list for each stage of the operations that have no kernel on the device of the stage. `groups` is the
+    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the
+    /// fallbacks of each replica. `groups` is the
     /// number of groups in which gradients are summed. `restored` has each stage's part of a checkpoint, and is empty
     /// if there is none.
     ///
@@ -68,7 +69,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
         &self,
         plan: &Checked,
         devices: &[Vec<Device>],
-        fallbacks: Vec<Vec<Vec<Fallback>>>,
+        fallbacks: Vec<OfReplica>,
         groups: usize,
         settings: SharedSettings,
         mut restored: Vec<Restored>,

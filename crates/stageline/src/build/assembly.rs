@@ -5,6 +5,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use burn::tensor::Device;
 
+use crate::build::fallbacks::OfReplica;
 use crate::device::remote::Route;
 use crate::model::replica::Replica;
 use crate::model::stage::Stage;
@@ -17,7 +18,6 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
 use crate::update::precision::Precision;
-use stageline_nn::Fallback;
 use stageline_nn::params::{fork, materialize, unify, unseeded};
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
@@ -85,9 +85,9 @@ pub(crate) struct Assembly {
     /// The number of consecutive micro-batches whose gradients are summed as one group.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
-    /// The operations that Stageline's own kernels do not compute on the device of their stage, with one list for each
-    /// stage. Operations that a stage does not list are missing; the first forward finds them.
-    pub(crate) fallbacks: Vec<Vec<Fallback>>,
+    /// The fallbacks of the replica that this builds. Operations that a stage does not list are missing; the first
+    /// forward finds them.
+    pub(crate) fallbacks: OfReplica,
     /// The routes of activations and gradients between neighbouring stages, one for each pair of stages.
     pub(crate) routes: Vec<Route>,
     /// The tied parameters that each stage shares with other stages of this replica, with the channels for their

@@ -28,6 +28,9 @@ pub enum Fallbacks {
     Warn,
 }
 
+/// The fallbacks of one replica: a list for each stage of the operations that its device has no kernel for.
+pub(crate) type OfReplica = Vec<Vec<Fallback>>;
+
 /// Returns the operations of a stage that Stageline's kernels do not compute on `device`, each listed once.
 /// `operations` are those that the stage lists, and `described` describes its tensors. The list is empty if the stage
 /// computes in several element types, because the type of each operation is then not known.

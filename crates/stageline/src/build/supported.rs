@@ -3,11 +3,10 @@
 //! operations that lack a kernel and are accepted.
 
 use burn::tensor::{DType, Device};
-use stageline_nn::Fallback;
 use stageline_nn::params::Description;
 
 use crate::build::builder::PipelineBuilder;
-use crate::build::fallbacks::{fallbacks_of, validate_fallbacks};
+use crate::build::fallbacks::{OfReplica, fallbacks_of, validate_fallbacks};
 use crate::device::opened::shown;
 use crate::device::remote::RemoteError;
 use crate::device::supported::{computes_in, has_unknown_kernels, is_gpu};
@@ -29,7 +28,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// - A device does not compute in an element type of its stage's tensors, or a device of another host does not
     ///   answer.
     /// - An operation has no kernel on the device of its stage and is refused ([`Fallbacks`](crate::Fallbacks)).
-    pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<Vec<Vec<Vec<Fallback>>>, BuildError> {
+    pub(super) fn validate_devices(&self, devices: &[Vec<Device>]) -> Result<Vec<OfReplica>, BuildError> {
         for (stage, device) in devices.iter().flat_map(|devices| devices.iter().enumerate()) {
             if has_unknown_kernels(device) {
                 return Err(BuildError::UnknownServer { stage, device: shown(device) });
@@ -40,7 +39,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let of_stage = |(stage, device): (usize, &Device)| {
             fallbacks_of(&self.stages.operations[stage], &tensors[stage], self.precision, device)
         };
-        let fallbacks: Vec<Vec<_>> =
+        let fallbacks: Vec<OfReplica> =
             devices.iter().map(|devices| devices.iter().enumerate().map(of_stage).collect()).collect();
         let found = devices.iter().zip(&fallbacks).flat_map(|(devices, fallbacks)| {
             let stages = devices.iter().zip(fallbacks).enumerate();

@@ -1,5 +1,5 @@
 //! [`RefusedFallback`]: the error of an operation that Stageline's kernels do not compute, where this is refused; and
-//! the words for such an operation and its layer ([`named_in`]).
+//! the words for such an operation and its layer ([`fallback_in_stage`]).
 
 use burn::tensor::Device;
 use stageline_nn::Fallback;
@@ -40,7 +40,7 @@ impl RefusedFallback {
 /// Returns the error message of a refused operation. It names the layer, the ways out, and the number of further
 /// refused operations.
 fn message(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
-    let (named, reason) = (named_in(stage, fallback, 0), &fallback.reason);
+    let (named, reason) = (fallback_in_stage(stage, fallback, 0), &fallback.reason);
     let further = match more {
         0 => String::new(),
         1 => "; 1 more operation is refused".to_owned(),
@@ -54,10 +54,12 @@ fn message(stage: usize, device: &str, fallback: &Fallback, more: usize) -> Stri
 
 /// Returns the words for an operation that Stageline's kernels do not compute: the operation, its layer if that is
 /// known, and its stage. `others` is the number of other layers of the stage with the same operation.
-pub(crate) fn named_in(stage: usize, fallback: &Fallback, others: usize) -> String {
+pub(crate) fn fallback_in_stage(stage: usize, fallback: &Fallback, others: usize) -> String {
     let Fallback { operation, layer, .. } = fallback;
+    if layer.is_empty() {
+        return format!("{operation} in stage {stage}");
+    }
     match others {
-        _ if layer.is_empty() => format!("{operation} in stage {stage}"),
         0 => format!("{operation} in layer `{layer}` of stage {stage}"),
         others => format!("{operation} in layer `{layer}` and {others} more of stage {stage}"),
     }

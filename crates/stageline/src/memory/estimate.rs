@@ -83,8 +83,8 @@ impl StageEstimate {
     }
 
     /// Returns the working memory of the stage's optimizer step, in bytes, if no old state is kept for a rollback.
-    /// While the optimizer steps a parameter, this parameter and its state exist twice. So the result is at least the
-    /// size of the largest parameter with its state.
+    /// While the optimizer steps a parameter, this parameter and its state exist twice, unless the optimizer overwrites
+    /// them. So the result is at least the size of the largest parameter with its state.
     pub(crate) fn flush_in_place(&self) -> u64 {
         let [_, rest] = self.flush_parts();
         rest.max(self.largest + self.largest_state())

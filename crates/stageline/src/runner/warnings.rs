@@ -4,7 +4,7 @@
 
 use stageline_nn::Fallback;
 
-use crate::failure::refused_fallback::named_in;
+use crate::failure::refused_fallback::fallback_in_stage;
 
 /// The warnings that a stage has already logged, so that each is logged once.
 #[derive(Default)]
@@ -34,7 +34,7 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
             continue;
         }
         let others = found.iter().filter(|other| is_same(other, first)).count() - 1;
-        tracing::warn!(stage, replica, "{} {}", named_in(stage, first, others), first.reason);
+        tracing::warn!(stage, replica, "{} {}", fallback_in_stage(stage, first, others), first.reason);
     }
 }
 

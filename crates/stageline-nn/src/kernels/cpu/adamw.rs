@@ -2,20 +2,21 @@
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::TensorData;
 use rayon::prelude::*;
 
 use super::numbers::numbers;
 use super::wide::wide;
 
-/// The number of elements of a parameter that one CPU core updates at a time.
+/// The number of elements of a parameter that one CPU core updates at a time. In f32 they fit into a core's cache.
 const CHUNK: usize = 1 << 14;
 
 /// The factors of an AdamW step, which are the same for all elements of a parameter.
 #[derive(Clone, Copy)]
 pub struct Factors {
-    /// The factors of the first moment: of its previous value (beta 1) and of the gradient.
+    /// The factors of the first moment: of its previous value (beta 1) and of the gradient (1 - beta 1).
     pub first: [f32; 2],
-    /// The factors of the second moment: of its previous value (beta 2) and of the squared gradient.
+    /// The factors of the second moment: of its previous value (beta 2) and of the squared gradient (1 - beta 2).
     pub second: [f32; 2],
     /// The square root of the second moment's bias correction. The square root of the moment is divided by it.
     pub deviation: f32,
@@ -27,43 +28,117 @@ pub struct Factors {
     pub rate: f32,
 }
 
-/// Updates a parameter and its first and second moment, which are f32 tensors of one shape, and returns them. A tensor
-/// is overwritten if nothing else uses its memory.
-///
-/// The result has the bits of a step that is composed of burn's operations.
-pub fn update(
-    tensors: [FloatTensor<Flex>; 3],
-    gradient: &FloatTensor<Flex>,
-    factors: Factors,
-) -> [FloatTensor<Flex>; 3] {
-    let mut tensors = tensors.map(whole);
-    let gradient = gradient.to_contiguous();
-    let [parameter, first, second] = tensors.each_mut().map(|tensor| {
-        let elements = tensor.shape().num_elements();
-        &mut tensor.storage_mut::<f32>()[..elements]
-    });
-    let moments = first.par_chunks_mut(CHUNK).zip(second.par_chunks_mut(CHUNK));
-    let chunks = parameter.par_chunks_mut(CHUNK).zip(numbers(&gradient).par_chunks(CHUNK)).zip(moments);
-    chunks.for_each(|((parameter, gradient), (first, second))| step(parameter, gradient, first, second, factors));
-    tensors
+/// A tensor that a step updates: the memory of the result, and the tensor with the previous elements.
+struct Target {
+    result: FloatTensor<Flex>,
+    /// The tensor with the elements before the step; `None` if `result` has them.
+    before: Option<FloatTensor<Flex>>,
 }
 
-/// Returns a tensor with the same elements whose memory begins with its first element and has no gaps.
-fn whole(tensor: FloatTensor<Flex>) -> FloatTensor<Flex> {
-    match tensor.layout().contiguous_offsets() {
-        Some((0, _)) => tensor,
-        _ => FloatTensor::<Flex>::from_data(tensor.into_data()),
+/// Updates a parameter and its two moments, and returns the parameter, the first and the second moment. All tensors are
+/// f32 tensors of one shape. `moments` is `None` in the first step.
+///
+/// The result overwrites a tensor whose memory nothing else uses, and has memory of its own otherwise. It has the bits
+/// of a step that is composed of burn's operations.
+pub fn update(
+    parameter: FloatTensor<Flex>,
+    gradient: &FloatTensor<Flex>,
+    moments: Option<[FloatTensor<Flex>; 2]>,
+    factors: Factors,
+) -> [FloatTensor<Flex>; 3] {
+    let parameter = Target::new(parameter);
+    // -0 leaves every number unchanged that is added to it, 0 does not leave -0 unchanged.
+    let moments = moments.map_or_else(|| [(); 2].map(|()| Target::filled(-0.0, gradient)), |all| all.map(Target::new));
+    let [first, second] = moments;
+    let gradient = gradient.to_contiguous();
+    let mut targets = [parameter, first, second];
+    {
+        let [parameters, firsts, seconds] = targets.each_mut().map(Target::chunks);
+        let moments = firsts.into_par_iter().zip(seconds);
+        let chunks = parameters.into_par_iter().zip(numbers(&gradient).par_chunks(CHUNK)).zip(moments);
+        chunks.for_each(|((parameters, gradients), (first, second))| {
+            let [parameters, first, second] = [parameters, first, second].map(Chunk::filled);
+            step(parameters, gradients, first, second, factors);
+        });
+    }
+    targets.map(|target| target.result)
+}
+
+/// A part of a [`Target`]: the numbers to write, and the numbers before the step unless those to write have them.
+struct Chunk<'a> {
+    result: &'a mut [f32],
+    before: Option<&'a [f32]>,
+}
+
+impl<'a> Chunk<'a> {
+    /// Returns the numbers to write, with the values before the step.
+    fn filled(self) -> &'a mut [f32] {
+        if let Some(before) = self.before {
+            self.result.copy_from_slice(before);
+        }
+        self.result
+    }
+}
+
+impl Target {
+    /// Creates the target for the tensor `before`. Reuses the memory of the tensor if the tensor has the whole memory,
+    /// and nothing else uses it.
+    fn new(before: FloatTensor<Flex>) -> Self {
+        let size = before.shape().num_elements() * size_of::<f32>();
+        let is_whole = before.layout().contiguous_offsets().is_some_and(|(first, _)| first == 0);
+        if before.is_unique() && is_whole && before.bytes().len() == size {
+            return Self { result: before, before: None };
+        }
+        Self { before: Some(before.to_contiguous()), ..Self::filled(0.0, &before) }
+    }
+
+    /// Creates a target of the shape of `like`, with the number `value` everywhere.
+    fn filled(value: f32, like: &FloatTensor<Flex>) -> Self {
+        let numbers = vec![value; like.shape().num_elements()];
+        Self { result: FloatTensor::<Flex>::from_data(TensorData::new(numbers, like.shape())), before: None }
+    }
+
+    /// Returns the numbers of the target in parts of [`CHUNK`] numbers; the last part may be shorter.
+    fn chunks(&mut self) -> Vec<Chunk<'_>> {
+        let mut before = self.before.as_ref().map(|tensor| numbers(tensor).chunks(CHUNK));
+        let results = self.result.storage_mut::<f32>().chunks_mut(CHUNK);
+        results.map(|result| Chunk { result, before: before.as_mut().and_then(Iterator::next) }).collect()
     }
 }
 
 wide! {
     fn step(parameters: &mut [f32], gradients: &[f32], first: &mut [f32], second: &mut [f32], factors: Factors) {
-        let Factors { first: [before_1, now_1], second: [before_2, now_2], deviation, epsilon, kept, rate } = factors;
+        let Factors { first: [beta_1, rest_1], second: [beta_2, rest_2], deviation, epsilon, kept, rate } = factors;
         let moments = first.iter_mut().zip(second);
         for ((parameter, gradient), (first, second)) in parameters.iter_mut().zip(gradients).zip(moments) {
-            *first = *first * before_1 + gradient * now_1;
-            *second = *second * before_2 + gradient * gradient * now_2;
+            *first = *first * beta_1 + gradient * rest_1;
+            *second = *second * beta_2 + gradient * gradient * rest_2;
             *parameter = *parameter * kept - *first / (second.sqrt() / deviation + epsilon) * rate;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Factors, step};
+    use crate::kernels::cpu::wide::versions::assert_same_bits;
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let numbers = |salt: usize| (0..101).map(|at| ((at * salt % 83) as f32 - 41.0) * 0.013).collect::<Vec<_>>();
+        let factors = Factors {
+            first: [0.9, 0.1],
+            second: [0.999, 0.001],
+            deviation: 0.7,
+            epsilon: 1e-8,
+            kept: 0.999,
+            rate: 1e-3,
+        };
+        assert_same_bits(|| {
+            let (mut parameters, mut first) = (numbers(7), numbers(11));
+            let mut second: Vec<_> = numbers(13).into_iter().map(f32::abs).collect();
+            step(&mut parameters, &numbers(17), &mut first, &mut second, factors);
+            [parameters, first, second].concat()
+        });
     }
 }

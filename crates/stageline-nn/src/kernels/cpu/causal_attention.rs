@@ -263,3 +263,27 @@ wide! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{to_unscaled_scores, to_weights};
+    use crate::kernels::cpu::wide::versions::assert_same_bits;
+
+    /// Tests a block of four queries at the positions 33 to 36, of which the third begins a document.
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        const KEYS: usize = 37;
+        let scores: Vec<_> = (0..4 * KEYS).map(|at| ((at * 29 % 83) as f32 - 41.0) * 0.37).collect();
+        let weights = || {
+            let mut weights = scores.clone();
+            to_weights(&mut weights, &[0, 0, 35, 35], 33, 0, KEYS, 0.3);
+            weights
+        };
+        assert_same_bits(weights);
+        assert_same_bits(|| {
+            let mut gradients = scores.clone();
+            to_unscaled_scores(&mut gradients, &weights(), 33, KEYS, 0.3);
+            gradients
+        });
+    }
+}

@@ -7,7 +7,6 @@
 //!   gradients.
 //! - `products`: the products of a linear layer.
 //! - `adamw`: a step of the optimizer AdamW.
-//! - `squares`: the sum of squares of numbers.
 //! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.
 //! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
 //! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
@@ -21,7 +20,6 @@ mod matrix;
 pub mod numbers;
 pub mod products;
 mod rotary;
-mod squares;
 mod swiglu;
 mod wide;
 
@@ -144,11 +142,12 @@ impl Kernels for Flex {
     /// Returns the sum of the squares of all elements of a CPU tensor, computed in f64. One thread adds the squares,
     /// because the order of burn's own parallel sum depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-        let sum = match tensor.dtype() {
-            DType::F32 => squares::sum_of_squares(numbers(&tensor.to_contiguous())),
+        let square = |value: f64| value * value;
+        let sum: f64 = match tensor.dtype() {
+            DType::F32 => numbers(&tensor.to_contiguous()).iter().map(|&value| square(value.into())).sum(),
             _ => {
                 let wide = Flex::float_cast(tensor.clone(), FloatDType::F64).to_contiguous();
-                wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().map(|value| value * value).sum()
+                wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().copied().map(square).sum()
             }
         };
         FloatTensor::<Flex>::from_data(TensorData::new(vec![sum], [1]))

@@ -53,3 +53,24 @@ wide! {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::{gated, to_both};
+    use crate::kernels::cpu::wide::versions::assert_same_bits;
+
+    #[test]
+    fn every_instruction_set_gives_the_same_bits() {
+        let numbers = |salt: usize| (0..101).map(|at| ((at * salt % 83) as f32 - 41.0) * 0.13).collect::<Vec<_>>();
+        assert_same_bits(|| {
+            let mut gate = numbers(7);
+            gated(&mut gate, &numbers(11));
+            gate
+        });
+        assert_same_bits(|| {
+            let (mut gate, mut up) = (numbers(7), numbers(11));
+            to_both(&mut gate, &mut up, &numbers(13));
+            [gate, up].concat()
+        });
+    }
+}

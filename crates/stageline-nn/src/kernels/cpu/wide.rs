@@ -1,8 +1,8 @@
 //! Compiles loops over numbers for several vector instruction sets, and runs the widest that the processor has.
 //!
 //! Every version makes the operations of the source in the same order, and fuses a multiplication with an addition only
-//! where the source calls `mul_add`. So results have the same bits on any processor. Without the instruction for
-//! `mul_add`, which every processor with AVX2 has, they take much longer.
+//! where the source calls `mul_add`. So results have the same bits on any processor. A processor without an instruction
+//! for `mul_add` (FMA) runs the default version, in which `mul_add` is a slow call of a library's function.
 
 /// A macro that compiles a function for several instruction sets: AVX-512, AVX2 and the target's default. A call runs
 /// the version with the widest vectors that the processor supports. On aarch64 only the default is compiled, which has
@@ -41,8 +41,8 @@ macro_rules! wide {
 
 pub(super) use wide;
 
-/// Whether the processor has the AVX-512 extensions that functions of the macro `wide!` use. Every processor with
-/// AVX-512 since Skylake-X has them.
+/// Whether the processor has FMA and the AVX-512 extensions that functions of the macro `wide!` use. Every processor
+/// with AVX-512 since Skylake-X has them.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx512() -> bool {
     versions_left_out() < 1
@@ -53,8 +53,7 @@ pub(super) fn has_avx512() -> bool {
         && is_x86_feature_detected!("fma")
 }
 
-/// Whether the processor has AVX2 and the instruction for `mul_add`.
-
+/// Whether the processor has AVX2 and FMA.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn has_avx2() -> bool {
     versions_left_out() < 2 && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
@@ -166,13 +165,13 @@ pub(super) mod versions {
 
     /// Asserts that `function` returns the same bits with AVX-512, with AVX2 and with the default instruction set, as
     /// far as the processor has them. `function` must call functions of the macro `wide!` on the current thread,
-    /// because the instruction set is selected for this thread only.
-    pub fn assert_same_bits(function: impl Fn() -> Vec<f32>) {
+    /// because the instruction set is selected for this thread only. Its numbers may be in f32 or f64.
+    pub fn assert_same_bits<N: Into<f64>>(function: impl Fn() -> Vec<N>) {
         let bits = |left_out: usize| {
             LEFT_OUT.set(left_out);
             let numbers = function();
             LEFT_OUT.set(0);
-            numbers.into_iter().map(f32::to_bits).collect::<Vec<u32>>()
+            numbers.into_iter().map(|number| number.into().to_bits()).collect::<Vec<u64>>()
         };
         let plain = bits(2);
         assert!(bits(1) == plain, "AVX2 gives other bits than the default instruction set");
