@@ -1,8 +1,10 @@
 //! Computes a step of the optimizer AdamW on the CPU, in one pass over the memory.
 
+use std::mem::MaybeUninit;
+
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::TensorData;
+use burn::tensor::{Shape, TensorData};
 use rayon::prelude::*;
 
 use super::numbers::numbers;
@@ -28,11 +30,18 @@ pub struct Factors {
     pub rate: f32,
 }
 
-/// A tensor that a step updates: the memory of the result, and the tensor with the previous elements.
-struct Target {
-    result: FloatTensor<Flex>,
-    /// The tensor with the elements before the step; `None` if `result` has them.
-    before: Option<FloatTensor<Flex>>,
+/// A tensor that a step updates.
+enum Target {
+    /// A tensor whose memory nothing else uses. The step overwrites it.
+    Own(FloatTensor<Flex>),
+    /// A tensor that is in use elsewhere or is a view, and empty memory with room for its elements after the step.
+    Copied { memory: Vec<f32>, before: FloatTensor<Flex> },
+}
+
+/// A part of a [`Target`]: numbers that a step overwrites, or numbers before it and memory for those after it.
+enum Chunk<'a> {
+    Own(&'a mut [f32]),
+    Copied { memory: &'a mut [MaybeUninit<f32>], before: &'a [f32] },
 }
 
 /// Updates a parameter and its two moments, and returns the parameter, the first and the second moment. All tensors are
@@ -40,69 +49,86 @@ struct Target {
 ///
 /// The result overwrites a tensor whose memory nothing else uses, and has memory of its own otherwise. It has the bits
 /// of a step that is composed of burn's operations.
+///
+/// # Panics
+/// Panics if the shapes of the tensors differ.
 pub fn update(
     parameter: FloatTensor<Flex>,
     gradient: &FloatTensor<Flex>,
     moments: Option<[FloatTensor<Flex>; 2]>,
     factors: Factors,
 ) -> [FloatTensor<Flex>; 3] {
-    let parameter = Target::new(parameter);
-    // -0 leaves every number unchanged that is added to it, 0 does not leave -0 unchanged.
-    let moments = moments.map_or_else(|| [(); 2].map(|()| Target::filled(-0.0, gradient)), |all| all.map(Target::new));
-    let [first, second] = moments;
+    let is_of_its_shape = |tensor: &FloatTensor<Flex>| tensor.shape() == gradient.shape();
+    let fits = is_of_its_shape(&parameter) && moments.iter().flatten().all(is_of_its_shape);
+    assert!(fits, "the tensors of a step must have one shape");
+    // -0 leaves every number unchanged that is added to it; 0 does not leave -0 unchanged.
+    let zeros = || Target::Own(tensor(vec![-0.0; gradient.shape().num_elements()], gradient.shape()));
+    let [first, second] = moments.map_or_else(|| [zeros(), zeros()], |moments| moments.map(Target::new));
+    let mut targets = [Target::new(parameter), first, second];
     let gradient = gradient.to_contiguous();
-    let mut targets = [parameter, first, second];
-    {
-        let [parameters, firsts, seconds] = targets.each_mut().map(Target::chunks);
-        let moments = firsts.into_par_iter().zip(seconds);
-        let chunks = parameters.into_par_iter().zip(numbers(&gradient).par_chunks(CHUNK)).zip(moments);
-        chunks.for_each(|((parameters, gradients), (first, second))| {
-            let [parameters, first, second] = [parameters, first, second].map(Chunk::filled);
-            step(parameters, gradients, first, second, factors);
-        });
-    }
-    targets.map(|target| target.result)
+    let [parameters, first, second] = targets.each_mut().map(Target::chunks);
+    let moments = first.into_par_iter().zip(second);
+    let chunks = parameters.into_par_iter().zip(numbers(&gradient).par_chunks(CHUNK)).zip(moments);
+    chunks.for_each(|((parameters, gradients), (first, second))| {
+        let [parameters, first, second] = [parameters, first, second].map(Chunk::filled);
+        step(parameters, gradients, first, second, factors);
+    });
+    // SAFETY: the targets have the shape of the gradient, so every chunk was filled.
+    targets.map(|target| unsafe { target.updated() })
 }
 
-/// A part of a [`Target`]: the numbers to write, and the numbers before the step unless those to write have them.
-struct Chunk<'a> {
-    result: &'a mut [f32],
-    before: Option<&'a [f32]>,
-}
-
-impl<'a> Chunk<'a> {
-    /// Returns the numbers to write, with the values before the step.
-    fn filled(self) -> &'a mut [f32] {
-        if let Some(before) = self.before {
-            self.result.copy_from_slice(before);
-        }
-        self.result
-    }
+/// Returns the numbers of a tensor as a CPU tensor of the given shape.
+fn tensor(numbers: Vec<f32>, shape: Shape) -> FloatTensor<Flex> {
+    FloatTensor::<Flex>::from_data(TensorData::new(numbers, shape))
 }
 
 impl Target {
-    /// Creates the target for the tensor `before`. Reuses the memory of the tensor if the tensor has the whole memory,
-    /// and nothing else uses it.
+    /// Creates the target for a tensor. The tensor is overwritten if it has the whole memory in which its elements are,
+    /// and nothing else uses this memory.
     fn new(before: FloatTensor<Flex>) -> Self {
-        let size = before.shape().num_elements() * size_of::<f32>();
+        let elements = before.shape().num_elements();
         let is_whole = before.layout().contiguous_offsets().is_some_and(|(first, _)| first == 0);
-        if before.is_unique() && is_whole && before.bytes().len() == size {
-            return Self { result: before, before: None };
+        if before.is_unique() && is_whole && before.bytes().len() == elements * size_of::<f32>() {
+            return Self::Own(before);
         }
-        Self { before: Some(before.to_contiguous()), ..Self::filled(0.0, &before) }
+        Self::Copied { memory: Vec::with_capacity(elements), before: before.to_contiguous() }
     }
 
-    /// Creates a target of the shape of `like`, with the number `value` everywhere.
-    fn filled(value: f32, like: &FloatTensor<Flex>) -> Self {
-        let numbers = vec![value; like.shape().num_elements()];
-        Self { result: FloatTensor::<Flex>::from_data(TensorData::new(numbers, like.shape())), before: None }
-    }
-
-    /// Returns the numbers of the target in parts of [`CHUNK`] numbers; the last part may be shorter.
+    /// Returns the target in parts of [`CHUNK`] elements; the last part may be smaller.
     fn chunks(&mut self) -> Vec<Chunk<'_>> {
-        let mut before = self.before.as_ref().map(|tensor| numbers(tensor).chunks(CHUNK));
-        let results = self.result.storage_mut::<f32>().chunks_mut(CHUNK);
-        results.map(|result| Chunk { result, before: before.as_mut().and_then(Iterator::next) }).collect()
+        match self {
+            Self::Own(tensor) => tensor.storage_mut::<f32>().chunks_mut(CHUNK).map(Chunk::Own).collect(),
+            Self::Copied { memory, before } => {
+                let before = numbers(before);
+                let memory = memory.spare_capacity_mut()[..before.len()].chunks_mut(CHUNK);
+                memory.zip(before.chunks(CHUNK)).map(|(memory, before)| Chunk::Copied { memory, before }).collect()
+            }
+        }
+    }
+
+    /// Returns the tensor after the step.
+    ///
+    /// # Safety
+    /// All chunks must have been filled ([`Chunk::filled`]).
+    unsafe fn updated(self) -> FloatTensor<Flex> {
+        match self {
+            Self::Own(tensor) => tensor,
+            Self::Copied { mut memory, before } => {
+                // SAFETY: the chunks cover as many numbers as `before` has, and by the contract all were written.
+                unsafe { memory.set_len(before.shape().num_elements()) };
+                tensor(memory, before.shape())
+            }
+        }
+    }
+}
+
+impl<'a> Chunk<'a> {
+    /// Returns the numbers to update, with their values before the step.
+    fn filled(self) -> &'a mut [f32] {
+        match self {
+            Self::Own(numbers) => numbers,
+            Self::Copied { memory, before } => memory.write_copy_of_slice(before),
+        }
     }
 }
 
