@@ -210,7 +210,7 @@ mod verified {
         let first = move |device: &_| Embeddings::new(&shape, device);
         let row = Row::new(first, 4, move |at, device| Block::new(&shape, at, device), move |d| Head::new(&shape, d));
         let build = || row.pipeline(&cut, configs()).expect("the cut fits the row").micro_batches(8);
-        let verification = Verify::new().steps(10).pipeline(build, |step| batch_of(step), &[held_out])?;
+        let verification = Verify::new().steps(10).pipeline(build, batch_of, &[held_out])?;
         println!("{verification}");
         assert!(verification.passes());
         Ok(())

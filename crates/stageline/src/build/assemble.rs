@@ -58,10 +58,9 @@ pub(crate) struct Assembled<In, Out, Target> {
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the
-    /// fallbacks of each replica. `groups` is the
-    /// number of groups in which gradients are summed. `restored` has each stage's part of a checkpoint, and is empty
-    /// if there is none.
+    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the fallbacks of
+    /// each replica. `groups` is the number of groups in which gradients are summed. `restored` has each stage's part
+    /// of a checkpoint, and is empty if there is none.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.
