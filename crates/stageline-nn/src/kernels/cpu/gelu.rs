@@ -26,7 +26,10 @@ pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
     let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(|chunk| of_chunk(chunk, form)).collect();
     let mut output = output.into_flattened();
-    output.extend_from_slice(&of_chunk(&padded(rest), form)[..rest.len()]);
+    if !rest.is_empty() {
+        output.reserve_exact(rest.len());
+        output.extend_from_slice(&of_chunk(&padded(rest), form)[..rest.len()]);
+    }
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
@@ -38,7 +41,10 @@ pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: G
     let chunks = chunks.par_iter().zip(gradients).with_min_len(FOR_ONE_CORE);
     let output: Vec<_> = chunks.map(|(chunk, gradients)| to_chunk(chunk, gradients, form)).collect();
     let mut output = output.into_flattened();
-    output.extend_from_slice(&to_chunk(&padded(rest), &padded(rest_of_gradients), form)[..rest.len()]);
+    if !rest.is_empty() {
+        output.reserve_exact(rest.len());
+        output.extend_from_slice(&to_chunk(&padded(rest), &padded(rest_of_gradients), form)[..rest.len()]);
+    }
     FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
 }
 
