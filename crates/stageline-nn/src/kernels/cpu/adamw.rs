@@ -1,17 +1,13 @@
 //! Computes a step of the optimizer AdamW on the CPU, in one pass over the memory.
 
-use std::mem::MaybeUninit;
-
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{Shape, TensorData};
+use rayon::iter::Either;
 use rayon::prelude::*;
 
+use super::copied::{Copied, PART, tensor};
 use super::numbers::numbers;
 use super::wide::wide;
-
-/// The number of elements of a parameter that one CPU core updates at a time. In f32 they fit into a core's cache.
-const CHUNK: usize = 1 << 14;
 
 /// The factors of an AdamW step, which are the same for all elements of a parameter.
 #[derive(Clone, Copy)]
@@ -34,14 +30,8 @@ pub struct Factors {
 enum Target {
     /// A tensor whose memory nothing else uses. The step overwrites it.
     Own(FloatTensor<Flex>),
-    /// A tensor that is in use elsewhere or is a view, and empty memory with room for its elements after the step.
-    Copied { memory: Vec<f32>, before: FloatTensor<Flex> },
-}
-
-/// A part of a [`Target`]: numbers that a step overwrites, or numbers before it and memory for those after it.
-enum Chunk<'a> {
-    Own(&'a mut [f32]),
-    Copied { memory: &'a mut [MaybeUninit<f32>], before: &'a [f32] },
+    /// A tensor that is in use elsewhere or is a view. The step overwrites a copy.
+    Copied(Copied),
 }
 
 /// Updates a parameter and its two moments, and returns the parameter, the first and the second moment. All tensors are
@@ -66,20 +56,10 @@ pub fn update(
     let [first, second] = moments.map_or_else(|| [zeros(), zeros()], |moments| moments.map(Target::new));
     let mut targets = [Target::new(parameter), first, second];
     let gradient = gradient.to_contiguous();
-    let [parameters, first, second] = targets.each_mut().map(Target::chunks);
-    let moments = first.into_par_iter().zip(second);
-    let chunks = parameters.into_par_iter().zip(numbers(&gradient).par_chunks(CHUNK)).zip(moments);
-    chunks.for_each(|((parameters, gradients), (first, second))| {
-        let [parameters, first, second] = [parameters, first, second].map(Chunk::filled);
-        step(parameters, gradients, first, second, factors);
-    });
-    // SAFETY: the targets have the shape of the gradient, so every chunk was filled.
-    targets.map(|target| unsafe { target.updated() })
-}
-
-/// Returns the numbers of a tensor as a CPU tensor of the given shape.
-fn tensor(numbers: Vec<f32>, shape: Shape) -> FloatTensor<Flex> {
-    FloatTensor::<Flex>::from_data(TensorData::new(numbers, shape))
+    let [parameters, first, second] = targets.each_mut().map(Target::parts);
+    let parts = parameters.zip(numbers(&gradient).par_chunks(PART)).zip(first.zip(second));
+    parts.for_each(|((parameters, gradients), (first, second))| step(parameters, gradients, first, second, factors));
+    targets.map(Target::tensor)
 }
 
 impl Target {
@@ -91,43 +71,22 @@ impl Target {
         if before.is_unique() && is_whole && before.bytes().len() == elements * size_of::<f32>() {
             return Self::Own(before);
         }
-        Self::Copied { memory: Vec::with_capacity(elements), before: before.to_contiguous() }
+        Self::Copied(Copied::of(&before.to_contiguous()))
     }
 
-    /// Returns the target in parts of [`CHUNK`] elements; the last part may be smaller.
-    fn chunks(&mut self) -> Vec<Chunk<'_>> {
+    /// Returns the target in parts of [`PART`] elements; the last part may be smaller.
+    fn parts(&mut self) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         match self {
-            Self::Own(tensor) => tensor.storage_mut::<f32>().chunks_mut(CHUNK).map(Chunk::Own).collect(),
-            Self::Copied { memory, before } => {
-                let before = numbers(before);
-                let memory = memory.spare_capacity_mut()[..before.len()].chunks_mut(CHUNK);
-                memory.zip(before.chunks(CHUNK)).map(|(memory, before)| Chunk::Copied { memory, before }).collect()
-            }
+            Self::Own(tensor) => Either::Left(tensor.storage_mut::<f32>().par_chunks_mut(PART)),
+            Self::Copied(copy) => Either::Right(copy.parts(PART)),
         }
     }
 
     /// Returns the tensor after the step.
-    ///
-    /// # Safety
-    /// All chunks must have been filled ([`Chunk::filled`]).
-    unsafe fn updated(self) -> FloatTensor<Flex> {
+    fn tensor(self) -> FloatTensor<Flex> {
         match self {
             Self::Own(tensor) => tensor,
-            Self::Copied { mut memory, before } => {
-                // SAFETY: the chunks cover as many numbers as `before` has, and by the contract all were written.
-                unsafe { memory.set_len(before.shape().num_elements()) };
-                tensor(memory, before.shape())
-            }
-        }
-    }
-}
-
-impl<'a> Chunk<'a> {
-    /// Returns the numbers to update, with their values before the step.
-    fn filled(self) -> &'a mut [f32] {
-        match self {
-            Self::Own(numbers) => numbers,
-            Self::Copied { memory, before } => memory.write_copy_of_slice(before),
+            Self::Copied(copy) => copy.tensor(),
         }
     }
 }

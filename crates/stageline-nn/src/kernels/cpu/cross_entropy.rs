@@ -6,6 +6,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::tensor::{Int, Tensor, TensorData};
 use rayon::prelude::*;
 
+use super::copied::Copied;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::masked_targets::MASKED;
@@ -37,11 +38,11 @@ pub fn gradient_of_logits(
 ) -> FloatTensor<Flex> {
     let (shape, upstream) = (logits.shape(), numbers(gradient)[0]);
     let (classes, targets) = (shape[1].max(1), classes_of(targets, shape[1]));
-    let mut output = numbers(logits).to_vec();
+    let mut output = Copied::of(logits);
     let scales = pairs(scales).par_chunks(ROWS);
-    let parts = output.par_chunks_mut(ROWS * classes).zip(scales).zip(targets.par_chunks(ROWS));
+    let parts = output.parts(ROWS * classes).zip(scales).zip(targets.par_chunks(ROWS));
     parts.for_each(|((rows, scales), targets)| to_logits(rows, scales, targets, classes, upstream));
-    FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
+    output.tensor()
 }
 
 /// Returns the targets of the cross-entropy as class indices. A masked target is `None`. Panics if another target is

@@ -4,74 +4,57 @@
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
 
 use burn::backend::Flex;
-use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::TensorData;
 use rayon::prelude::*;
 
+use super::copied::{Copied, PART};
 use super::numbers::numbers;
 use super::wide::{exp, sigmoid, wide};
 use crate::kernels::variants::GeluForm;
 
-/// The number of elements for which one call of a vectorised function computes GELU or its derivative.
-const CHUNK: usize = 256;
-
-/// The minimum number of chunks ([`CHUNK`] elements each) that one CPU core processes when it computes GELU or its
-/// derivative. Fewer chunks do not repay the cost of using another core.
-const FOR_ONE_CORE: usize = 64;
-
 /// Returns the activation function GELU of every element of a contiguous CPU tensor. `form` selects the exact function
 /// or its tanh approximation.
 pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
-    let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
-    let output: Vec<_> = chunks.par_iter().with_min_len(FOR_ONE_CORE).map(|chunk| of_chunk(chunk, form)).collect();
-    let mut output = output.into_flattened();
-    if !rest.is_empty() {
-        output.reserve_exact(rest.len());
-        output.extend_from_slice(&of_chunk(&padded(rest), form)[..rest.len()]);
-    }
-    FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
+    let mut output = Copied::of(input);
+    output.parts(PART).for_each(|numbers| to_values(numbers, form));
+    output.tensor()
 }
 
 /// Returns the gradient of GELU's input: the derivative of GELU at every input element times the gradient of the
 /// output. Both tensors must be contiguous.
 pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
-    let (chunks, rest) = numbers(input).as_chunks::<CHUNK>();
-    let (gradients, rest_of_gradients) = numbers(gradient).as_chunks::<CHUNK>();
-    let chunks = chunks.par_iter().zip(gradients).with_min_len(FOR_ONE_CORE);
-    let output: Vec<_> = chunks.map(|(chunk, gradients)| to_chunk(chunk, gradients, form)).collect();
-    let mut output = output.into_flattened();
-    if !rest.is_empty() {
-        output.reserve_exact(rest.len());
-        output.extend_from_slice(&to_chunk(&padded(rest), &padded(rest_of_gradients), form)[..rest.len()]);
-    }
-    FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
-}
-
-/// Returns numbers as a whole chunk, with zeros after them.
-fn padded(rest: &[f32]) -> [f32; CHUNK] {
-    let mut chunk = [0.0; CHUNK];
-    chunk[..rest.len()].copy_from_slice(rest);
-    chunk
+    let mut output = Copied::of(gradient);
+    let parts = output.parts(PART).zip(numbers(input).par_chunks(PART));
+    parts.for_each(|(gradients, numbers)| to_gradients(gradients, numbers, form));
+    output.tensor()
 }
 
 wide! {
-    fn of_chunk(numbers: &[f32; CHUNK], form: GeluForm) -> [f32; CHUNK] {
-        let mut values = *numbers;
-        for x in &mut values {
-            *x = value(*x, form);
+    // Replaces numbers by the values of GELU.
+    fn to_values(numbers: &mut [f32], form: GeluForm) {
+        match form {
+            GeluForm::Exact => for x in numbers {
+                *x = value(*x, GeluForm::Exact);
+            },
+            GeluForm::Tanh => for x in numbers {
+                *x = value(*x, GeluForm::Tanh);
+            },
         }
-        values
     }
 }
 
 wide! {
-    fn to_chunk(numbers: &[f32; CHUNK], gradients: &[f32; CHUNK], form: GeluForm) -> [f32; CHUNK] {
-        let mut gradients = *gradients;
-        for (gradient, x) in gradients.iter_mut().zip(numbers) {
-            *gradient *= derivative(*x, form);
+    // Replaces the gradients of GELU's output by those of its input, `numbers`.
+    fn to_gradients(gradients: &mut [f32], numbers: &[f32], form: GeluForm) {
+        let pairs = gradients.iter_mut().zip(numbers);
+        match form {
+            GeluForm::Exact => for (gradient, x) in pairs {
+                *gradient *= derivative(*x, GeluForm::Exact);
+            },
+            GeluForm::Tanh => for (gradient, x) in pairs {
+                *gradient *= derivative(*x, GeluForm::Tanh);
+            },
         }
-        gradients
     }
 }
 
@@ -149,7 +132,7 @@ mod tests {
     use std::f64::consts::{PI, SQRT_2};
 
     use super::GeluForm::{Exact, Tanh};
-    use super::{CHUNK, derivative, of_chunk, to_chunk, value};
+    use super::{derivative, to_gradients, to_values, value};
     use crate::kernels::cpu::wide::versions::assert_same_bits;
 
     /// Returns the error function of x in f64. Uses the Taylor series near 0, and elsewhere a continued fraction of the
@@ -172,10 +155,18 @@ mod tests {
 
     #[test]
     fn every_instruction_set_gives_the_same_bits() {
-        let numbers: [f32; CHUNK] = std::array::from_fn(|at| (at as f32 - 127.3) * 0.093);
+        let numbers: Vec<_> = (0..251).map(|at| (at as f32 - 127.3) * 0.093).collect();
         for form in [Exact, Tanh] {
-            assert_same_bits(|| of_chunk(&numbers, form).to_vec());
-            assert_same_bits(|| to_chunk(&numbers, &numbers, form).to_vec());
+            assert_same_bits(|| {
+                let mut values = numbers.clone();
+                to_values(&mut values, form);
+                values
+            });
+            assert_same_bits(|| {
+                let mut gradients = numbers.clone();
+                to_gradients(&mut gradients, &numbers, form);
+                gradients
+            });
         }
     }
 

@@ -6,6 +6,7 @@ use burn::backend::tensor::FloatTensor;
 use burn::tensor::TensorData;
 use rayon::prelude::*;
 
+use super::copied::Copied;
 use super::numbers::{numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
 use crate::kernels::variants::{Norm, Normalisation};
@@ -24,12 +25,12 @@ pub fn normalised(
     norm: Normalisation,
 ) -> (FloatTensor<Flex>, FloatTensor<Flex>) {
     let width = gamma.shape()[0].max(1);
-    let mut output = numbers(input).to_vec();
-    let mut moments = vec![[0.0; 2]; output.len() / width];
+    let mut output = Copied::of(input);
+    let mut moments = vec![[0.0; 2]; numbers(input).len() / width];
     let beta = beta.map_or_else(|| vec![0.0; width], |beta| numbers(&beta.to_contiguous()).to_vec());
-    let parts = output.par_chunks_mut(ROWS * width).zip(moments.par_chunks_mut(ROWS));
+    let parts = output.parts(ROWS * width).zip(moments.par_chunks_mut(ROWS));
     parts.for_each(|(rows, moments)| normalise(rows, moments, numbers(gamma), &beta, norm));
-    (FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape())), of_pairs(moments))
+    (output.tensor(), of_pairs(moments))
 }
 
 /// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows (`[rows, 2]`: mean
@@ -42,12 +43,12 @@ pub fn gradient_of_input(
     norm: Norm,
 ) -> FloatTensor<Flex> {
     let width = gamma.shape()[0].max(1);
-    let mut output = numbers(gradient).to_vec();
-    let parts = output.par_chunks_mut(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
+    let mut output = Copied::of(gradient);
+    let parts = output.parts(ROWS * width).zip(numbers(input).par_chunks(ROWS * width));
     parts.zip(pairs(moments).par_chunks(ROWS)).for_each(|((output, values), moments)| {
         to_input(output, values, numbers(gamma), norm, moments);
     });
-    FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
+    output.tensor()
 }
 
 /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the input's rows

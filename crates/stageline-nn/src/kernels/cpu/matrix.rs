@@ -98,6 +98,17 @@ impl<'a> Matrix<'a> {
         Self { values, rows: range.len(), ..self }
     }
 
+    /// Returns a matrix with the same numbers, whose rows do not evict each other from a core's cache when they are read
+    /// side by side. Rows that would do so are copied into the list `copy`, once for several products with the matrix.
+    pub(super) fn spread(self, copy: &'a mut Vec<f32>) -> Self {
+        if self.evicts_itself() && self.rows >= FEWEST_ROWS { self.copied_apart(copy) } else { self }
+    }
+
+    /// Whether rows of the matrix that are read side by side evict each other from a core's cache.
+    fn evicts_itself(self) -> bool {
+        self.column_stride == 1 && self.row_stride.is_multiple_of(SAME_SETS)
+    }
+
     /// Copies the rows of a matrix into the list `copy`, with [`APART`] unused numbers after each row. Returns a view
     /// of the copy. The matrix must not be a transposed view.
     fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
@@ -189,8 +200,7 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, paral
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
-    let is_spread = right.row_stride != 1 || !right.column_stride.is_multiple_of(SAME_SETS);
-    if is_spread || left.rows < FEWEST_ROWS {
+    if !right.transposed().evicts_itself() || left.rows < FEWEST_ROWS {
         // SAFETY: the shapes fit.
         return unsafe { multiply_in_place(output, left, right, add, parallelism) };
     }

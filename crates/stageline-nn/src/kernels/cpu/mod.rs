@@ -7,12 +7,14 @@
 //!   gradients.
 //! - `products`: the products of a linear layer.
 //! - `adamw`: a step of the optimizer AdamW.
+//! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
 //! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.
 //! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
 //! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
 
 pub mod adamw;
 pub mod causal_attention;
+mod copied;
 mod cross_entropy;
 mod gelu;
 mod layer_norm;

@@ -1,23 +1,18 @@
 //! Computes the activation function SwiGLU and its gradients on the CPU, with vector instructions.
 
 use burn::backend::Flex;
-use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::TensorData;
 use rayon::prelude::*;
 
+use super::copied::{Copied, PART};
 use super::numbers::numbers;
 use super::wide::{sigmoid, wide};
 
-/// The number of elements of SwiGLU that one core computes at a time. Fewer would not repay the cost of using another
-/// core.
-const CHUNK: usize = 16_384;
-
 /// Returns SwiGLU, `gate * sigmoid(gate) * up`, of every element of two contiguous CPU tensors.
 pub fn values(gate: &FloatTensor<Flex>, up: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-    let mut output = numbers(gate).to_vec();
-    output.par_chunks_mut(CHUNK).zip(numbers(up).par_chunks(CHUNK)).for_each(|(gate, up)| gated(gate, up));
-    FloatTensor::<Flex>::from_data(TensorData::new(output, gate.shape()))
+    let mut output = Copied::of(gate);
+    output.parts(PART).zip(numbers(up).par_chunks(PART)).for_each(|(gate, up)| gated(gate, up));
+    output.tensor()
 }
 
 /// Returns the gradients of SwiGLU's inputs `gate` and `up`, given the gradient of its output. All tensors must be
@@ -27,10 +22,10 @@ pub fn to_inputs(
     up: &FloatTensor<Flex>,
     gradient: &FloatTensor<Flex>,
 ) -> [FloatTensor<Flex>; 2] {
-    let [mut to_gate, mut to_up] = [gate, up].map(|tensor| numbers(tensor).to_vec());
-    let outputs = to_gate.par_chunks_mut(CHUNK).zip(to_up.par_chunks_mut(CHUNK));
-    outputs.zip(numbers(gradient).par_chunks(CHUNK)).for_each(|((gate, up), gradient)| to_both(gate, up, gradient));
-    [to_gate, to_up].map(|numbers| FloatTensor::<Flex>::from_data(TensorData::new(numbers, gate.shape())))
+    let [mut to_gate, mut to_up] = [gate, up].map(Copied::of);
+    let outputs = to_gate.parts(PART).zip(to_up.parts(PART));
+    outputs.zip(numbers(gradient).par_chunks(PART)).for_each(|((gate, up), gradient)| to_both(gate, up, gradient));
+    [to_gate, to_up].map(Copied::tensor)
 }
 
 wide! {

@@ -1,0 +1,86 @@
+//! A copy of a tensor that a kernel overwrites ([`Copied`]). Each part is copied directly before the kernel changes it,
+//! so that its numbers cross the memory bus once and not twice.
+
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+use burn::backend::tensor::FloatTensor;
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{Shape, TensorData};
+use rayon::prelude::*;
+
+use super::numbers::numbers;
+
+/// The number of elements of a tensor that one CPU core copies and changes at a time in an operation on single
+/// elements. In f32 they fit into a core's cache. Fewer would not repay the cost of using another core.
+pub const PART: usize = 1 << 14;
+
+/// A copy of an f32 tensor on the CPU, which is made part by part.
+pub struct Copied {
+    source: FloatTensor<Flex>,
+    memory: Vec<f32>,
+    /// The number of elements that were copied so far.
+    copied: AtomicUsize,
+}
+
+impl Copied {
+    /// Creates a copy of a contiguous f32 tensor. Its elements are not copied yet.
+    pub fn of(source: &FloatTensor<Flex>) -> Self {
+        let memory = Vec::with_capacity(numbers(source).len());
+        Self { source: source.clone(), memory, copied: AtomicUsize::new(0) }
+    }
+
+    /// Returns the copy in parts of `size` elements; the last part may be smaller. A part is copied when the iterator
+    /// returns it. Each part must be requested, and this method may be called once.
+    pub fn parts(&mut self, size: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
+        let (source, copied) = (numbers(&self.source), &self.copied);
+        let memory = self.memory.spare_capacity_mut()[..source.len()].par_chunks_mut(size.max(1));
+        memory.zip(source.par_chunks(size.max(1))).map(|(memory, source)| {
+            copied.fetch_add(source.len(), Ordering::Relaxed);
+            memory.write_copy_of_slice(source)
+        })
+    }
+
+    /// Returns the copy, with the changes of its parts, as a tensor.
+    ///
+    /// # Panics
+    /// Panics if a part was not requested.
+    pub fn tensor(self) -> FloatTensor<Flex> {
+        let Self { source, mut memory, copied } = self;
+        let shape = source.shape();
+        assert_eq!(copied.into_inner(), shape.num_elements(), "every part of a copy must be requested once");
+        // SAFETY: `memory` has room for all elements of `source`, and every part was copied.
+        unsafe { memory.set_len(shape.num_elements()) };
+        tensor(memory, shape)
+    }
+}
+
+/// Returns numbers as a CPU tensor of the given shape.
+pub fn tensor(numbers: Vec<f32>, shape: Shape) -> FloatTensor<Flex> {
+    FloatTensor::<Flex>::from_data(TensorData::new(numbers, shape))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn five() -> FloatTensor<Flex> {
+        tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0], Shape::new([5]))
+    }
+
+    #[test]
+    fn a_copy_has_the_changed_numbers_and_the_source_keeps_its_own() {
+        let source = five();
+        let mut copy = Copied::of(&source);
+        copy.parts(2).zip([10.0, 20.0, 30.0]).for_each(|(part, number)| part[0] = number);
+        assert_eq!(numbers(&copy.tensor()), [10.0, 2.0, 20.0, 4.0, 30.0]);
+        assert_eq!(numbers(&source), numbers(&five()));
+    }
+
+    #[test]
+    #[should_panic = "every part of a copy must be requested"]
+    fn a_copy_without_one_of_its_parts_is_rejected() {
+        let mut copy = Copied::of(&five());
+        copy.parts(2).zip([0; 2]).for_each(drop);
+        copy.tensor();
+    }
+}
