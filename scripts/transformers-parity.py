@@ -20,6 +20,9 @@ script checks, with a bound for every figure:
 - logits and the export of folders as the hub has them, with other names, types and buffers than transformers writes today, and
   greedy generation with several end tokens and with a repetition penalty in generation_config.json
 
+`--only smollm2-135m` checks a model of 135 million parameters: logits, the export, and 50 steps at the rate of a fine-tuning. It
+takes 20 minutes and 8 GB of memory, so it is not among the other checks. Build the program with `--release` for it.
+
 Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
 build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
 """
@@ -220,6 +223,14 @@ FOLDERS = {
     "hub-llama-head": ("llama-tied", with_table_in_head),
     "hub-torch-dtype": ("qwen2-tied", with_former_type),
 }
+# A model with the shape of SmolLM2-135M and the values with which transformers begins a training; its training has fewer samples
+# and a smaller rate.
+LARGE = {"smollm2-135m": lambda: llama(
+    vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
+    num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, tie_word_embeddings=True, initializer_range=1 / 24,
+    rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
+)}
+OF_LARGE = {"length": 65, "samples": 2, "peak": 1e-5}
 # Greedy generations with a generation_config.json, each with its model: one with several end tokens, and one with a penalty.
 GENERATIONS = {"generation-ends": "llama-tied", "generation-penalty": "qwen2-tied"}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
@@ -231,17 +242,17 @@ DOCUMENTS, LONGEST, CONTEXT, SEED = 60, 25, 40, 5
 
 
 class Finetune:
-    """The program under test."""
+    """The program under test, which may run for `timeout` seconds."""
 
-    def __init__(self, program):
-        self.program = program
+    def __init__(self, program, timeout=120):
+        self.program, self.timeout = program, timeout
 
     def __call__(self, **settings):
         """Runs the program and returns what it prints; raises RuntimeError if it fails."""
         command = [str(self.program), *flags(settings)]
         cache = str(settings["model"].parent / "cache")  # token files are not kept for other runs
         environment = {**os.environ, "RUST_BACKTRACE": "0", "XDG_CACHE_HOME": cache}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=120, env=environment)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout, env=environment)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
         return done.stdout
@@ -282,10 +293,10 @@ def length_of(name, length):
     return 4 * length + 1 if name in BEYOND else length
 
 
-def token_rows(path, count, length, seed):
+def token_rows(path, count, length, seed, vocabulary=VOCABULARY):
     """Writes rows of random tokens, and returns them."""
     random = torch.Generator().manual_seed(seed)
-    rows = torch.randint(0, VOCABULARY, (count, length), generator=random)
+    rows = torch.randint(0, vocabulary, (count, length), generator=random)
     path.write_text(json.dumps(rows.tolist()))
     return rows
 
@@ -386,12 +397,12 @@ def compare_text(table, name, model, prompt, lines):
     table.row(f"{name}: greedy tokens of generate", found, f"3 of 3, margin {10 * EXACT:.0e}", passed)
 
 
-def learning_rate(step):
-    """Returns the learning rate of a step: a linear warm-up, and a cosine down to a tenth of the peak."""
+def learning_rate(step, peak):
+    """Returns the learning rate of a step: a linear warm-up to `peak`, and a cosine down to a tenth of it."""
     if step < WARM_UP:
-        return PEAK * (step + 1) / (WARM_UP + 1)
+        return peak * (step + 1) / (WARM_UP + 1)
     share = (step - WARM_UP) / (STEPS - WARM_UP)
-    return PEAK * (0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2)
+    return peak * (0.1 + 0.9 * (1 + math.cos(math.pi * share)) / 2)
 
 
 class InF64(TorchFunctionMode):
@@ -406,19 +417,22 @@ class InF64(TorchFunctionMode):
 
 
 class Rows:
-    """Batches of rows of tokens, which are taken in their order."""
+    """Batches of rows of tokens, which are taken in their order, and the largest learning rate of a training on them."""
 
-    def __init__(self, rows):
-        self.rows = rows
+    def __init__(self, rows, samples=BATCH, peak=PEAK):
+        self.rows, self.samples, self.peak = rows, samples, peak
 
     def batch(self, step):
         """Returns the input of a step, its labels, and None, because rows have no documents."""
-        batch = self.rows[[(step * BATCH + sample) % len(self.rows) for sample in range(BATCH)]]
+        first = step * self.samples
+        batch = self.rows[[at % len(self.rows) for at in range(first, first + self.samples)]]
         return batch[:, :-1], batch[:, 1:], None
 
 
 class Packed:
     """Batches of windows of a text, in which several documents share a sample, and each is trained on as if it were alone."""
+
+    peak = PEAK
 
     def __init__(self, path):
         """Writes the documents as JSON lines of random words, each of which is one token of the tokenizer of `save`. Its token
@@ -476,7 +490,7 @@ def train(model, data, backwards=False):
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(step)
+            group["lr"] = learning_rate(step, data.peak)
         optimizer.step()
         found.append((loss.item(), norm.item()))
     return found
@@ -582,6 +596,30 @@ def compare_documents(table, finetune, name, folder):
     compare_with_pytorch(table, f"{name}, separate documents", folder, data)
 
 
+def compare_large(table, finetune, name, folder):
+    """Compares logits, the export and 50 steps of a model with as many parameters as models of the hub have."""
+    source, out, export = (folder / part for part in ("source", "logits.safetensors", "untrained"))
+    length, samples, peak = OF_LARGE.values()
+    source.mkdir(parents=True)
+    torch.manual_seed(7)
+    model = transformers.AutoModelForCausalLM.from_config(LARGE[name]())
+    model.save_pretrained(source)
+    rows = token_rows(folder / "rows.json", 13, length, seed=2, vocabulary=model.config.vocab_size)
+    finetune(model=source, steps=0, stages=3, logits=folder / "rows.json", out=out, export=export)
+    ours = load_file(out)["logits"]
+    with torch.no_grad():
+        theirs = load(source)(rows).logits
+    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    passed = ours.shape == theirs.shape and difference <= EXACT
+    table.row(f"{name}, {model.num_parameters()} parameters: logits in f32", f"{difference:.1e}", f"{EXACT:.0e}", passed)
+    wrong = difference_of_export(source, export)
+    table.row(f"{name}: differences of the export", wrong or "none", "none", not wrong)
+    del model, ours, theirs
+    settings = SETTINGS | {"micro_batches": samples, "micro_batch_size": 1, "learning_rate": peak, "stages": 2}
+    finetune(model=source, data=folder / "rows.json", **settings, log=folder / "log.jsonl", export=folder / "export")
+    compare_with_pytorch(table, f"{name} at a rate of {peak}", folder, Rows(rows, samples, peak))
+
+
 def compare_frozen(table, finetune, name, folder):
     """Checks that three steps keep the bits of frozen tensors, and change all others."""
     source, export, data = folder / "source", folder / "export", folder / "rows.json"
@@ -668,12 +706,13 @@ def compare_generation(table, finetune, name, folder):
 
 
 def main():
-    known = [*MODELS, *CONFIGURATIONS, *FOLDERS, *GENERATIONS]
+    usual = [*MODELS, *CONFIGURATIONS, *FOLDERS, *GENERATIONS]
+    known = [*usual, *LARGE]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "target/debug/examples/finetune")
     parser.add_argument("--only", metavar="NAMES", help=f"models to check, of {','.join(known)}")
     arguments = parser.parse_args()
-    names = arguments.only.split(",") if arguments.only else known
+    names = arguments.only.split(",") if arguments.only else usual
     if unknown := set(names) - set(known):
         parser.error(f"--only: unknown models {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     if not arguments.program.exists():
@@ -681,8 +720,9 @@ def main():
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     others = dict.fromkeys(CONFIGURATIONS, compare_configuration) | dict.fromkeys(FOLDERS, compare_folder)
-    others |= dict.fromkeys(GENERATIONS, compare_generation)
-    table, finetune, begin = Table(), Finetune(arguments.program), time.monotonic()
+    others |= dict.fromkeys(GENERATIONS, compare_generation) | dict.fromkeys(LARGE, compare_large)
+    table, begin = Table(), time.monotonic()
+    finetune = Finetune(arguments.program, timeout=1200 if set(names) & set(LARGE) else 120)
     with tempfile.TemporaryDirectory() as folder:
         for name in names:
             if compare := others.get(name):

@@ -18,7 +18,7 @@ pub const PART: usize = 1 << 14;
 pub struct Copied {
     source: FloatTensor<Flex>,
     memory: Vec<f32>,
-    /// The number of elements that were copied so far.
+    /// The number of elements that the last call of [`parts`](Self::parts) has copied so far.
     copied: AtomicUsize,
 }
 
@@ -30,8 +30,9 @@ impl Copied {
     }
 
     /// Returns the copy in parts of `size` elements; the last part may be smaller. A part is copied when the iterator
-    /// returns it. Each part must be requested, and this method may be called once.
+    /// returns it. The iterator must be run to its end.
     pub fn parts(&mut self, size: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
+        *self.copied.get_mut() = 0;
         let (source, copied) = (numbers(&self.source), &self.copied);
         let memory = self.memory.spare_capacity_mut()[..source.len()].par_chunks_mut(size.max(1));
         memory.zip(source.par_chunks(size.max(1))).map(|(memory, source)| {
@@ -43,12 +44,12 @@ impl Copied {
     /// Returns the copy, with the changes of its parts, as a tensor.
     ///
     /// # Panics
-    /// Panics if a part was not requested.
+    /// Panics if the last iterator over the parts did not return all of them.
     pub fn tensor(self) -> FloatTensor<Flex> {
         let Self { source, mut memory, copied } = self;
         let shape = source.shape();
-        assert_eq!(copied.into_inner(), shape.num_elements(), "every part of a copy must be requested once");
-        // SAFETY: `memory` has room for all elements of `source`, and every part was copied.
+        assert_eq!(copied.into_inner(), shape.num_elements(), "every part of a copy must be requested");
+        // SAFETY: `memory` has room for all elements of `source`, and one iterator has copied every part.
         unsafe { memory.set_len(shape.num_elements()) };
         tensor(memory, shape)
     }
@@ -80,7 +81,7 @@ mod tests {
     #[should_panic = "every part of a copy must be requested"]
     fn a_copy_without_one_of_its_parts_is_rejected() {
         let mut copy = Copied::of(&five());
-        copy.parts(2).zip([0; 2]).for_each(drop);
+        copy.parts(2).zip([0]).for_each(drop);
         copy.tensor();
     }
 }

@@ -5,7 +5,7 @@
 //!
 //! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: the operations of layers and their
 //!   gradients.
-//! - `products`: the products of a linear layer.
+//! - `products`: the products of a linear layer, and the gradient of an embedding's table.
 //! - `adamw`: a step of the optimizer AdamW.
 //! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
 //! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.

@@ -1,14 +1,15 @@
-//! Computes the matrix products of a linear layer on the CPU, and allocates the packing buffer that they use.
+//! Computes the matrix products of a linear layer and the gradient of an embedding's table on the CPU, and allocates the
+//! packing buffer that products use.
 
 use burn::backend::ops::ModuleOps;
-use burn::backend::tensor::FloatTensor;
+use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Int, Tensor, TensorData};
 
 use super::matrix::Matrix;
 use super::numbers::numbers;
 use super::wide::wide;
-use crate::kernels::products::Products;
+use crate::kernels::products::{Products, added_up};
 
 /// Computes the matrix products of linear layers on the CPU. This crate's code multiplies contiguous, non-empty f32
 /// matrices, because burn 0.22 would spend time to fill the output with zeros first. burn multiplies all other tensors.
@@ -50,6 +51,23 @@ impl Products for Flex {
         add_rows(&mut sums, numbers(&gradient));
         let columns = sums.len();
         FloatTensor::<Flex>::from_data(TensorData::new(sums, [columns]))
+    }
+
+    /// Returns the gradient of an embedding's table. burn 0.22 would write the zeros of the rows that no index names,
+    /// twice; here the system provides them when they are read.
+    fn to_table(table: FloatTensor<Flex>, gradient: FloatTensor<Flex>, indices: IntTensor<Flex>) -> FloatTensor<Flex> {
+        if gradient.dtype() != DType::F32 {
+            return added_up::<Flex>(table, gradient, indices);
+        }
+        let (shape, gradient) = (table.shape(), gradient.to_contiguous());
+        let width = shape[1];
+        let mut sums = vec![0.0; shape.num_elements()];
+        let indices = Tensor::<2, Int>::from_primitive::<Flex>(indices).into_data();
+        for (index, row) in indices.iter::<i64>().zip(numbers(&gradient).chunks_exact(width.max(1))) {
+            let index = usize::try_from(index).expect("the forward has rejected negative indices");
+            add_rows(&mut sums[index * width..][..width], row);
+        }
+        FloatTensor::<Flex>::from_data(TensorData::new(sums, shape))
     }
 }
 
@@ -96,5 +114,30 @@ wide! {
                 *sum += number;
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::{Device, Distribution};
+
+    use super::*;
+
+    /// Tests the gradient of an embedding's table, for indices that occur several times and rows that no index names,
+    /// against burn's.
+    #[test]
+    fn the_gradient_of_a_table_has_the_bits_of_burn() {
+        let device = Device::flex();
+        let random = |shape: [usize; 2]| Tensor::<2>::random(shape, Distribution::Default, &device);
+        let float = |tensor: Tensor<2>| tensor.try_into_primitive::<Flex>().unwrap();
+        let indices = Tensor::<2, Int>::from_data([[4, 0, 4, 2], [4, 2, 4, 4]], &device);
+        let [table, gradient] = [random([6, 19]), random([8, 19])];
+        let gradient = float(gradient).reshape([2, 4, 19].into());
+        let indices = indices.try_into_primitive::<Flex>().unwrap();
+        let found = Flex::to_table(float(table.clone()), gradient.clone(), indices.clone());
+        let expected = Flex::embedding_backward(float(table), gradient, indices);
+        assert_eq!(found.shape(), expected.shape());
+        assert_eq!(numbers(&found), numbers(&expected));
+        assert_eq!(numbers(&found)[..19].iter().filter(|sum| **sum != 0.0).count(), 19);
     }
 }
