@@ -21,7 +21,8 @@ script checks, with a bound for every figure:
   greedy generation with several end tokens and with a repetition penalty in generation_config.json
 
 `--only smollm2-135m` checks a model of 135 million parameters: logits, the export, and 50 steps at the rate of a fine-tuning. It
-takes 20 minutes and 8 GB of memory, so it is not among the other checks. Build the program with `--release` for it.
+takes 20 minutes and 8 GB of memory, so it is not among the other checks. Build the program with `--release` for it, and add
+`--program target/release/examples/finetune`.
 
 Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
 build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
@@ -252,7 +253,10 @@ class Finetune:
         command = [str(self.program), *flags(settings)]
         cache = str(settings["model"].parent / "cache")  # token files are not kept for other runs
         environment = {**os.environ, "RUST_BACKTRACE": "0", "XDG_CACHE_HOME": cache}
-        done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout, env=environment)
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=self.timeout, env=environment)
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{' '.join(command)} ran longer than {self.timeout} s") from error
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()[-500:]}")
         return done.stdout

@@ -27,8 +27,8 @@ const COPIED: usize = 1 << 20;
 /// copy may have fewer.
 const LEAST_COLUMNS: usize = 256;
 
-/// The number of unused f32 numbers after each row of a copied matrix: one cache line (64 bytes). Consecutive rows then
-/// begin in different sets of a core's cache.
+/// The number of unused f32 numbers after each row of a copied matrix: one cache line (64 bytes). It is doubled for
+/// rows that would otherwise still begin in the same sets of a core's cache.
 const APART: usize = 16;
 
 /// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
@@ -98,22 +98,24 @@ impl<'a> Matrix<'a> {
         Self { values, rows: range.len(), ..self }
     }
 
-    /// Returns a matrix with the same numbers, whose rows do not evict each other from a core's cache when they are read
-    /// side by side. Rows that would do so are copied into the list `copy`, once for several products with the matrix.
+    /// Returns this matrix, to be the transposed right matrix of several products. If it has at least [`FEWEST_ROWS`]
+    /// rows and they evict each other from a core's cache, it is copied into the list `copy`, once for all products.
     pub(super) fn spread(self, copy: &'a mut Vec<f32>) -> Self {
         if self.evicts_itself() && self.rows >= FEWEST_ROWS { self.copied_apart(copy) } else { self }
     }
 
-    /// Whether rows of the matrix that are read side by side evict each other from a core's cache.
+    /// Whether the rows evict each other from a core's cache when one number of each is read in turn.
     fn evicts_itself(self) -> bool {
         self.column_stride == 1 && self.row_stride.is_multiple_of(SAME_SETS)
     }
 
-    /// Copies the rows of a matrix into the list `copy`, with [`APART`] unused numbers after each row. Returns a view
-    /// of the copy. The matrix must not be a transposed view.
+    /// Copies the rows of a matrix into the list `copy`, with unused numbers after each row, so that consecutive rows
+    /// begin in different sets of a core's cache. Returns a view of the copy. The matrix must not be a transposed view.
     fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
-        let stride = self.columns + APART;
+        let is_close = (self.columns + APART).is_multiple_of(SAME_SETS);
+        let stride = self.columns + if is_close { 2 * APART } else { APART };
         copy.clear();
+        copy.reserve(self.rows * stride);
         for row in 0..self.rows {
             copy.extend_from_slice(&self.values[row * self.row_stride..][..self.columns]);
             copy.resize((row + 1) * stride, 0.0);
@@ -204,8 +206,7 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, paral
         // SAFETY: the shapes fit.
         return unsafe { multiply_in_place(output, left, right, add, parallelism) };
     }
-    let (stored, at_once) = (right.transposed(), (COPIED / right.rows).max(LEAST_COLUMNS));
-    let mut copy = Vec::with_capacity(at_once.min(right.columns) * (right.rows + APART));
+    let (stored, at_once, mut copy) = (right.transposed(), (COPIED / right.rows).max(LEAST_COLUMNS), Vec::new());
     for first in (0..right.columns).step_by(at_once) {
         let columns = first..right.columns.min(first + at_once);
         let part = stored.rows(columns.clone()).copied_apart(&mut copy).transposed();
@@ -311,7 +312,7 @@ mod tests {
         }
     }
 
-    /// Tests that copying the right matrix of a product, at once or in parts, does not change the product's bits. The
+    /// Tests that copying the right matrix of a product, at once, in parts or beforehand, keeps the product's bits. The
     /// product is compared with one of the same matrices that needs no copy, because its right matrix has another
     /// layout.
     #[test]
@@ -324,12 +325,18 @@ mod tests {
             let (left, right) = (numbers(7, ROWS * inner), numbers(11, columns * inner));
             let left = Matrix::new(&left, [ROWS, inner], inner);
             let stored = Matrix::new(&right, [columns, inner], inner);
-            let mut apart = Vec::new();
+            let (mut apart, mut copy) = (Vec::new(), Vec::new());
             let apart = stored.copied_apart(&mut apart).transposed();
             assert!(!apart.column_stride.is_multiple_of(SAME_SETS));
             let bits = |product: Vec<f32>| product.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            assert_eq!(bits(left.times(stored.transposed())), bits(left.times(apart)), "{inner} x {columns}");
+            let spread = stored.spread(&mut copy);
+            assert_eq!(spread.evicts_itself(), columns < FEWEST_ROWS);
+            for right in [stored, spread] {
+                assert_eq!(bits(left.times(right.transposed())), bits(left.times(apart)), "{inner} x {columns}");
+            }
         }
+        let (close, mut copy) = (numbers(7, 20 * SAME_SETS), Vec::new());
+        assert!(!Matrix::new(&close, [20, SAME_SETS - APART], SAME_SETS).spread(&mut copy).evicts_itself());
         const { assert!(COPIED / 4096 < 300) };
     }
 
