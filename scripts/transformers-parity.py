@@ -224,14 +224,12 @@ FOLDERS = {
     "hub-llama-head": ("llama-tied", with_table_in_head),
     "hub-torch-dtype": ("qwen2-tied", with_former_type),
 }
-# A model with the shape of SmolLM2-135M and the values with which transformers begins a training; its training has fewer samples
-# and a smaller rate.
+# A model with the shape of SmolLM2-135M and the values with which transformers begins a training.
 LARGE = {"smollm2-135m": lambda: llama(
     vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
     num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, tie_word_embeddings=True, initializer_range=1 / 24,
     rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
 )}
-OF_LARGE = {"length": 65, "samples": 2, "peak": 1e-5}
 # Greedy generations with a generation_config.json, each with its model: one with several end tokens, and one with a penalty.
 GENERATIONS = {"generation-ends": "llama-tied", "generation-penalty": "qwen2-tied"}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
@@ -341,6 +339,13 @@ def difference_of_export(source, export):
     return ", ".join(f"{kind}: {sorted(keys)}" for kind, keys in info.items() if keys)
 
 
+def compare_values(table, what, ours, theirs, bound=EXACT):
+    """Adds a row with the largest difference of logits, as a share of the largest logit."""
+    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
+    passed = ours.shape == theirs.shape and difference <= bound
+    table.row(what, f"{difference:.1e}", f"{bound:.0e}", passed)
+
+
 def compare_logits(table, finetune, name, variant, folder):
     """Compares logits, the export of the untrained model, and (of the first variant) greedy generation."""
     dtype, shards, length = variant
@@ -370,9 +375,7 @@ def compare_logits(table, finetune, name, variant, folder):
             expected[" in f32 of the same values"] = model.float()(rows).logits
     for which, theirs in expected.items():
         bound = EXACT if which or dtype == torch.float32 else ROUNDED
-        difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
-        passed = ours.shape == theirs.shape and difference <= bound
-        table.row(f"{case}: logits{which}", f"{difference:.1e}", f"{bound:.0e}", passed)
+        compare_values(table, f"{case}: logits{which}", ours, theirs, bound)
     wrong = {difference_of_export(source, folder / f"export-{stages}") for stages in (1, 2, 3)} - {""}
     if not all(has_same_bits(ours, logits) for logits, _ in found):
         wrong.add("logits of other numbers of stages")
@@ -603,19 +606,17 @@ def compare_documents(table, finetune, name, folder):
 def compare_large(table, finetune, name, folder):
     """Compares logits, the export and 50 steps of a model with as many parameters as models of the hub have."""
     source, out, export = (folder / part for part in ("source", "logits.safetensors", "untrained"))
-    length, samples, peak = OF_LARGE.values()
+    samples, peak = 2, 1e-5
     source.mkdir(parents=True)
     torch.manual_seed(7)
     model = transformers.AutoModelForCausalLM.from_config(LARGE[name]())
     model.save_pretrained(source)
-    rows = token_rows(folder / "rows.json", 13, length, seed=2, vocabulary=model.config.vocab_size)
+    rows = token_rows(folder / "rows.json", 13, 65, seed=2, vocabulary=model.config.vocab_size)
     finetune(model=source, steps=0, stages=3, logits=folder / "rows.json", out=out, export=export)
     ours = load_file(out)["logits"]
     with torch.no_grad():
         theirs = load(source)(rows).logits
-    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
-    passed = ours.shape == theirs.shape and difference <= EXACT
-    table.row(f"{name}, {model.num_parameters()} parameters: logits in f32", f"{difference:.1e}", f"{EXACT:.0e}", passed)
+    compare_values(table, f"{name}, {model.num_parameters()} parameters: logits in f32", ours, theirs)
     wrong = difference_of_export(source, export)
     table.row(f"{name}: differences of the export", wrong or "none", "none", not wrong)
     del model, ours, theirs
@@ -655,9 +656,7 @@ def compare_configuration(table, finetune, name, folder):
     with torch.no_grad():
         theirs = load(source)(tokens).logits
     ours = load_file(out)["logits"]
-    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
-    passed = ours.shape == theirs.shape and difference <= EXACT
-    table.row(f"{name}, float32, 33 tokens: logits", f"{difference:.1e}", f"{EXACT:.0e}", passed)
+    compare_values(table, f"{name}, float32, 33 tokens: logits", ours, theirs)
 
 
 def compare_folder(table, finetune, name, folder):
@@ -676,9 +675,7 @@ def compare_folder(table, finetune, name, folder):
     ours, model = load_file(out)["logits"], load(source)
     with torch.no_grad():
         theirs = model.float()(tokens).logits
-    difference = ((ours - theirs).abs().max() / theirs.abs().max()).item()
-    passed = ours.shape == theirs.shape and difference <= EXACT
-    table.row(f"{name}: logits in f32", f"{difference:.1e}", f"{EXACT:.0e}", passed)
+    compare_values(table, f"{name}: logits in f32", ours, theirs)
     wrong = difference_of_export(source, export)
     table.row(f"{name}: differences of the export", wrong or "none", "none", not wrong)
 

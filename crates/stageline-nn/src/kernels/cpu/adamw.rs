@@ -5,8 +5,8 @@ use burn::backend::{Flex, TensorMetadata};
 use rayon::iter::Either;
 use rayon::prelude::*;
 
-use super::copied::{Copied, PART, tensor};
-use super::numbers::numbers;
+use super::copied::{Copied, PART};
+use super::numbers::{numbers, of_numbers};
 use super::wide::wide;
 
 /// The factors of an AdamW step, which are the same for all elements of a parameter.
@@ -52,7 +52,7 @@ pub fn update(
     let fits = is_of_its_shape(&parameter) && moments.iter().flatten().all(is_of_its_shape);
     assert!(fits, "the tensors of a step must have one shape");
     // -0 leaves every number unchanged that is added to it; 0 does not leave -0 unchanged.
-    let zeros = || Target::Own(tensor(vec![-0.0; gradient.shape().num_elements()], gradient.shape()));
+    let zeros = || Target::Own(of_numbers(vec![-0.0; gradient.shape().num_elements()], gradient.shape()));
     let [first, second] = moments.map_or_else(|| [zeros(), zeros()], |moments| moments.map(Target::new));
     let mut targets = [Target::new(parameter), first, second];
     let gradient = gradient.to_contiguous();

@@ -3,11 +3,10 @@
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{Int, Tensor, TensorData};
 use rayon::prelude::*;
 
 use super::matrix::{Matrix, MatrixMut};
-use super::numbers::numbers;
+use super::numbers::{integers, numbers, of_numbers};
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
 
@@ -110,8 +109,7 @@ pub fn attended(
             |(output, ((sample, first_keys), head))| attend(sizes, &sizes.head(sample, head), first_keys, output);
         weights = jobs.into_par_iter().map(attend).collect();
     }
-    let output = TensorData::new(output, [samples, sizes.length, sizes.width()]);
-    (FloatTensor::<Flex>::from_data(output), weights)
+    (of_numbers(output, [samples, sizes.length, sizes.width()]), weights)
 }
 
 /// Returns for each query of each sample the position of the first key that the query sees: the start of its window or
@@ -120,9 +118,8 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
     let mut first_keys: Vec<_> =
         (0..samples).flat_map(|_| (0..sizes.length).map(|at| sizes.heads.first_key(at))).collect();
     if let Some(starts) = starts {
-        let starts = Tensor::<2, Int>::from_primitive::<Flex>(starts.clone()).into_data();
         let queries = (0..sizes.length).cycle();
-        for ((first, start), query) in first_keys.iter_mut().zip(starts.iter::<i64>()).zip(queries) {
+        for ((first, start), query) in first_keys.iter_mut().zip(integers::<2>(starts)).zip(queries) {
             let start = usize::try_from(start).ok().filter(|start| *start <= query);
             let start = start.unwrap_or_else(|| panic!("the document of position {query} must not start after it"));
             *first = start.max(*first);
@@ -191,7 +188,7 @@ pub fn to_input(
             }
         });
     }
-    FloatTensor::<Flex>::from_data(TensorData::new(output, input.shape()))
+    of_numbers(output, input.shape())
 }
 
 /// Computes the gradients of the queries, keys and values of one attention head into `gradients`. The gradients of keys

@@ -5,10 +5,9 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{Shape, TensorData};
 use rayon::prelude::*;
 
-use super::numbers::numbers;
+use super::numbers::{numbers, of_numbers};
 
 /// The number of elements of a tensor that one CPU core copies and changes at a time in an operation on single
 /// elements. In f32 they fit into a core's cache. Fewer would not repay the cost of using another core.
@@ -51,13 +50,8 @@ impl Copied {
         assert_eq!(copied.into_inner(), shape.num_elements(), "every part of a copy must be requested");
         // SAFETY: `memory` has room for all elements of `source`, and one iterator has copied every part.
         unsafe { memory.set_len(shape.num_elements()) };
-        tensor(memory, shape)
+        of_numbers(memory, shape)
     }
-}
-
-/// Returns numbers as a CPU tensor of the given shape.
-pub fn tensor(numbers: Vec<f32>, shape: Shape) -> FloatTensor<Flex> {
-    FloatTensor::<Flex>::from_data(TensorData::new(numbers, shape))
 }
 
 #[cfg(test)]
@@ -65,7 +59,7 @@ mod tests {
     use super::*;
 
     fn five() -> FloatTensor<Flex> {
-        tensor(vec![1.0, 2.0, 3.0, 4.0, 5.0], Shape::new([5]))
+        of_numbers(vec![1.0, 2.0, 3.0, 4.0, 5.0], [5])
     }
 
     #[test]

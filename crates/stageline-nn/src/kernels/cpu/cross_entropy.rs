@@ -3,11 +3,10 @@
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{Int, Tensor, TensorData};
 use rayon::prelude::*;
 
 use super::copied::Copied;
-use super::numbers::{numbers, of_pairs, pairs};
+use super::numbers::{integers, numbers, of_numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::masked_targets::MASKED;
 
@@ -25,7 +24,7 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     let parts = rows.zip(scales.par_chunks_mut(ROWS)).zip(losses.par_chunks_mut(ROWS));
     parts.for_each(|(((rows, targets), scales), losses)| of_rows(rows, targets, classes, scales, losses));
     let total: f64 = losses.into_iter().sum();
-    [FloatTensor::<Flex>::from_data(TensorData::new(vec![total as f32], [1])), of_pairs(scales)]
+    [of_numbers(vec![total as f32], [1]), of_pairs(scales)]
 }
 
 /// Returns the gradient of the contiguous logits of a cross-entropy, given the gradient of the summed loss. `scales`
@@ -48,13 +47,12 @@ pub fn gradient_of_logits(
 /// Returns the targets of the cross-entropy as class indices. A masked target is `None`. Panics if another target is
 /// not one of the `classes` classes.
 fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<Option<usize>> {
-    let targets = Tensor::<1, Int>::from_primitive::<Flex>(targets.clone()).into_data();
     let class = |target: i64| {
         let class = usize::try_from(target).ok().filter(|class| *class < classes);
         assert!(class.is_some() || target == MASKED, "target {target} is not one of the {classes} classes");
         class
     };
-    targets.iter::<i64>().map(class).collect()
+    integers::<1>(targets).into_iter().map(class).collect()
 }
 
 wide! {

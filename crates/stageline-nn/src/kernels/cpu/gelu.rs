@@ -32,13 +32,8 @@ pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: G
 wide! {
     // Replaces numbers by the values of GELU.
     fn to_values(numbers: &mut [f32], form: GeluForm) {
-        match form {
-            GeluForm::Exact => for x in numbers {
-                *x = value(*x, GeluForm::Exact);
-            },
-            GeluForm::Tanh => for x in numbers {
-                *x = value(*x, GeluForm::Tanh);
-            },
+        for x in numbers {
+            *x = value(*x, form);
         }
     }
 }
@@ -46,14 +41,8 @@ wide! {
 wide! {
     // Replaces the gradients of GELU's output by those of its input, `numbers`.
     fn to_gradients(gradients: &mut [f32], numbers: &[f32], form: GeluForm) {
-        let pairs = gradients.iter_mut().zip(numbers);
-        match form {
-            GeluForm::Exact => for (gradient, x) in pairs {
-                *gradient *= derivative(*x, GeluForm::Exact);
-            },
-            GeluForm::Tanh => for (gradient, x) in pairs {
-                *gradient *= derivative(*x, GeluForm::Tanh);
-            },
+        for (gradient, x) in gradients.iter_mut().zip(numbers) {
+            *gradient *= derivative(*x, form);
         }
     }
 }

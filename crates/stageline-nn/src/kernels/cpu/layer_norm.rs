@@ -3,11 +3,10 @@
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::TensorData;
 use rayon::prelude::*;
 
 use super::copied::Copied;
-use super::numbers::{numbers, of_pairs, pairs};
+use super::numbers::{numbers, of_numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
 use crate::kernels::variants::{Norm, Normalisation};
 
@@ -76,7 +75,7 @@ pub fn gradients_of_parameters(
         for part in &parts {
             total.iter_mut().zip(&part[index]).for_each(|(total, part)| *total += part);
         }
-        FloatTensor::<Flex>::from_data(TensorData::new(total, [width]))
+        of_numbers(total, [width])
     })
 }
 

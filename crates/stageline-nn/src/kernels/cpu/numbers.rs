@@ -1,8 +1,8 @@
 //! Converts f32 tensors of the CPU backend to slices of numbers, and numbers to tensors.
 
 use burn::backend::Flex;
-use burn::backend::tensor::FloatTensor;
-use burn::tensor::TensorData;
+use burn::backend::tensor::{FloatTensor, IntTensor};
+use burn::tensor::{Int, Shape, Tensor, TensorData};
 
 /// Returns the elements of a CPU tensor as a slice; the tensor must be contiguous and in f32.
 pub fn numbers(tensor: &FloatTensor<Flex>) -> &[f32] {
@@ -17,5 +17,15 @@ pub fn pairs(tensor: &FloatTensor<Flex>) -> &[[f32; 2]] {
 /// Returns a CPU tensor of shape `[n, 2]` whose rows are the given n pairs of numbers.
 pub fn of_pairs(pairs: Vec<[f32; 2]>) -> FloatTensor<Flex> {
     let rows = pairs.len();
-    FloatTensor::<Flex>::from_data(TensorData::new(pairs.into_flattened(), [rows, 2]))
+    of_numbers(pairs.into_flattened(), [rows, 2])
+}
+
+/// Returns numbers as a CPU tensor of the given shape.
+pub fn of_numbers(numbers: Vec<f32>, shape: impl Into<Shape>) -> FloatTensor<Flex> {
+    FloatTensor::<Flex>::from_data(TensorData::new(numbers, shape.into()))
+}
+
+/// Returns the elements of an integer tensor of rank `D` on the CPU, whatever its integer type.
+pub fn integers<const D: usize>(tensor: &IntTensor<Flex>) -> Vec<i64> {
+    Tensor::<D, Int>::from_primitive::<Flex>(tensor.clone()).into_data().iter::<i64>().collect()
 }

@@ -4,10 +4,10 @@
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};
-use burn::tensor::{DType, Int, Tensor, TensorData};
+use burn::tensor::DType;
 
 use super::matrix::Matrix;
-use super::numbers::numbers;
+use super::numbers::{integers, numbers, of_numbers};
 use super::wide::wide;
 use crate::kernels::products::{Products, added_up};
 
@@ -28,7 +28,7 @@ impl Products for Flex {
             assert_eq!(bias.shape().num_elements(), columns, "the bias must have one element for each output");
             add_to_rows(&mut output, numbers(&bias));
         }
-        FloatTensor::<Flex>::from_data(TensorData::new(output, [rows.shape()[0], columns.shape()[1]]))
+        of_numbers(output, [rows.shape()[0], columns.shape()[1]])
     }
 
     fn to_input(weight: FloatTensor<Flex>, gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
@@ -50,7 +50,7 @@ impl Products for Flex {
         let mut sums = vec![0.0; gradient.shape()[1]];
         add_rows(&mut sums, numbers(&gradient));
         let columns = sums.len();
-        FloatTensor::<Flex>::from_data(TensorData::new(sums, [columns]))
+        of_numbers(sums, [columns])
     }
 
     /// Returns the gradient of an embedding's table. burn 0.22 would write zeros to the whole table first, which are
@@ -64,12 +64,11 @@ impl Products for Flex {
         let looked_up = indices.shape().num_elements() * width;
         assert_eq!(gradient.shape().num_elements(), looked_up, "each index must have a gradient of the table's width");
         let mut sums = vec![0.0; shape.num_elements()];
-        let indices = Tensor::<2, Int>::from_primitive::<Flex>(indices).into_data();
-        for (index, row) in indices.iter::<i64>().zip(numbers(&gradient).chunks_exact(width.max(1))) {
+        for (index, row) in integers::<2>(&indices).into_iter().zip(numbers(&gradient).chunks_exact(width.max(1))) {
             let index = usize::try_from(index).expect("the forward has rejected negative indices");
             add_rows(&mut sums[index * width..][..width], row);
         }
-        FloatTensor::<Flex>::from_data(TensorData::new(sums, shape))
+        of_numbers(sums, shape)
     }
 }
 
@@ -94,7 +93,7 @@ fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
 
 /// Returns the matrix product of `left` and `right` as a CPU tensor `[rows of left, columns of right]`.
 fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
-    FloatTensor::<Flex>::from_data(TensorData::new(left.times(right), [left.shape()[0], right.shape()[1]]))
+    of_numbers(left.times(right), [left.shape()[0], right.shape()[1]])
 }
 
 wide! {
@@ -121,7 +120,7 @@ wide! {
 
 #[cfg(test)]
 mod tests {
-    use burn::tensor::{Device, Distribution};
+    use burn::tensor::{Device, Distribution, Int, Tensor};
 
     use super::*;
 

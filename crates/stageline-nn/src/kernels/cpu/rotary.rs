@@ -3,10 +3,9 @@
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::FloatTensor;
-use burn::tensor::TensorData;
 use rayon::prelude::*;
 
-use super::numbers::numbers;
+use super::numbers::{numbers, of_numbers};
 use super::wide::wide;
 
 /// The number of positions of a sequence whose rotary embedding one CPU core computes at a time.
@@ -24,7 +23,7 @@ pub fn rotated(input: &FloatTensor<Flex>, cosines: &FloatTensor<Flex>, sines: &F
         let rows = sample.par_chunks_mut(POSITIONS * width);
         rows.zip(angles).for_each(|(rows, angles)| rotate(rows, angles, width, half));
     }
-    FloatTensor::<Flex>::from_data(TensorData::new(output, shape))
+    of_numbers(output, shape)
 }
 
 wide! {
