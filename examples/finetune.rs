@@ -97,7 +97,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
     let ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
-    ignored.for_each(|field| println!("generation_config.json: {field} has no effect, because it is not implemented"));
+    ignored.for_each(|field| println!("{field} of the model's settings has no effect, because it is not implemented"));
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
     let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {
@@ -148,13 +148,12 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     Ok(model)
 }
 
-/// Returns the tokenizer in the model's folder `home`. Without a tokenizer.json, each byte is a token.
+/// Returns the tokenizer in the model's folder `home`. Without a tokenizer, each byte is a token.
 fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
-    let path = home.join("tokenizer.json");
-    if path.symlink_metadata().is_ok() {
-        return Ok(Box::new(Tokenizer::open(&path)?));
+    if let Some(tokenizer) = Tokenizer::in_folder(home)? {
+        return Ok(Box::new(tokenizer));
     }
-    println!("there is no {}, so each byte of a text is a token", path.display());
+    println!("there is no tokenizer.json in {}, so each byte of a text is a token", home.display());
     Ok(Box::new(Bytes))
 }
 

@@ -149,6 +149,9 @@ MODELS = {
     "qwen3-window": lambda: llama(
         transformers.Qwen3Config, use_sliding_window=True, sliding_window=9, max_window_layers=2, num_key_value_heads=1
     ),
+    # The padding token occurs in the rows, and transformers does not train its embedding by look-ups.
+    "llama-padding": lambda: llama(pad_token_id=5),
+    "qwen2-padding-tied": lambda: llama(transformers.Qwen2Config, pad_token_id=0, tie_word_embeddings=True),
 }
 # Configurations that transformers reads but does not write: a model of MODELS, and the fields that its config.json gets. A field
 # with REMOVED is taken out.
@@ -187,6 +190,12 @@ def without_root_with_masks(tensors, config):
         tensors[f"h.{layer}.attn.bias"] = torch.ones(POSITIONS, POSITIONS).tril()[None, None]
 
 
+def with_obsolete_masks(tensors, config):
+    """Adds a buffer of older GPT-2 folders that transformers reports as unexpected."""
+    for layer in range(LAYERS):
+        tensors[f"transformer.h.{layer}{OBSOLETE}"] = torch.tensor(-1e4)
+
+
 def with_frequencies(tensors, config):
     """Adds the frequencies of the rotary embedding, which folders of early Llamas have in every layer."""
     for layer in range(LAYERS):
@@ -223,15 +232,19 @@ FOLDERS = {
     "hub-qwen3-copy": ("qwen3-tied", with_copy_of_table),
     "hub-llama-head": ("llama-tied", with_table_in_head),
     "hub-torch-dtype": ("qwen2-tied", with_former_type),
+    "hub-gpt2-obsolete": ("gpt2", with_obsolete_masks),
 }
+# The end of the names of tensors that transformers would report as unexpected, so that an export leaves them out.
+OBSOLETE = ".attn.masked_bias"
 # A model with the shape of SmolLM2-135M and the values with which transformers begins a training.
 LARGE = {"smollm2-135m": lambda: llama(
     vocab_size=49_152, hidden_size=576, intermediate_size=1536, num_hidden_layers=30, num_attention_heads=9,
     num_key_value_heads=3, head_dim=64, max_position_embeddings=8192, tie_word_embeddings=True, initializer_range=1 / 24,
     rope_parameters={"rope_type": "default", "rope_theta": 100_000.0},
 )}
-# Greedy generations with a generation_config.json, each with its model: one with several end tokens, and one with a penalty.
-GENERATIONS = {"generation-ends": "llama-tied", "generation-penalty": "qwen2-tied"}
+# Greedy generations with settings of the model's folder, each with its model: several end tokens or a penalty in
+# generation_config.json, and a penalty in the config.json of an older folder.
+GENERATIONS = {"generation-ends": "llama-tied", "generation-penalty": "qwen2-tied", "generation-old-penalty": "gpt2"}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
 BEYOND = {"llama3-beyond", "mistral-beyond"}
 # Models that are also trained on separate documents, and the samples of these trainings: the number of documents, the largest
@@ -327,6 +340,7 @@ def difference_of_export(source, export):
     for name in files:
         if name.endswith(".safetensors"):
             ours, theirs = load_file(export / name), load_file(source / name)
+            theirs = {key: tensor for key, tensor in theirs.items() if not key.endswith(OBSOLETE)}
             if ours.keys() != theirs.keys() or not all(has_same_bits(ours[key], theirs[key]) for key in ours):
                 return f"other tensors in {name}"
         elif name == "model.safetensors.index.json":
@@ -681,7 +695,7 @@ def compare_folder(table, finetune, name, folder):
 
 
 def compare_generation(table, finetune, name, folder):
-    """Compares a greedy generation by the settings of generation_config.json with `generate`."""
+    """Compares a greedy generation by the settings of the model's folder with `generate`."""
     source = folder / "source"
     source.mkdir(parents=True)
     save(GENERATIONS[name], source, deviation=0.2)
@@ -696,11 +710,16 @@ def compare_generation(table, finetune, name, folder):
     plain = new_tokens()
     ends = [next(token for token in range(VOCABULARY) if token not in plain), plain[7]]
     settings = {"eos_token_id": ends} if name == "generation-ends" else {"repetition_penalty": 1.3}
-    (source / "generation_config.json").write_text(json.dumps(settings))
+    if name == "generation-old-penalty":
+        (source / "generation_config.json").unlink()
+        settings |= json.loads((source / "config.json").read_text())
+        (source / "config.json").write_text(json.dumps(settings))
+    else:
+        (source / "generation_config.json").write_text(json.dumps(settings))
     new = new_tokens()
     printed = finetune(model=source, steps=0, stages=2, prompt=words, temperature=0, new_tokens=NEW_TOKENS)
     ours = printed.strip().splitlines()[-1].split()[prompt.shape[1] - 1 :]
-    theirs = [f"w{token}" for token in new if "eos_token_id" not in settings or token not in ends]  # ends are not printed
+    theirs = [f"w{token}" for token in new if name != "generation-ends" or token not in ends]  # ends are not printed
     same = sum(our == their for our, their in zip(ours, theirs))
     passed = ours == theirs and new != plain
     table.row(f"{name}: greedy tokens of generate", f"{same} of {len(ours)}", f"{len(theirs)}, unlike without settings", passed)

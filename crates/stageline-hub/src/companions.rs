@@ -15,8 +15,9 @@ use crate::refusal::Refusal;
 /// `to` if necessary. Returns the names of the copied files.
 ///
 /// The following files are copied if they are present: `config.json`, `generation_config.json`, `tokenizer.json`,
-/// `tokenizer_config.json`, `special_tokens_map.json`, `vocab.json`, `merges.txt`, `tokenizer.model`,
-/// `added_tokens.json` and `chat_template.jinja`. A file of the same name in `to` is replaced.
+/// `tokenizer_config.json`, `special_tokens_map.json`, `vocab.json`, `vocab.txt`, `merges.txt`, `tokenizer.model`,
+/// `spiece.model`, `sentencepiece.bpe.model`, `tekken.json`, `added_tokens.json`, `chat_template.jinja` and
+/// `chat_template.json`. A file of the same name in `to` is replaced.
 ///
 /// # Errors
 /// Returns an error that names the file if a file cannot be read or written, or if both folders are the same.

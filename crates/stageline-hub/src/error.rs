@@ -52,6 +52,16 @@ pub enum FolderError {
         /// The path of the file with pickled weights.
         path: PathBuf,
     },
+    /// The model folder has an adapter, such as LoRA, which the Transformers library would add to the weights.
+    #[error(
+        "{} belongs to an adapter, which is not added to the weights; merge it into the model \
+         (peft's merge_and_unload), and save that",
+        shown(path)
+    )]
+    Adapter {
+        /// The path of the adapter's configuration, `adapter_config.json`, in the model folder.
+        path: PathBuf,
+    },
     /// A file that the model folder must have does not exist.
     #[error("{} is missing, but {reason}; download the whole model again", shown(path))]
     MissingFile {

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::disk;
 use crate::error::FolderError;
 use crate::index::Index;
-use crate::names::{CONFIG, GENERATION_CONFIG, INDEX, PICKLED, SINGLE};
+use crate::names::{ADAPTER, CONFIG, GENERATION_CONFIG, INDEX, PICKLED, SINGLE};
 use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
@@ -54,11 +54,15 @@ impl ModelFolder {
     /// Returns an error that names the file and the reason in each of these cases:
     /// - A file is missing, unreadable, malformed or cut short.
     /// - The weights are pickled.
+    /// - The folder has an adapter, such as LoRA.
     /// - The index names a file outside the folder, or a tensor that its file lacks.
     /// - Two files have the same tensor.
     pub fn open(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;
+        if disk::has(path, ADAPTER) {
+            return Err(FolderError::Adapter { path: path.join(ADAPTER) });
+        }
         let index = match disk::has(path, INDEX) && !disk::has(path, SINGLE) {
             true => Some(Index::read(&path.join(INDEX))?),
             false => require_single(path).map(|()| None)?,

@@ -91,6 +91,22 @@ impl Layout {
         self
     }
 
+    /// Removes the tensors whose names `is_removed` selects from this layout (a description of the weights files to
+    /// write), and returns the layout. If one is removed, a `total_size` in the metadata of the index becomes that of
+    /// the other tensors.
+    #[must_use]
+    pub fn without(mut self, is_removed: impl Fn(&str) -> bool) -> Self {
+        if !self.tensors().any(|tensor| is_removed(&tensor.name)) {
+            return self;
+        }
+        self.files.iter_mut().for_each(|file| file.tensors.retain(|tensor| !is_removed(&tensor.name)));
+        let total = self.total_bytes();
+        if let Some(size) = self.index.as_mut().and_then(|metadata| metadata.get_mut("total_size")) {
+            *size = total.into();
+        }
+        self
+    }
+
     /// Returns the total size of a model's tensors in its weights files, in bytes, without the headers of the files.
     pub fn total_bytes(&self) -> u64 {
         let bytes = |tensor: &TensorLayout| byte_len(tensor.dtype, &tensor.shape).map_or(0, |bytes| bytes as u64);

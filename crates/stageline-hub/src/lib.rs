@@ -40,6 +40,7 @@
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
+//! - A folder with an adapter (`adapter_config.json`) is an error, because its weights are not those of the model.
 //! - A folder may have both an index and a `model.safetensors`. This crate then reads only `model.safetensors`, as the
 //!   Transformers library does. [`Layout::write`] refuses to make such a folder.
 //! - Written weights files are safetensors with `format: pt` in their headers. They have the order of the layout, so a

@@ -10,18 +10,26 @@ pub(crate) const SINGLE: &str = "model.safetensors";
 /// The names of PyTorch's files with pickled weights, which this crate does not read.
 pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 /// The names of the files that describe a model and its tokenizer. A training does not change these files.
-pub(crate) const COMPANIONS: [&str; 10] = [
+pub(crate) const COMPANIONS: [&str; 15] = [
     CONFIG,
     GENERATION_CONFIG,
     "tokenizer.json",
     "tokenizer_config.json",
     "special_tokens_map.json",
     "vocab.json",
+    "vocab.txt",
     "merges.txt",
     "tokenizer.model",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "tekken.json",
     "added_tokens.json",
     "chat_template.jinja",
+    "chat_template.json",
 ];
+/// The name of the file in a model folder that describes an adapter, such as LoRA: changes of the weights, which the
+/// Transformers library applies when it loads the model.
+pub(crate) const ADAPTER: &str = "adapter_config.json";
 
 /// Whether a weights file's name in an index is valid: a plain file name without folders that ends with `.safetensors`.
 /// Such a file lies in the model folder itself.

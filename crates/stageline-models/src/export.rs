@@ -73,8 +73,9 @@ impl LanguageModel {
     /// Writes the parameters of a pipeline to a folder, in the format that `from_pretrained` of the Transformers
     /// library reads. `modules` are the modules of the pipeline's stages.
     ///
-    /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Its
-    /// configuration and tokenizer are copied. A new model is written as one file in f32. Parameters are read one after
+    /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Only
+    /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are left
+    /// out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters are read one after
     /// another, so at most one of them is copied to the host's memory.
     ///
     /// # Errors
@@ -116,10 +117,12 @@ impl LanguageModel {
     }
 
     /// Returns the layout for the export of a model that was opened from the folder `source`. It is the layout of this
-    /// folder, with one exception. If a tied head has a second copy of the table of token embeddings, the copy gets the
-    /// type of the table. Otherwise the two would be rounded differently, and the exported model would not be tied.
+    /// folder, with two exceptions. Obsolete buffers are left out. If a tied head has a second copy of the table of
+    /// token embeddings, the copy gets the type of the table. Otherwise the two would be rounded differently, and the
+    /// exported model would not be tied.
     fn layout(&self, source: &ModelFolder) -> Result<Layout, ModelError> {
-        let (layout, table) = (source.layout()?, self.naming().table().name);
+        let table = self.naming().table().name;
+        let layout = source.layout()?.without(|name| self.naming().is_obsolete(name));
         let dtype = source.tensors().find(|(name, _)| *name == table).map(|(_, info)| info.dtype);
         Ok(match dtype.filter(|_| self.naming().is_copy_of_table(UNTIED)) {
             Some(dtype) => layout.with_type(UNTIED, dtype),

@@ -73,6 +73,15 @@ impl Family {
         }
     }
 
+    /// Returns the id of the padding token, whose embedding is not trained; `None` if the model has no such token. GPT-2
+    /// trains the embeddings of all tokens.
+    pub fn padding(&self) -> Option<usize> {
+        match self {
+            Self::Gpt2(_) => None,
+            Self::Llama(config) => config.padding,
+        }
+    }
+
     /// Returns the number of transformer blocks of a language model.
     pub fn blocks(&self) -> usize {
         match self {
@@ -120,7 +129,7 @@ impl Family {
     pub fn embeddings(&self, tokens: Embedding, cache: &KeyValueCache, device: &Device) -> Embeddings {
         match self {
             Self::Gpt2(config) => Embeddings::Gpt2(gpt2::Embeddings::new(config, tokens, cache, device)),
-            Self::Llama(_) => Embeddings::Llama(llama::Embeddings::new(tokens, cache)),
+            Self::Llama(config) => Embeddings::Llama(llama::Embeddings::new(tokens, config.padding, cache)),
         }
     }
 

@@ -1,13 +1,13 @@
-//! The settings of a model folder's `generation_config.json` that change its generated text, and the names of those
-//! that this crate does not implement.
+//! The settings of a model folder that change its generated text, and the names of those that this crate does not
+//! implement. They are in `generation_config.json` or, in older folders without this file, in `config.json`.
 
 use serde_json::Value;
 use stageline_hub::ModelFolder;
 
 use crate::model::LanguageModel;
 
-/// The fields of `generation_config.json` that this crate does not implement, although they change the text that the
-/// Transformers library generates. Each entry has the name of a field and a number with which the field has no effect.
+/// The settings of generation that this crate does not implement, although they change the text that the Transformers
+/// library generates. Each entry has the name of a field and a number with which the field has no effect.
 /// The values `null`, `false` and an empty list have no effect either.
 ///
 /// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`](crate::Sampling) has them.
@@ -38,19 +38,22 @@ const NOT_IMPLEMENTED: [(&str, f64); 22] = [
 
 impl LanguageModel {
     /// Returns the repetition penalty with which the model is to generate text: `repetition_penalty` of the folder's
-    /// `generation_config.json`, or 1 (no penalty) if there is none.
+    /// `generation_config.json`, or of `config.json` in a folder without this file; 1 (no penalty) if there is none.
     pub fn repetition_penalty(&self) -> f64 {
-        let fields = self.folder().and_then(ModelFolder::generation_config);
-        fields.and_then(|fields| fields["repetition_penalty"].as_f64()).unwrap_or(1.0)
+        self.generation_settings()["repetition_penalty"].as_f64().unwrap_or(1.0)
     }
 
-    /// Returns the fields of the folder's `generation_config.json` that this crate does not implement, although they
-    /// change the text that the Transformers library generates. A caller may warn of them.
+    /// Returns the settings of generation that this crate does not implement, although they change the text that the
+    /// Transformers library generates. They are fields of the folder's `generation_config.json`, or of `config.json` in
+    /// a folder without this file. A caller may warn of them.
     pub fn ignored_in_generation(&self) -> Vec<&'static str> {
-        match self.folder().and_then(ModelFolder::generation_config) {
-            Some(fields) => ignored(fields),
-            None => Vec::new(),
-        }
+        ignored(self.generation_settings())
+    }
+
+    /// Returns the object with the settings of generation. As in the Transformers library, it is the configuration of
+    /// the model if the folder has no `generation_config.json`.
+    fn generation_settings(&self) -> &Value {
+        self.folder().and_then(ModelFolder::generation_config).unwrap_or(self.config())
     }
 }
 

@@ -17,7 +17,7 @@ use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::limits::LARGEST_CONFIG;
 use crate::names::{Naming, Place, UNTIED};
-use crate::parameters::{HubParameter, Preparation, hub_parameters, unexpected};
+use crate::parameters::{HubParameter, Preparation, hub_parameters, unexpected, with_zero_row};
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
@@ -159,12 +159,16 @@ impl LanguageModel {
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the fields of the model's configuration that ask for dropout, each with its dropout probability. A
-    /// caller may warn of them, because the model does not apply dropout.
+    /// Returns the fields of the model's configuration that ask for dropout, each with its dropout probability. A field
+    /// that is missing has the default value of the Transformers library, which is not 0 for GPT-2. A caller may warn
+    /// of the fields, because the model does not apply dropout.
     pub fn dropout(&self) -> Vec<(&'static str, f64)> {
-        const FIELDS: [&str; 4] = ["resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout"];
-        let share = |field| self.0.config.get(field).and_then(Value::as_f64).filter(|share| *share > 0.0);
-        FIELDS.into_iter().filter_map(|field| Some((field, share(field)?))).collect()
+        let (fields, default): (&[_], _) = match self.0.family {
+            Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),
+            Family::Llama(_) => (&["attention_dropout"], 0.0),
+        };
+        let share = |field| self.0.config.get(field).map_or(default, |share| share.as_f64().unwrap_or(0.0));
+        fields.iter().map(|field| (*field, share(field))).filter(|(_, share)| *share > 0.0).collect()
     }
 
     /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen (not
@@ -259,9 +263,13 @@ impl Inner {
     }
 
     /// Creates the table of token embeddings. In a new model with a tied head, its values are drawn from the model's
-    /// seed. So the first layer and the head get the same values.
+    /// seed. So the first layer and the head get the same values. As in the Transformers library, the padding token's
+    /// row of a new table is 0.
     fn table(&self, device: &Device) -> Embedding {
-        let make = || self.family.table(device);
+        let make = || match self.family.padding() {
+            Some(padding) if self.folder.is_none() => with_zero_row(self.family.table(device), padding),
+            _ => self.family.table(device),
+        };
         let mut table = match self.folder.is_none() && self.naming.tied() {
             true => seeded(device, self.seed, make),
             false => make(),

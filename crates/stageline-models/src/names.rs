@@ -59,6 +59,9 @@ pub struct Names {
     /// The suffixes by which the name of a buffer, such as a causal mask, is recognised. A model folder may have
     /// buffers although no parameter needs them. The part of the name before the suffix is empty or ends in a dot.
     pub buffers: &'static [&'static str],
+    /// The suffixes of buffers of old files that the Transformers library no longer knows. It would report such a
+    /// tensor as unexpected, so an export leaves it out.
+    pub obsolete: &'static [&'static str],
 }
 
 /// The path, within a model's head (last layer), of the weight that projects activations to the vocabulary. If the head
@@ -155,8 +158,12 @@ impl Naming {
     /// Whether a model folder may have a tensor `name` although no parameter needs it. Such a tensor is a buffer, such
     /// as a causal mask, or a tied head's second copy of the table of token embeddings.
     pub fn is_spare(&self, name: &str) -> bool {
-        let mut buffers = self.names.buffers.iter().filter_map(|end| name.strip_suffix(end));
-        self.is_copy_of_table(name) || buffers.any(|start| start.is_empty() || start.ends_with('.'))
+        self.is_copy_of_table(name) || has_suffix(name, self.names.buffers) || self.is_obsolete(name)
+    }
+
+    /// Whether the tensor `name` is a buffer of an old file that the Transformers library no longer knows.
+    pub fn is_obsolete(&self, name: &str) -> bool {
+        has_suffix(name, self.names.obsolete)
     }
 
     /// Whether the tensor `name` is a second copy of the table of token embeddings. Some model folders have such a copy
@@ -164,6 +171,12 @@ impl Naming {
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
     }
+}
+
+/// Whether the name of a tensor is one of `suffixes`, or ends in a dot and one of them.
+fn has_suffix(name: &str, suffixes: &[&str]) -> bool {
+    let mut starts = suffixes.iter().filter_map(|suffix| name.strip_suffix(suffix));
+    starts.any(|start| start.is_empty() || start.ends_with('.'))
 }
 
 #[cfg(test)]
@@ -186,5 +199,7 @@ mod tests {
         ] {
             assert_eq!(Naming::new(names, true).is_spare(name), is_spare, "{name}");
         }
+        let obsolete = |name| Naming::new(&crate::gpt2::NAMES, true).is_obsolete(name);
+        assert!(obsolete("h.3.attn.masked_bias") && !obsolete("h.3.attn.bias"));
     }
 }

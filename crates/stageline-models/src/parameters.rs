@@ -29,6 +29,12 @@ pub fn table([vocabulary, width]: [usize; 2], deviation: f64, device: &Device) -
     EmbeddingConfig::new(vocabulary, width).with_initializer(normal(deviation)).init(device).into()
 }
 
+/// Returns an embedding table whose row `row` has the initial values 0.
+pub fn with_zero_row(mut table: Embedding, row: usize) -> Embedding {
+    table.weight = table.weight.init_mapper(move |values| values.slice_fill([row..row + 1], 0.0));
+    table
+}
+
 /// Reshapes activations from `[batch, length, width]` to `[batch x length, width]`.
 pub fn rows(input: Tensor<3>) -> Tensor<2> {
     input.flatten(0, 1)
@@ -58,8 +64,9 @@ impl<'a> Position<'a> {
         self.path.pop();
     }
 
-    /// Returns the tensor on the Hugging Face hub for the parameter that the walk has reached: its name, and whether it
-    /// is stored transposed. Panics if the model family does not name the tensor.
+    /// Returns the name of the current parameter's tensor on the Hugging Face hub, and whether it is stored transposed.
+    /// The current parameter is the one at which the visit of the model's parameters stands. Panics if the model family
+    /// has no name for it.
     fn tensor(&self) -> HubTensor {
         let path = self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".");
         let Self { place, naming, .. } = self;

@@ -122,6 +122,17 @@ pub enum TokenError {
         /// The reason why the file is no tokenizer, such as the error message of the parser.
         message: String,
     },
+    /// A model folder has a tokenizer only in a form that is not read, such as `tokenizer.model`, and no
+    /// `tokenizer.json`.
+    #[error(
+        "{} is a tokenizer in a form that is not read; write a tokenizer.json beside it, by transformers' \
+         AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        shown(path)
+    )]
+    OtherForm {
+        /// The path of the file that has the tokenizer in a form that is not read.
+        path: PathBuf,
+    },
     /// A token is not in the vocabulary of its encoding.
     #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]
     UnknownToken {

@@ -16,6 +16,20 @@ use crate::tokens::regular::open_file;
 /// The largest length of a `tokenizer.json` in bytes. The limit keeps a wrong file from filling the memory.
 const MOST: u64 = 512 << 20;
 
+/// The name of the file in a model folder from which a tokenizer is read.
+const FILE: &str = "tokenizer.json";
+
+/// The names of files in a model folder that have a tokenizer in another form, which is not read.
+const OTHER_FORMS: [&str; 7] = [
+    "tokenizer.model",
+    "vocab.json",
+    "merges.txt",
+    "spiece.model",
+    "sentencepiece.bpe.model",
+    "vocab.txt",
+    "tekken.json",
+];
+
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.
 ///
 /// - The file's post-processor may add special tokens, such as `<s>`. As in the Transformers library, they are added to
@@ -34,6 +48,24 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
+    /// Reads the tokenizer of a model folder, its `tokenizer.json`. Returns `None` if the folder has no tokenizer at
+    /// all, as for a model of bytes.
+    ///
+    /// # Errors
+    /// - [`TokenError::OtherForm`] if the folder has a tokenizer only in a form that is not read, such as
+    ///   `tokenizer.model`.
+    /// - An error of [`open`](Self::open) if the `tokenizer.json` cannot be read.
+    pub fn in_folder(folder: &Path) -> Result<Option<Self>, TokenError> {
+        let has = |name: &str| folder.join(name).symlink_metadata().is_ok();
+        if has(FILE) {
+            return Self::open(&folder.join(FILE)).map(Some);
+        }
+        match OTHER_FORMS.into_iter().find(|name| has(name)) {
+            Some(name) => Err(TokenError::OtherForm { path: folder.join(name) }),
+            None => Ok(None),
+        }
+    }
+
     /// Reads a tokenizer from a `tokenizer.json`, as Hugging Face publishes it with a model.
     ///
     /// # Errors

@@ -29,6 +29,19 @@ fn fixture(name: &str) -> PathBuf {
 }
 
 #[test]
+fn a_folder_has_a_tokenizer_none_or_one_that_is_not_read() {
+    let folder = tempfile::tempdir().unwrap();
+    assert!(Tokenizer::in_folder(folder.path()).unwrap().is_none());
+    fs::write(folder.path().join("merges.txt"), "").unwrap();
+    fs::write(folder.path().join("tokenizer_config.json"), "{}").unwrap();
+    let error = Tokenizer::in_folder(folder.path()).unwrap_err();
+    assert!(matches!(&error, TokenError::OtherForm { path } if path.ends_with("merges.txt")), "{error}");
+    assert!(error.to_string().contains("save_pretrained"), "{error}");
+    words(folder.path());
+    assert_eq!(Tokenizer::in_folder(folder.path()).unwrap().unwrap().vocabulary(), 10);
+}
+
+#[test]
 fn words_have_the_tokens_of_the_vocabulary() {
     let room = Room::with("a.txt", "A stage trains.\nA model trains.\n");
     let tokenizer = words(room.root.path());

@@ -48,6 +48,13 @@ fn pickled_weights_are_refused_with_the_way_to_convert_them() {
 }
 
 #[test]
+fn a_folder_with_an_adapter_is_refused() {
+    let parts = ["adapter_config.json", "is not added to the weights", "merge_and_unload"];
+    let error = assert_refused(|dir| fs::write(dir.join("adapter_config.json"), "{}").unwrap(), &parts);
+    assert!(matches!(error, FolderError::Adapter { .. }));
+}
+
+#[test]
 fn a_missing_file_is_refused() {
     for (name, reason) in [("config.json", "it describes the model"), (SHARDS[1], "model.safetensors.index.json names")]
     {

@@ -145,6 +145,23 @@ fn an_index_without_a_total_gets_one() {
 }
 
 #[test]
+fn a_layout_without_a_tensor_has_the_total_of_the_others() {
+    let source = toy::sharded();
+    let folder = ModelFolder::open(source.path()).unwrap();
+    let layout = folder.layout().unwrap();
+    let total = |layout: &stageline_hub::Layout| {
+        let target = toy::folder(&[]);
+        layout.write(target.path(), |name| unchanged(&folder, name)).unwrap();
+        let text = fs::read_to_string(target.path().join(INDEX)).unwrap();
+        let index: serde_json::Value = serde_json::from_str(&text).unwrap();
+        (index["metadata"]["total_size"].as_u64().unwrap(), index["weight_map"].as_object().unwrap().len())
+    };
+    assert_eq!(total(&layout.clone().without(|_| false)), (32, 4));
+    let bytes = folder.tensor("positions").unwrap().bytes.len() as u64;
+    assert_eq!(total(&layout.without(|name| name == "positions")), (32 - bytes, 3));
+}
+
+#[test]
 fn companions_are_copied_and_a_configuration_is_written() {
     let source = toy::folder(&[("config.json", b"{}"), ("merges.txt", b"a b"), ("notes.md", b""), (SINGLE, b"")]);
     let target = toy::folder(&[("merges.txt", b"old")]);

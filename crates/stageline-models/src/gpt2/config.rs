@@ -86,7 +86,9 @@ impl Config {
         // The message names the field whose value has a wrong type.
         let fields: Fields = serde_path_to_error::deserialize(renamed(config)?).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {
-            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" => Activation::GeluTanh,
+            "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_accurate" => {
+                Activation::GeluTanh
+            }
             "gelu" | "gelu_python" => Activation::Gelu,
             other => {
                 return Err(format!("activation_function {other:?}: known are gelu, gelu_new and gelu_pytorch_tanh"));

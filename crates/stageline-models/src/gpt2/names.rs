@@ -23,5 +23,6 @@ pub static NAMES: Names = Names {
     ],
     head: &[Name::same("norm.gamma", "ln_f.weight"), Name::same("norm.beta", "ln_f.bias")],
     table: "tokens.weight",
-    buffers: &["attn.bias", "attn.masked_bias", "crossattention.bias", "crossattention.masked_bias"],
+    buffers: &["attn.bias", "crossattention.bias"],
+    obsolete: &["attn.masked_bias", "crossattention.masked_bias"],
 };

@@ -20,6 +20,8 @@ pub struct Config {
     pub head_size: usize,
     pub epsilon: f64,
     pub tied: bool,
+    /// The id of the padding token, whose embedding is not trained; `None` if the model has no such token.
+    pub padding: Option<usize>,
     pub deviation: f64,
     /// The frequencies of the rotary embedding in radians per position, one for each pair of a head's elements.
     pub frequencies: Vec<f32>,
@@ -60,6 +62,7 @@ struct Fields {
     use_sliding_window: bool,
     max_window_layers: usize,
     layer_types: Option<Vec<String>>,
+    pad_token_id: Option<i64>,
 }
 
 /// Returns the default values of the fields of a `config.json` with the model type `kind`, as in the Transformers
@@ -144,6 +147,7 @@ impl Config {
             head_size,
             epsilon: fields.rms_norm_eps,
             tied: fields.tie_word_embeddings,
+            padding: padding(&fields)?,
             deviation: fields.initializer_range,
             frequencies: Rope::read(&filled)?.frequencies(head_size)?,
             query_key_value_bias: has_bias || kind == "qwen2",
@@ -173,6 +177,17 @@ fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     ])?;
     limits::positive("rms_norm_eps", fields.rms_norm_eps)?;
     limits::deviation("initializer_range", fields.initializer_range)
+}
+
+/// Returns the id of the padding token; `None` if there is none. A negative id counts from the end of the vocabulary, as
+/// in PyTorch's `torch.nn.Embedding`.
+fn padding(fields: &Fields) -> Result<Option<usize>, String> {
+    let Some(id) = fields.pad_token_id else { return Ok(None) };
+    let from_end = if id < 0 { fields.vocab_size as i64 } else { 0 };
+    let index = usize::try_from(id.saturating_add(from_end)).ok().filter(|index| *index < fields.vocab_size);
+    index.map(Some).ok_or_else(|| {
+        format!("pad_token_id {id}: vocab_size is {}; give a token of the vocabulary, or null", fields.vocab_size)
+    })
 }
 
 /// Returns the sliding window of each block: the number of keys that a query attends to, up to and including its own
@@ -238,6 +253,19 @@ mod tests {
         }
         let windowed = json!({"use_sliding_window": true, "sliding_window": 5, "max_window_layers": 1});
         assert_eq!(read("qwen2", windowed).unwrap().windows, [None, Some(5), Some(5)]);
+    }
+
+    #[test]
+    fn a_negative_padding_token_counts_from_the_end_of_the_vocabulary() {
+        let padding =
+            |id: Value| read("llama", json!({"vocab_size": 9, "pad_token_id": id})).map(|config| config.padding);
+        for (id, expected) in [(json!(null), None), (json!(0), Some(0)), (json!(8), Some(8)), (json!(-1), Some(8))] {
+            assert_eq!(padding(id), Ok(expected));
+        }
+        for id in [9, -10, i64::MAX, i64::MIN] {
+            let reason = padding(json!(id)).unwrap_err();
+            assert!(reason.starts_with(&format!("pad_token_id {id}: vocab_size is 9; ")), "{reason}");
+        }
     }
 
     #[test]

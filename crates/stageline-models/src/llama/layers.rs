@@ -23,6 +23,9 @@ pub type Norm = RmsNorm;
 #[derive(Module, Debug)]
 pub struct Embeddings {
     pub(crate) tokens: Embedding,
+    /// The id of the padding token, whose embedding is not trained; `None` if the model has no such token.
+    #[module(skip)]
+    padding: Option<usize>,
     #[module(skip)]
     cache: KeyValueCache,
 }
@@ -66,8 +69,8 @@ struct Mlp {
 }
 
 impl Embeddings {
-    pub(crate) fn new(tokens: Embedding, cache: &KeyValueCache) -> Self {
-        Self { tokens, cache: cache.clone() }
+    pub(crate) fn new(tokens: Embedding, padding: Option<usize>, cache: &KeyValueCache) -> Self {
+        Self { tokens, padding, cache: cache.clone() }
     }
 
     /// Returns the embedding of every token, and the scope of attention (the earlier tokens to which a token attends).
@@ -75,8 +78,22 @@ impl Embeddings {
     /// [`KeyValueCache`]).
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
-        (self.tokens.forward(tokens), self.cache.scope(length, starts))
+        let embedded = self.tokens.forward(tokens.clone());
+        let embedded = match self.padding {
+            Some(padding) if embedded.is_tracked() => without_gradient(embedded, tokens, padding),
+            _ => embedded,
+        };
+        (embedded, self.cache.scope(length, starts))
     }
+}
+
+/// Returns the embeddings `embedded`, `[batch, length, width]`, of tokens `[batch, length]` unchanged, but no gradient
+/// flows back from those of the token `padding`. So this token's row of the table is not trained by its look-ups, as
+/// with `padding_idx` of PyTorch's `torch.nn.Embedding`. The head of a tied model still trains the row.
+fn without_gradient(embedded: Tensor<3>, tokens: Tensor<2, Int>, padding: usize) -> Tensor<3> {
+    let is_padding = tokens.equal_elem(padding as i64).unsqueeze_dim::<3>(2).expand(embedded.dims());
+    let constant = embedded.clone().detach();
+    embedded.mask_where(is_padding, constant)
 }
 
 impl Block {

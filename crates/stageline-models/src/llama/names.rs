@@ -30,5 +30,6 @@ pub static NAMES: Names = Names {
     ],
     head: &[Name::same("norm.gamma", "norm.weight")],
     table: "tokens.weight",
-    buffers: &["rotary_emb.inv_freq", "rotary_emb.original_inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"],
+    buffers: &["rotary_emb.inv_freq"],
+    obsolete: &["rotary_emb.original_inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached"],
 };

@@ -167,8 +167,8 @@ mod tests {
         }
     }
 
-    /// Returns the exact frequency of a pair of a head's elements before any scaling. Also returns a bound on the
-    /// relative error of this frequency in f32.
+    /// Returns the frequency of pair `pair` of a rotary embedding in f64, `theta` to the power of `-2 pair / size`, for
+    /// heads of `size` elements. Also returns a bound on the relative error of the same frequency computed in f32.
     ///
     /// The bound is the sum of three rounding errors, each of at most half an ulp (unit in the last place): those of
     /// the power, the reciprocal and the exponent. The exponent is at most 1. Its error is multiplied by the logarithm

@@ -96,3 +96,17 @@ fn messages_about_hostile_configurations_are_short_and_printable() {
         }
     }
 }
+
+/// Tests that a missing field for dropout has the default value of the Transformers library.
+#[test]
+fn a_gpt2_asks_for_dropout_unless_its_configuration_says_otherwise() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = configurations()[0].clone();
+    config["embd_pdrop"] = 0.0.into();
+    config["attn_pdrop"] = 0.2.into();
+    assert_eq!(new(folder.path(), &config).dropout(), [("resid_pdrop", 0.1), ("attn_pdrop", 0.2)]);
+    let mut llama = configurations()[1].clone();
+    assert_eq!(new(folder.path(), &llama).dropout(), []);
+    llama["attention_dropout"] = 0.3.into();
+    assert_eq!(new(folder.path(), &llama).dropout(), [("attention_dropout", 0.3)]);
+}

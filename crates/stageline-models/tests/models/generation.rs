@@ -100,3 +100,18 @@ fn a_generation_ends_at_the_last_position_and_refuses_wrong_prompts() {
     let unknown = "the prompt has the token 37, and the vocabulary has 37; is it the model's tokenizer?";
     assert_eq!(generate(&[37]).unwrap_err().to_string(), unknown);
 }
+
+#[test]
+fn settings_of_generation_come_from_the_configuration_of_an_older_folder() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut config = configurations()[0].clone();
+    config["repetition_penalty"] = 1.3.into();
+    config["no_repeat_ngram_size"] = 3.into();
+    let model = new(folder.path(), &config);
+    assert_eq!((model.repetition_penalty(), model.ignored_in_generation()), (1.3, vec!["no_repeat_ngram_size"]));
+    let place = folder.path().join("model");
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    std::fs::write(place.join("generation_config.json"), r#"{"num_beams": 2}"#).unwrap();
+    let opened = LanguageModel::open(&place).unwrap();
+    assert_eq!((opened.repetition_penalty(), opened.ignored_in_generation()), (1.0, vec!["num_beams"]));
+}

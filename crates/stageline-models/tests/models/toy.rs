@@ -12,7 +12,7 @@ use stageline_models::{LanguageModel, Logits, Samples, Tokens};
 pub const VOCABULARY: usize = 37;
 
 /// Returns the configurations of small models of all families, with tied and untied heads, shared keys and values,
-/// sliding windows, biases and head norms.
+/// sliding windows, biases, head norms and a padding token.
 pub fn configurations() -> Vec<Value> {
     let llama = json!({
         "model_type": "llama", "vocab_size": VOCABULARY, "hidden_size": 24, "intermediate_size": 41,
@@ -32,7 +32,7 @@ pub fn configurations() -> Vec<Value> {
         llama.clone(),
         with(json!({"model_type": "mistral", "sliding_window": 5, "tie_word_embeddings": false})),
         with(json!({"model_type": "qwen2", "attention_bias": null})),
-        with(json!({"model_type": "qwen3", "head_dim": 6, "num_key_value_heads": 1})),
+        with(json!({"model_type": "qwen3", "head_dim": 6, "num_key_value_heads": 1, "pad_token_id": 3})),
     ]
 }
 

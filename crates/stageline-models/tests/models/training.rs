@@ -6,9 +6,10 @@ use std::num::NonZero;
 use serde_json::json;
 use stageline::schedule::SCHEDULES;
 use stageline::{BlockSet, Recompute};
+use stageline_hub::ModelFolder;
 use stageline_models::LanguageModel;
 
-use crate::toy::{batch, configurations, logits, new, pipeline};
+use crate::toy::{batch, configurations, logits, new, pipeline, tokens};
 
 const STEPS: usize = 2;
 
@@ -143,4 +144,40 @@ fn frozen_parameters_keep_their_bits_and_the_others_are_trained() {
             assert_eq!(before == after, frozen, "{name}");
         }
     }
+}
+
+/// Tests the padding token of a new Llama. Its embedding is 0 at the start. Look-ups do not train it, and the head of a
+/// tied model does.
+#[test]
+fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
+    const PADDING: usize = 7;
+    let folder = tempfile::tempdir().unwrap();
+    assert!(batch_has(PADDING), "the token must occur in the input");
+    for is_tied in [false, true] {
+        let mut config = configurations()[1].clone();
+        config["tie_word_embeddings"] = is_tied.into();
+        config["pad_token_id"] = PADDING.into();
+        let model = new(folder.path(), &config);
+        let mut pipeline = pipeline(&model, "0,3", "zb-h1", Recompute::Nothing);
+        let mut row_of = |steps: usize| {
+            (0..steps).for_each(|step| drop(pipeline.step(batch(step)).unwrap()));
+            let place = folder.path().join(format!("{is_tied} {steps}"));
+            model.export(pipeline.snapshot().unwrap(), &place).unwrap();
+            let table =
+                ModelFolder::open(&place).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
+            let width = table.len() / crate::toy::VOCABULARY;
+            let row = |token: usize| table[token * width..][..width].to_vec();
+            [row(PADDING), row(PADDING + 1)]
+        };
+        let [[before, other], [after, other_after]] = [row_of(0), row_of(3)];
+        assert!(before.iter().all(|value| *value == 0.0) && other.iter().all(|value| *value != 0.0));
+        assert!(other != other_after, "other rows are trained");
+        assert_eq!(after.iter().any(|value| *value != 0.0), is_tied, "{after:?}");
+    }
+}
+
+/// Whether the input of the first training step has a token.
+fn batch_has(token: usize) -> bool {
+    let input = tokens(0, 6, 9).into_data();
+    input.iter::<i64>().any(|found| found == token as i64)
 }

@@ -71,6 +71,11 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     );
     let encoded = settings.encoding.vocabulary();
     let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
+    if let (Some(end), None) = (settings.end_of_document, end_of_document) {
+        println!(
+            "no token ends a document: the end of a text is the token {end}, and the tokenizer has only {encoded}"
+        );
+    }
     let options = TokenOptions { end_of_document, ..TokenOptions::default() };
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;

@@ -162,8 +162,9 @@ impl Pipeline<(), (), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Registers the next stage of a chain (a model's stages in order): its device, recomputation, operations and
-    /// parameters. Returns the stage's module with its optimizer, not yet copied to a device.
+    /// Adds a stage to the chain's lists for all stages: its device, the activations that it recomputes, the operations
+    /// that its layers compute with Stageline's own kernels, and the stage that owns each parameter. Returns the
+    /// stage's module with its optimizer, which the caller still has to copy to the device.
     fn add<S: Stage>(&mut self, module: S, config: StageConfig) -> Unplaced<S> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();

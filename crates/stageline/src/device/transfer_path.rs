@@ -107,9 +107,10 @@ fn path_between(from: Site, to: Site, has_nccl: bool, meets_here: bool) -> Trans
 pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 
 impl TransferPaths {
-    /// Returns the paths of all tensors that a pipeline transfers: between neighbouring stages, between replicas, and
-    /// between stages with tied parameters (`tied`). `replicas` has one list for each replica, with the device of each
-    /// stage. Devices that share a memory have no path.
+    /// Returns the pairs of devices between which a pipeline transfers tensors, with the path of each (such as NCCL).
+    /// They are the devices of neighbouring stages, of the same stage in two replicas, and of stages with tied
+    /// parameters. `replicas` has one list for each replica, with the device of each stage. `tied` has pairs of stages:
+    /// the owner of a tied parameter, and another stage that uses it. Devices that share a memory are left out.
     pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
         let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
         let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));

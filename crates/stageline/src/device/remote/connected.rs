@@ -86,8 +86,9 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// Finds the registered connection to a device of another host. `device` may also be one of the sessions (connections)
-/// for transfers. Returns `None` for devices of this host, and for remote devices that were not opened by their names.
+/// Returns the registered entry of a device of another host, with its connections. burn represents each connection to
+/// the device as a device of its own, and `device` may be any of them. Returns `None` for devices of this host, and for
+/// devices of other hosts that this program has not connected by [`remember`].
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;
