@@ -14,7 +14,6 @@ rounds. Flags set the shape of the model and of a step; the number of heads foll
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -23,9 +22,10 @@ import time
 from pathlib import Path
 
 import torch
-import torch.multiprocessing as multiprocessing
 from torch import nn
 from torch.nn import functional
+
+from peers import in_processes, processor
 
 
 def parsed():
@@ -109,9 +109,8 @@ def timed(steps, step):
     return took[2:]
 
 
-def alone(_, steps, port, results):
+def alone(_rank, _processes, steps):
     """Times plain gradient accumulation in one process."""
-    torch.set_num_threads(1)
     model = stage(0, 1)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
     inputs, targets = batch()
@@ -122,20 +121,16 @@ def alone(_, steps, port, results):
         optimizer.step()
         optimizer.zero_grad()
 
-    results.put(timed(steps, step))
+    return timed(steps, step)
 
 
-def ranked(rank, steps, port, results):
-    """Times Schedule1F1B as one of two processes."""
-    import torch.distributed as distributed
+def ranked(rank, processes, steps):
+    """Times Schedule1F1B as one of two processes. Rank 0 finishes a step last, so its times are those of the pipeline."""
     from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
-    torch.set_num_threads(1)
-    distributed.init_process_group("gloo", rank=rank, world_size=2)
-    model = stage(rank, 2)
+    model = stage(rank, processes)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4)
-    schedule = Schedule1F1B(PipelineStage(model, rank, 2, torch.device("cpu")), MICRO_BATCHES, loss_fn=loss)
+    schedule = Schedule1F1B(PipelineStage(model, rank, processes, torch.device("cpu")), MICRO_BATCHES, loss_fn=loss)
     inputs, targets = batch()
 
     def step():
@@ -143,21 +138,7 @@ def ranked(rank, steps, port, results):
         optimizer.step()
         optimizer.zero_grad()
 
-    took = timed(steps, step)
-    # Rank 0 finishes a step last, so its times are those of the pipeline.
-    if rank == 0:
-        results.put(took)
-    distributed.destroy_process_group()
-
-
-def theirs(program, processes, steps):
-    """Runs PyTorch in processes of its own, as our program does, and returns the seconds of its steps."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    results = multiprocessing.get_context("spawn").SimpleQueue()
-    multiprocessing.spawn(program, (steps, port, results), nprocs=processes, join=True)
-    return results.get()
+    return timed(steps, step)
 
 
 def ours(steps, flags, folder):
@@ -169,15 +150,6 @@ def ours(steps, flags, folder):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return [line["step_seconds"] for line in lines if "step_seconds" in line][2:]
-
-
-def processor():
-    """Returns the processor's model, with the widest vectors that it has."""
-    lines = Path("/proc/cpuinfo").read_text().splitlines()
-    field = lambda name: next((line.split(":", 1)[1].strip() for line in lines if line.startswith(name)), "unknown")
-    has = field("flags").split() + field("Features").split()  # x86 has the first, aarch64 the second
-    widest = next((name for name in ("avx512f", "avx2", "asimd") if name in has), "no AVX2, AVX-512 or NEON")
-    return f"{field('model name')} ({widest})"
 
 
 def product():
@@ -200,11 +172,11 @@ def main():
     speed = product()
     print(f"{processor()}; one core reaches {speed:.1f} GFLOP/s in products", flush=True)
     rivals = {
-        "P = 1": (lambda folder: ours(flags.steps, "--stages 1", folder), lambda: theirs(alone, 1, flags.steps)),
-        "P = 2, 1F1B": (lambda folder: ours(flags.steps, "--stages 2", folder), lambda: theirs(ranked, 2, flags.steps)),
+        "P = 1": (lambda folder: ours(flags.steps, "--stages 1", folder), lambda: in_processes(alone, 1, flags.steps)),
+        "P = 2, 1F1B": (lambda folder: ours(flags.steps, "--stages 2", folder), lambda: in_processes(ranked, 2, flags.steps)),
         "P = 2, ZB-H1 beside its 1F1B": (
             lambda folder: ours(flags.steps, "--stages 2 --schedule zb-h1", folder),
-            lambda: theirs(ranked, 2, flags.steps),
+            lambda: in_processes(ranked, 2, flags.steps),
         ),
     }
     ratios = {name: [] for name in rivals}

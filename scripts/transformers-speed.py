@@ -25,6 +25,8 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch  # noqa: E402
 from transformers import LlamaConfig, LlamaForCausalLM  # noqa: E402
 
+from peers import processor  # noqa: E402
+
 PROGRAM = Path(__file__).resolve().parent.parent / "target/release/examples/finetune"
 
 
@@ -71,13 +73,6 @@ def ours(folder, stages, arguments):
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
     return statistics.median([line["step_seconds"] for line in lines if "step_seconds" in line][1:])
-
-
-def processor():
-    """Returns the name of the processor's model, and whether it has AVX-512 or AVX2."""
-    text = Path("/proc/cpuinfo").read_text()
-    name = next((line.split(":")[1].strip() for line in text.splitlines() if line.startswith("model name")), "unknown")
-    return f"{name}, {'AVX-512' if 'avx512f' in text else 'AVX2' if 'avx2' in text else 'no AVX2'}"
 
 
 def main():

@@ -21,5 +21,6 @@ pub fn ran_in_a_process_of_its_own() -> bool {
         command.args([name, "--exact", "--nocapture", "--include-ignored"]).env(OF_ITS_OWN, name).output().unwrap();
     let text = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success() && text.contains("1 passed"), "{text}");
+    println!("{text}"); // `--nocapture` shows what the test has measured
     true
 }
