@@ -31,7 +31,8 @@ struct Flags {
     /// Number of micro-batches M in the comparison with a training loop without Stageline
     #[arg(long, default_value_t = 8)]
     micro_batches: usize,
-    /// Seconds of timed steps for each shape of the GPT in the comparison with a training loop without Stageline
+    /// Seconds of timed steps for each shape of the GPT in the comparison with a training loop without Stageline; 0
+    /// skips this comparison
     #[arg(long, default_value_t = 20.0)]
     seconds: f64,
     /// Flag without effect, which is accepted because `cargo bench` passes it to every bench
@@ -43,8 +44,10 @@ fn main() {
     let flags = Flags::parse();
     // Limits the training loop without Stageline to one core, as `cores_per_stage(1)` limits the stage.
     ThreadPoolBuilder::new().num_threads(1).use_current_thread().build_global().expect("the first pool");
-    overhead(&flags);
-    println!();
+    if flags.seconds > 0.0 {
+        overhead(&flags);
+        println!();
+    }
     dispatch();
 }
 

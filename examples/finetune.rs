@@ -62,16 +62,16 @@ struct Flags {
     /// Number of tokens with which the model continues --prompt [default: 100]
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS")]
     new_tokens: Option<usize>,
-    /// Temperature with which the continuation is sampled; 0 always takes the likeliest token [default: 0.8]
+    /// Temperature of the sampling; 0 always takes the likeliest token [default: that of the model's settings, or 0.8]
     #[arg(help_heading = "Outputs", long)]
     temperature: Option<f64>,
-    /// Top-k sampling: each token is drawn from this number of likeliest ones [default: all]
+    /// Top-k sampling: each token is drawn from this number of likeliest ones [default: as for the temperature, or all]
     #[arg(help_heading = "Outputs", long)]
     top_k: Option<usize>,
-    /// Nucleus sampling: tokens come from the fewest likeliest ones that have this total probability [default: 1]
+    /// Nucleus sampling: tokens come from the fewest likeliest ones with this probability in total [default: likewise, or 1]
     #[arg(help_heading = "Outputs", long)]
     top_p: Option<f64>,
-    /// Penalty for tokens that the text already has [default: that of generation_config.json, or 1 for none]
+    /// Penalty for tokens that the text already has [default: likewise, or 1 for none]
     #[arg(help_heading = "Outputs", long)]
     repetition_penalty: Option<f64>,
 }
@@ -91,9 +91,11 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
     flags.out.iter().try_for_each(|file| model.check_output(file)).context("--out")?;
     flags.export.iter().try_for_each(|folder| model.check_export(folder)).context("--export")?;
-    let Flags { new_tokens, temperature, top_k, top_p, repetition_penalty, .. } = flags;
-    let repetition_penalty = repetition_penalty.unwrap_or_else(|| model.repetition_penalty());
-    let sampling = Sampling { temperature: temperature.unwrap_or(0.8), top_k, top_p, repetition_penalty, seed };
+    let mut sampling = model.sampling(Sampling { temperature: 0.8, seed, ..Sampling::GREEDY });
+    sampling.temperature = flags.temperature.unwrap_or(sampling.temperature);
+    sampling.top_k = flags.top_k.or(sampling.top_k);
+    sampling.top_p = flags.top_p.or(sampling.top_p);
+    sampling.repetition_penalty = flags.repetition_penalty.unwrap_or(sampling.repetition_penalty);
     let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
     let ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
@@ -116,7 +118,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     }
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
         print!("{text}");
-        continue_text(&model, &mut pipeline, &*encoding, prompt, new_tokens.unwrap_or(100), sampling)?;
+        continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens.unwrap_or(100), sampling)?;
     }
     Ok(())
 }
@@ -170,9 +172,7 @@ fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn E
         seed,
     };
     let data = open_tokens(path, &settings).context("--data")?;
-    for (field, share) in model.dropout() {
-        println!("config.json: {field} {share} has no effect, because dropout is not applied");
-    }
+    model.dropout().iter().for_each(|(field, share)| println!("{field} {share} has no effect: dropout is not applied"));
     Ok(data)
 }
 

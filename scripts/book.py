@@ -12,6 +12,7 @@ import csv
 import datetime
 import json
 import math
+import os
 import pathlib
 import re
 import shutil
@@ -19,6 +20,8 @@ import statistics
 import subprocess
 import sys
 import tempfile
+
+from peers import processor
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
 FIGURES = ROOT / "docs/book/src/figures"
@@ -36,16 +39,8 @@ def run(*command):
     subprocess.run(command, cwd=ROOT, check=True)
 
 
-def processor():
-    lines = pathlib.Path("/proc/cpuinfo").read_text().splitlines()
-    model = next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "unknown processor")
-    flags = next((line.split() for line in lines if line.startswith("flags")), [])
-    vectors = "AVX-512" if "avx512f" in flags else "AVX2" if "avx2" in flags else "no AVX2"
-    return f"{model}, {vectors}, {len([line for line in lines if line.startswith('processor')])} cores"
-
-
 def write(name, text):
-    note = f"\n*Measured on {processor()}, {datetime.date.today().isoformat()}.*\n"
+    note = f"\n*Measured on {processor()}, {os.cpu_count()} cores, {datetime.date.today().isoformat()}.*\n"
     (FIGURES / name).write_text(text.rstrip("\n") + "\n" + note)
 
 

@@ -8,9 +8,9 @@ Needs torch and numpy. PyTorch has one process with one thread a worker, over gl
 The first table has microseconds an action (a forward or a backward of one micro-batch) under 1F1B, for stages that multiply by
 one parameter: the time of a step with its SGD step, divided by 2M. Most of it is what the pipeline itself takes.
 
-The second table has the bubble of stages that wait instead of computing (5 ms in a forward and in each half of a backward): the
-share of a step in which a worker does not wait in a stage. Waits count as long as they really are. With two stages a worker,
-each waits half as long.
+The second table has the bubble of stages that wait instead of computing, 5 ms in a forward and in each half of a backward: the
+share of a step that is left beside these waits, 1 - 15 ms x M / step. Each wait ends 5 ms after its start to the microsecond, on
+both sides. With two stages a worker, each waits half as long.
 """
 
 import argparse
@@ -30,7 +30,8 @@ from torch.distributed.pipelining import PipelineStage, schedules
 from peers import in_processes, processor
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-WAIT = 0.005
+WAIT = 0.005  # seconds
+LATE = 0.0002  # seconds by which a sleeping thread may wake up too late
 # By our name: PyTorch's schedule, the number of stages a worker, and whether the second half of them is placed in reverse order.
 SCHEDULES = {
     "1f1b": (schedules.Schedule1F1B, 1, False),
@@ -52,60 +53,57 @@ class Scale(nn.Module):
         return tensor * self.scale
 
 
-class Waiting:
-    """Waits, and sums up for how long it really did."""
-
-    def __init__(self):
-        self.waited = 0.0
-
-    def wait(self, seconds):
-        began = time.perf_counter()
-        time.sleep(seconds)
-        self.waited += time.perf_counter() - began
+def wait(until):
+    """Waits until the clock shows `until`: sleeps for most of the time, and polls the clock at the end, as our stages do."""
+    left = until - time.perf_counter()
+    if left > LATE:
+        time.sleep(left - LATE)
+    while time.perf_counter() < until:
+        pass
 
 
 class WaitForInput(torch.autograd.Function):
     """Waits in the forward, and in the half of the backward that has the gradient of the input."""
 
     @staticmethod
-    def forward(context, tensor, waiting, seconds):
-        context.waiting, context.seconds = waiting, seconds
-        waiting.wait(seconds)
-        return tensor.clone()
+    def forward(context, tensor, seconds):
+        until, context.seconds = time.perf_counter() + seconds, seconds
+        output = tensor.clone()
+        wait(until)
+        return output
 
     @staticmethod
     def backward(context, gradient):
-        context.waiting.wait(context.seconds)
-        return gradient, None, None
+        wait(time.perf_counter() + context.seconds)
+        return gradient, None
 
 
 class WaitForWeight(torch.autograd.Function):
     """Waits in the half of the backward that has the gradient of the weight."""
 
     @staticmethod
-    def forward(context, weight, waiting, seconds):
-        context.waiting, context.seconds = waiting, seconds
+    def forward(context, weight, seconds):
+        context.seconds = seconds
         return weight.clone()
 
     @staticmethod
     def backward(context, gradient):
-        context.waiting.wait(context.seconds)
-        return gradient, None, None
+        wait(time.perf_counter() + context.seconds)
+        return gradient, None
 
 
 class Paced(nn.Module):
     """A stage that waits instead of computing."""
 
-    def __init__(self, waiting, seconds):
+    def __init__(self, seconds):
         super().__init__()
         self.weight = nn.Parameter(torch.zeros(1))
-        self.waiting, self.seconds = waiting, seconds
+        self.seconds = seconds
 
     def forward(self, tensor):
         # The first stage waits for a gradient of its input as well, as ours does.
         tensor = tensor if tensor.requires_grad else tensor.detach().requires_grad_()
-        tensor = WaitForInput.apply(tensor, self.waiting, self.seconds)
-        return tensor + WaitForWeight.apply(self.weight, self.waiting, self.seconds)
+        return WaitForInput.apply(tensor, self.seconds) + WaitForWeight.apply(self.weight, self.seconds)
 
 
 def stepping(rank, workers, name, micro_batches, module):
@@ -143,26 +141,29 @@ def action_times(rank, workers, all_micro_batches):
     return times
 
 
+def bubble(micro_batches, seconds):
+    """Returns the bubble of a step of so many seconds: the share that is left beside the waits of a worker."""
+    return 1 - 3 * WAIT * micro_batches / seconds
+
+
 def bubbles(rank, workers, name, all_micro_batches, steps):
-    """Returns PyTorch's bubble of a schedule for every M, or None where PyTorch refuses the schedule."""
+    """Returns PyTorch's bubble of a schedule for every M. Where PyTorch refuses the schedule, it is the reason as text."""
     found = []
     for micro_batches in all_micro_batches:
-        waiting, seconds = Waiting(), WAIT / SCHEDULES[name][1]
+        seconds = WAIT / SCHEDULES[name][1]
         try:
-            step, _ = stepping(rank, workers, name, micro_batches, lambda: Paced(waiting, seconds))
-        except ValueError:
-            found.append(None)
+            step, _ = stepping(rank, workers, name, micro_batches, lambda: Paced(seconds))
+        except ValueError as refusal:
+            found.append(str(refusal))
             continue
-        measured = []
+        took = []
         for _ in range(2 + steps):
-            waiting.waited, began = 0.0, time.perf_counter()
+            began = time.perf_counter()
             step()
-            mine = (time.perf_counter() - began, waiting.waited)
             every = [None] * workers
-            all_gather_object(every, mine)
-            longest = max(took for took, _ in every)
-            measured.append(1 - statistics.mean(waited for _, waited in every) / longest)
-        found.append(statistics.median(measured[2:]))
+            all_gather_object(every, time.perf_counter() - began)
+            took.append(max(every))
+        found.append(bubble(micro_batches, statistics.median(took[2:])))
     return found
 
 
@@ -189,7 +190,8 @@ def our_bubbles(workers, name, micro_batches, steps):
             "--forward-ms", milliseconds, "--backward-ms", 2 * milliseconds,
         )
         points = json.loads((Path(folder) / "bubble.json").read_text())
-    return {point["micro_batches"]: (point["bubble"], point["bubble_ideal"]) for point in points}
+    found = lambda point: (bubble(point["micro_batches"], point["step_seconds"]), point["bubble_ideal"])
+    return {point["micro_batches"]: found(point) for point in points}
 
 
 def compare_actions(flags):
@@ -215,28 +217,41 @@ def compare_bubbles(flags):
     print("| P | schedule | M | ideal | Stageline | PyTorch |\n| --- | --- | --- | --- | --- | --- |")
     for workers in flags.paced_stages:
         for name in flags.schedules:
-            ours, theirs = [], []
-            for _ in range(flags.rounds):
-                ours.append(our_bubbles(workers, name, flags.paced_micro_batches, flags.steps))
-                theirs.append(in_processes(bubbles, workers, name, flags.paced_micro_batches, flags.steps))
+            ours, theirs, case = [], [], (workers, name, flags.paced_micro_batches, flags.steps)
+            for turn in range(flags.rounds):
+                # The two take turns in going first.
+                first = our_bubbles(*case) if turn % 2 == 0 else None
+                theirs.append(in_processes(bubbles, workers, *case[1:]))
+                ours.append(first or our_bubbles(*case))
             for index, micro_batches in enumerate(flags.paced_micro_batches):
-                if micro_batches not in ours[0]:
-                    continue
-                mine = statistics.median(turn[micro_batches][0] for turn in ours)
                 each = [turn[index] for turn in theirs]
-                their = "refused" if None in each else f"{statistics.median(each):.3f}"
-                ideal = ours[0][micro_batches][1]
-                print(f"| {workers} | {name} | {micro_batches} | {ideal:.4f} | {mine:.4f} | {their} |", flush=True)
+                refusals = [refusal for refusal in each if isinstance(refusal, str)]
+                their = f"refused: {refusals[0]}" if refusals else f"{statistics.median(each):.4f}"
+                ideal, mine = "", "left out"
+                if micro_batches in ours[0]:
+                    ideal = f"{ours[0][micro_batches][1]:.4f}"
+                    mine = f"{statistics.median(turn[micro_batches][0] for turn in ours):.4f}"
+                print(f"| {workers} | {name} | {micro_batches} | {ideal} | {mine} | {their} |", flush=True)
 
 
 def main():
-    numbers = lambda text: [int(number) for number in text.split(",")]
+    def numbers(of):
+        """Returns the parser of a list of numbers, each of which must be in `of`."""
+
+        def parse(text):
+            found = [int(number) for number in text.split(",")]
+            if wrong := [number for number in found if number not in of]:
+                raise argparse.ArgumentTypeError(f"{wrong[0]} is not one of {', '.join(map(str, of))}")
+            return found
+
+        return parse
+
     flags = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     flags.add_argument("--rounds", type=int, default=3, help="number of rounds, in each of which both are measured [3]")
-    flags.add_argument("--stages", type=numbers, default="2,4,8", help="values of P in the first table [2,4,8]")
-    flags.add_argument("--micro-batches", type=numbers, default="8,32,128", help="values of M in it, of these [8,32,128]")
-    flags.add_argument("--paced-stages", type=numbers, default="4,8", help="values of P in the second table [4,8]")
-    flags.add_argument("--paced-micro-batches", type=numbers, default="8,16,32", help="values of M in it [8,16,32]")
+    flags.add_argument("--stages", type=numbers((2, 4, 8)), default="2,4,8", help="values of P in the first table [2,4,8]")
+    flags.add_argument("--micro-batches", type=numbers((8, 32, 128)), default="8,32,128", help="values of M in it [8,32,128]")
+    flags.add_argument("--paced-stages", type=numbers(range(2, 65)), default="4,8", help="values of P in the second table [4,8]")
+    flags.add_argument("--paced-micro-batches", type=numbers(range(1, 1025)), default="8,16,32", help="values of M in it [8,16,32]")
     flags.add_argument("--schedules", type=lambda text: text.split(","), default=",".join(SCHEDULES), help="its schedules [all]")
     flags.add_argument("--steps", type=int, default=3, help="measured steps of every case in the second table [3]")
     given = flags.parse_args()

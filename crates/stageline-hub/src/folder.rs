@@ -222,6 +222,12 @@ impl ModelFolder {
         Err(FolderError::Shape { path, tensor: name.to_owned(), found, expected })
     }
 
+    /// Returns the name of the file from which the weights are read: `model.safetensors`, or the index that lists the
+    /// weights files.
+    pub fn weights_name(&self) -> &'static str {
+        if self.index.is_some() { INDEX } else { SINGLE }
+    }
+
     /// Returns the weights files of the model in alphabetical order of their names.
     pub(crate) fn files(&self) -> &[WeightsFile] {
         &self.files

@@ -85,26 +85,31 @@ impl Layout {
     #[must_use]
     pub fn with_type(mut self, name: &str, dtype: Dtype) -> Self {
         let mut tensors = self.files.iter_mut().flat_map(|file| &mut file.tensors);
-        if let Some(tensor) = tensors.find(|tensor| tensor.name == name) {
+        if let Some(tensor) = tensors.find(|tensor| tensor.name == name && tensor.dtype != dtype) {
             tensor.dtype = dtype;
+            self.forget_total();
         }
         self
     }
 
     /// Removes the tensors whose names `is_removed` selects from this layout (a description of the weights files to
-    /// write), and returns the layout. If one is removed, a `total_size` in the metadata of the index becomes that of
-    /// the other tensors.
+    /// write), and returns the layout. With an index, a file that then has no tensors is removed as well.
     #[must_use]
     pub fn without(mut self, is_removed: impl Fn(&str) -> bool) -> Self {
-        if !self.tensors().any(|tensor| is_removed(&tensor.name)) {
-            return self;
-        }
-        self.files.iter_mut().for_each(|file| file.tensors.retain(|tensor| !is_removed(&tensor.name)));
-        let total = self.total_bytes();
-        if let Some(size) = self.index.as_mut().and_then(|metadata| metadata.get_mut("total_size")) {
-            *size = total.into();
+        if self.tensors().any(|tensor| is_removed(&tensor.name)) {
+            self.files.iter_mut().for_each(|file| file.tensors.retain(|tensor| !is_removed(&tensor.name)));
+            self.files.retain(|file| self.index.is_none() || !file.tensors.is_empty());
+            self.forget_total();
         }
         self
+    }
+
+    /// Removes the total size of the tensors from the metadata of the index, so that [`write`](Self::write) computes it
+    /// again.
+    fn forget_total(&mut self) {
+        if let Some(metadata) = &mut self.index {
+            metadata.remove("total_size");
+        }
     }
 
     /// Returns the total size of a model's tensors in its weights files, in bytes, without the headers of the files.

@@ -21,15 +21,15 @@ pub enum Refusal {
     /// The file to write is one of the files from which the model is read.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The folder to which the model is to be written has a weights file or an index that some programs would load
-    /// instead of the new weights.
+    /// The folder to which the model is to be written has a weights file, an index or an adapter that some programs
+    /// would load instead of the new weights, or in addition to them.
     #[error(
-        "the folder has `{}`, which some readers would take instead of the new weights; remove it, or give another folder",
+        "the folder has `{}`, with which some readers would not get the new weights; remove it, or give another folder",
         Printable::new(file)
     )]
     OtherWeights {
-        /// The name of a weights file or index that the folder already has. Some programs would load it instead of the
-        /// new weights.
+        /// The name of a weights file, index or adapter that the folder already has. Some programs would load it
+        /// instead of the new weights, or in addition to them.
         file: String,
     },
     /// The model cannot be written to the folder, because something other than a folder is at its path or at the path

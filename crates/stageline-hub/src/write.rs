@@ -10,7 +10,7 @@ use crate::error::FolderError;
 use crate::header;
 use crate::index::Index;
 use crate::layout::{FileLayout, Layout};
-use crate::names::{INDEX, SINGLE};
+use crate::names::{ADAPTER, INDEX, SINGLE};
 use crate::refusal::Refusal;
 use crate::values::{Target, Values};
 
@@ -68,7 +68,7 @@ impl Layout {
 
     /// Returns an error if the model with this layout must not be written to `folder`. This is so if the layout was
     /// read from this folder. It is also so if the folder has other weights, which some programs would load instead of
-    /// the new ones.
+    /// the new ones, or an adapter, which they would add to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
@@ -76,13 +76,10 @@ impl Layout {
         }
         // This crate and the Transformers library prefer `model.safetensors` to an index; other readers may not.
         let replaced = |name: &str| self.files.iter().any(|file| file.name == name);
-        let in_the_way = match self.index {
-            Some(_) => (SINGLE, disk::has(folder, SINGLE) && !replaced(SINGLE)),
-            None => (INDEX, disk::has(folder, INDEX)),
-        };
-        match in_the_way {
-            (file, true) => Err(FolderError::refused(folder, Refusal::OtherWeights { file: file.to_owned() })),
-            _ => Ok(()),
+        let other_weights = if self.index.is_some() { SINGLE } else { INDEX };
+        match [other_weights, ADAPTER].into_iter().find(|name| disk::has(folder, name) && !replaced(name)) {
+            Some(file) => Err(FolderError::refused(folder, Refusal::OtherWeights { file: file.to_owned() })),
+            None => Ok(()),
         }
     }
 

@@ -74,9 +74,9 @@ impl LanguageModel {
     /// library reads. `modules` are the modules of the pipeline's stages.
     ///
     /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Only
-    /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are left
-    /// out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters are read one after
-    /// another, so at most one of them is copied to the host's memory.
+    /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are
+    /// left out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters
+    /// are read one after another, so at most one of them is copied to the host's memory.
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
@@ -133,8 +133,11 @@ impl LanguageModel {
 
 /// Returns the configuration with which a new model is exported. Its data type is f32, in each of the fields `dtype`
 /// and `torch_dtype` that it has, or in `torch_dtype` if it has neither. If it has no `architectures`, the class of the
-/// model is added.
+/// model is added. It names no file for the weights, because the export has the usual one.
 fn of_export(mut config: Value) -> Value {
+    if let Some(fields) = config.as_object_mut() {
+        fields.remove("transformers_weights");
+    }
     let has_dtype = config.get("dtype").is_some();
     if has_dtype {
         config["dtype"] = "float32".into();
@@ -174,7 +177,9 @@ mod tests {
                 }),
             ),
             (
-                json!({"model_type": "llama", "dtype": null, "architectures": ["Own"]}),
+                json!({
+                    "model_type": "llama", "dtype": null, "architectures": ["Own"], "transformers_weights": "a.safetensors",
+                }),
                 json!({"model_type": "llama", "dtype": "float32", "architectures": ["Own"]}),
             ),
         ] {

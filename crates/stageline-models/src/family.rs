@@ -73,8 +73,8 @@ impl Family {
         }
     }
 
-    /// Returns the id of the padding token, whose embedding is not trained; `None` if the model has no such token. GPT-2
-    /// trains the embeddings of all tokens.
+    /// Returns the id of the padding token, whose embedding is not trained; `None` if the model has no such token.
+    /// GPT-2 trains the embeddings of all tokens.
     pub fn padding(&self) -> Option<usize> {
         match self {
             Self::Gpt2(_) => None,

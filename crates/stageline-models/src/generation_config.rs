@@ -4,13 +4,14 @@
 use serde_json::Value;
 use stageline_hub::ModelFolder;
 
+use crate::generation::Sampling;
 use crate::model::LanguageModel;
 
 /// The settings of generation that this crate does not implement, although they change the text that the Transformers
 /// library generates. Each entry has the name of a field and a number with which the field has no effect.
 /// The values `null`, `false` and an empty list have no effect either.
 ///
-/// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`](crate::Sampling) has them.
+/// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`] has them.
 const NOT_IMPLEMENTED: [(&str, f64); 22] = [
     ("min_length", 0.0),
     ("min_new_tokens", 0.0),
@@ -36,11 +37,30 @@ const NOT_IMPLEMENTED: [(&str, f64); 22] = [
     ("watermarking_config", 0.0),
 ];
 
+/// The number of likeliest tokens from which the Transformers library draws by default.
+const TOP_K: u64 = 50;
+
 impl LanguageModel {
-    /// Returns the repetition penalty with which the model is to generate text: `repetition_penalty` of the folder's
-    /// `generation_config.json`, or of `config.json` in a folder without this file; 1 (no penalty) if there is none.
-    pub fn repetition_penalty(&self) -> f64 {
-        self.generation_settings()["repetition_penalty"].as_f64().unwrap_or(1.0)
+    /// Returns the settings of sampling that the model's folder asks for in its `generation_config.json`, or in
+    /// `config.json` if it has no such file. The others are those of `usual`.
+    ///
+    /// A folder asks for a temperature, for top-k and for nucleus sampling if `do_sample` is true. A field that is then
+    /// missing or `null` has the default value of the Transformers library: a temperature of 1, and the 50 likeliest
+    /// tokens.
+    pub fn sampling(&self, usual: Sampling) -> Sampling {
+        let settings = self.generation_settings();
+        let number = |name: &str| settings[name].as_f64();
+        let sampling = Sampling { repetition_penalty: number("repetition_penalty").unwrap_or(1.0), ..usual };
+        if settings["do_sample"] != true {
+            return sampling;
+        }
+        let top_k = settings["top_k"].as_u64().unwrap_or(TOP_K);
+        Sampling {
+            temperature: number("temperature").unwrap_or(1.0),
+            top_k: usize::try_from(top_k).ok().filter(|top_k| *top_k > 0),
+            top_p: number("top_p").filter(|top_p| *top_p < 1.0),
+            ..sampling
+        }
     }
 
     /// Returns the settings of generation that this crate does not implement, although they change the text that the

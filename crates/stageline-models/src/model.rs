@@ -18,6 +18,7 @@ use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::limits::LARGEST_CONFIG;
 use crate::names::{Naming, Place, UNTIED};
 use crate::parameters::{HubParameter, Preparation, hub_parameters, unexpected, with_zero_row};
+use crate::unsupported;
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
@@ -62,7 +63,10 @@ impl LanguageModel {
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
         let folder = Arc::new(ModelFolder::open(folder)?);
         let config = folder.config().clone();
-        let model = Self::of(&folder.path().join("config.json"), config, Some(Arc::clone(&folder)), 0)?;
+        let path = folder.path().join("config.json");
+        let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
+        unsupported::check_weights_file(&config, folder.weights_name()).map_err(wrong)?;
+        let model = Self::of(&path, config, Some(Arc::clone(&folder)), 0)?;
         model.check(&folder)?;
         Ok(model)
     }

@@ -199,7 +199,13 @@ mod tests {
         ] {
             assert_eq!(Naming::new(names, true).is_spare(name), is_spare, "{name}");
         }
-        let obsolete = |name| Naming::new(&crate::gpt2::NAMES, true).is_obsolete(name);
-        assert!(obsolete("h.3.attn.masked_bias") && !obsolete("h.3.attn.bias"));
+        for (names, name, is_obsolete) in [
+            (&crate::gpt2::NAMES, "h.3.attn.masked_bias", true),
+            (&crate::gpt2::NAMES, "h.3.attn.bias", false),
+            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.cos_cached", true),
+            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.inv_freq", false),
+        ] {
+            assert_eq!(Naming::new(names, true).is_obsolete(name), is_obsolete, "{name}");
+        }
     }
 }

@@ -125,12 +125,12 @@ pub enum TokenError {
     /// A model folder has a tokenizer only in a form that is not read, such as `tokenizer.model`, and no
     /// `tokenizer.json`.
     #[error(
-        "{} is a tokenizer in a form that is not read; write a tokenizer.json beside it, by transformers' \
-         AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER)",
+        "{} belongs to a tokenizer in a form that is not read; write a tokenizer.json beside it, by transformers' \
+         AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or move the file away to read bytes",
         shown(path)
     )]
     OtherForm {
-        /// The path of the file that has the tokenizer in a form that is not read.
+        /// The path of a file that belongs to the tokenizer in a form that is not read.
         path: PathBuf,
     },
     /// A token is not in the vocabulary of its encoding.

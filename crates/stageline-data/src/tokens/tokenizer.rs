@@ -19,8 +19,8 @@ const MOST: u64 = 512 << 20;
 /// The name of the file in a model folder from which a tokenizer is read.
 const FILE: &str = "tokenizer.json";
 
-/// The names of files in a model folder that have a tokenizer in another form, which is not read.
-const OTHER_FORMS: [&str; 7] = [
+/// The names of files by which a model folder has a tokenizer in another form, which is not read.
+const OTHER_FORMS: [&str; 8] = [
     "tokenizer.model",
     "vocab.json",
     "merges.txt",
@@ -28,6 +28,7 @@ const OTHER_FORMS: [&str; 7] = [
     "sentencepiece.bpe.model",
     "vocab.txt",
     "tekken.json",
+    "tokenizer_config.json",
 ];
 
 /// The encoding of a `tokenizer.json`, as Hugging Face publishes it with a model.

@@ -79,6 +79,10 @@ fn weights_that_would_hide_the_new_ones_are_refused_before_the_export() {
     assert_refused(&layout, source.path(), target.path(), &["has `model.safetensors`", "remove it"]);
     let target = toy::sharded();
     assert_refused(&new(), source.path(), target.path(), &[&format!("has `{INDEX}`"), "remove it"]);
+    let target = toy::folder(&[("adapter_config.json", b"{}")]);
+    for layout in [layout, new()] {
+        assert_refused(&layout, source.path(), target.path(), &["has `adapter_config.json`", "remove it"]);
+    }
 }
 
 #[test]

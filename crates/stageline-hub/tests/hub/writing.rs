@@ -149,16 +149,21 @@ fn a_layout_without_a_tensor_has_the_total_of_the_others() {
     let source = toy::sharded();
     let folder = ModelFolder::open(source.path()).unwrap();
     let layout = folder.layout().unwrap();
-    let total = |layout: &stageline_hub::Layout| {
+    let written = |layout: &stageline_hub::Layout| {
         let target = toy::folder(&[]);
         layout.write(target.path(), |name| unchanged(&folder, name)).unwrap();
         let text = fs::read_to_string(target.path().join(INDEX)).unwrap();
         let index: serde_json::Value = serde_json::from_str(&text).unwrap();
-        (index["metadata"]["total_size"].as_u64().unwrap(), index["weight_map"].as_object().unwrap().len())
+        let tensors = index["weight_map"].as_object().unwrap().len();
+        (index["metadata"]["total_size"].as_u64().unwrap(), tensors, files(target.path()).len())
     };
-    assert_eq!(total(&layout.clone().without(|_| false)), (32, 4));
-    let bytes = folder.tensor("positions").unwrap().bytes.len() as u64;
-    assert_eq!(total(&layout.without(|name| name == "positions")), (32 - bytes, 3));
+    assert_eq!(written(&layout.clone().without(|_| false)), (32, 4, 3));
+    let bytes = |name: &str| folder.tensor(name).unwrap().bytes.len() as u64;
+    let without_one = layout.clone().without(|name| name == "positions");
+    assert_eq!(written(&without_one), (32 - bytes("positions"), 3, 3));
+    // A file without tensors is not written.
+    let without_file = without_one.without(|name| name == "lm_head.weight");
+    assert_eq!(written(&without_file), (32 - bytes("positions") - bytes("lm_head.weight"), 2, 2));
 }
 
 #[test]

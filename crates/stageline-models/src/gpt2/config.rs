@@ -91,7 +91,9 @@ impl Config {
             }
             "gelu" | "gelu_python" => Activation::Gelu,
             other => {
-                return Err(format!("activation_function {other:?}: known are gelu, gelu_new and gelu_pytorch_tanh"));
+                return Err(format!(
+                    "activation_function {other:?}: known are gelu and gelu_new, by all of their names"
+                ));
             }
         };
         if fields.add_cross_attention {
@@ -206,6 +208,18 @@ mod tests {
         assert_eq!(reason, "n_embd 48 and hidden_size 24 are one field: remove one of them");
         let reason = Config::read(&json!({"hidden_size": null})).unwrap_err();
         assert_eq!(reason, "n_embd: invalid type: null, expected usize");
+    }
+
+    #[test]
+    fn an_activation_has_all_of_its_names() {
+        let read = |name: &str| Config::read(&json!({"activation_function": name})).map(|config| config.activation);
+        for name in ["gelu_new", "gelu_fast", "gelu_pytorch_tanh", "gelu_python_tanh", "gelu_accurate"] {
+            assert!(matches!(read(name), Ok(Activation::GeluTanh)), "{name}");
+        }
+        for name in ["gelu", "gelu_python"] {
+            assert!(matches!(read(name), Ok(Activation::Gelu)), "{name}");
+        }
+        assert!(read("relu").unwrap_err().starts_with("activation_function \"relu\": "));
     }
 
     #[test]

@@ -179,8 +179,8 @@ fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
     limits::deviation("initializer_range", fields.initializer_range)
 }
 
-/// Returns the id of the padding token; `None` if there is none. A negative id counts from the end of the vocabulary, as
-/// in PyTorch's `torch.nn.Embedding`.
+/// Returns the id of the padding token; `None` if there is none. A negative id counts from the end of the vocabulary,
+/// as in PyTorch's `torch.nn.Embedding`.
 fn padding(fields: &Fields) -> Result<Option<usize>, String> {
     let Some(id) = fields.pad_token_id else { return Ok(None) };
     let from_end = if id < 0 { fields.vocab_size as i64 } else { 0 };

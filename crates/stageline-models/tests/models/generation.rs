@@ -2,6 +2,7 @@
 //! into stages).
 
 use burn::tensor::{Device, TensorData};
+use serde_json::json;
 use stageline::{Pipeline, Recompute};
 use stageline_models::{GenerationError, LanguageModel, Logits, Samples, Sampling, Tokens};
 
@@ -108,10 +109,30 @@ fn settings_of_generation_come_from_the_configuration_of_an_older_folder() {
     config["repetition_penalty"] = 1.3.into();
     config["no_repeat_ngram_size"] = 3.into();
     let model = new(folder.path(), &config);
-    assert_eq!((model.repetition_penalty(), model.ignored_in_generation()), (1.3, vec!["no_repeat_ngram_size"]));
+    let settings = |model: &LanguageModel| {
+        let Sampling { temperature, top_k, top_p, repetition_penalty, .. } = model.sampling(Sampling::GREEDY);
+        (temperature, top_k, top_p, repetition_penalty)
+    };
+    assert_eq!(
+        (settings(&model), model.ignored_in_generation()),
+        ((0.0, None, None, 1.3), vec!["no_repeat_ngram_size"])
+    );
     let place = folder.path().join("model");
     model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    for (fields, expected) in [
+        (json!({}), (0.0, None, None, 1.0)),
+        (json!({"temperature": 0.6, "top_k": 20, "top_p": 0.9}), (0.0, None, None, 1.0)),
+        (json!({"do_sample": true}), (1.0, Some(50), None, 1.0)),
+        (json!({"do_sample": true, "temperature": 0.6, "top_k": 20, "top_p": 0.9}), (0.6, Some(20), Some(0.9), 1.0)),
+        (
+            json!({"do_sample": true, "top_k": null, "top_p": 1.0, "repetition_penalty": 1.1}),
+            (1.0, Some(50), None, 1.1),
+        ),
+        (json!({"do_sample": true, "top_k": 0}), (1.0, None, None, 1.0)),
+    ] {
+        std::fs::write(place.join("generation_config.json"), fields.to_string()).unwrap();
+        assert_eq!(settings(&LanguageModel::open(&place).unwrap()), expected, "{fields}");
+    }
     std::fs::write(place.join("generation_config.json"), r#"{"num_beams": 2}"#).unwrap();
-    let opened = LanguageModel::open(&place).unwrap();
-    assert_eq!((opened.repetition_penalty(), opened.ignored_in_generation()), (1.0, vec!["num_beams"]));
+    assert_eq!(LanguageModel::open(&place).unwrap().ignored_in_generation(), ["num_beams"]);
 }

@@ -3,13 +3,15 @@
 use std::iter::successors;
 use std::num::NonZero;
 
+use burn::optim::SgdConfig;
+use burn::tensor::Device;
 use serde_json::json;
 use stageline::schedule::SCHEDULES;
-use stageline::{BlockSet, Recompute};
+use stageline::{BlockSet, Recompute, StageConfig};
 use stageline_hub::ModelFolder;
 use stageline_models::LanguageModel;
 
-use crate::toy::{batch, configurations, logits, new, pipeline, tokens};
+use crate::toy::{VOCABULARY, batch, configurations, logits, new, pipeline, tokens};
 
 const STEPS: usize = 2;
 
@@ -165,7 +167,7 @@ fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
             model.export(pipeline.snapshot().unwrap(), &place).unwrap();
             let table =
                 ModelFolder::open(&place).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
-            let width = table.len() / crate::toy::VOCABULARY;
+            let width = table.len() / VOCABULARY;
             let row = |token: usize| table[token * width..][..width].to_vec();
             [row(PADDING), row(PADDING + 1)]
         };
@@ -174,6 +176,40 @@ fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
         assert!(other != other_after, "other rows are trained");
         assert_eq!(after.iter().any(|value| *value != 0.0), is_tied, "{after:?}");
     }
+}
+
+/// Tests the padding token of a Llama whose folder has an embedding for it, as if the padding token were the end of a
+/// text. Its embedding is used like any other, but not trained.
+#[test]
+fn the_embedding_of_a_padding_token_is_used_and_not_trained() {
+    const PADDING: usize = 7;
+    let folder = tempfile::tempdir().unwrap();
+    let [plain, padded, tuned] = ["plain", "padded", "tuned"].map(|name| folder.path().join(name));
+    let mut config = configurations()[1].clone();
+    config["tie_word_embeddings"] = false.into();
+    let model = new(folder.path(), &config);
+    let whole = |model: &LanguageModel| {
+        let config = StageConfig::new(Device::flex(), SgdConfig::new().init(), 1.0);
+        model.row().pipeline(&"0".parse().unwrap(), [config]).unwrap().micro_batches(6).build().unwrap()
+    };
+    for place in [&plain, &padded] {
+        model.export(whole(&model).snapshot().unwrap(), place).unwrap();
+    }
+    let mut config = ModelFolder::open(&padded).unwrap().config().clone();
+    config["pad_token_id"] = PADDING.into();
+    stageline_hub::write_config(&padded, &config).unwrap();
+    let [plain, padded] = [&plain, &padded].map(|place| LanguageModel::open(place).unwrap());
+    let mut pipeline = whole(&padded);
+    assert_eq!(logits(&mut pipeline), logits(&mut whole(&plain)));
+    let loss = pipeline.step(batch(0)).unwrap().loss;
+    assert_eq!(loss.to_bits(), whole(&plain).step(batch(0)).unwrap().loss.to_bits());
+    padded.export(pipeline.snapshot().unwrap(), &tuned).unwrap();
+    let tables = [padded.home(), &tuned].map(|place| {
+        let table = ModelFolder::open(place).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
+        table.chunks(table.len() / VOCABULARY).map(<[f32]>::to_vec).collect::<Vec<_>>()
+    });
+    assert_eq!(tables[0][PADDING], tables[1][PADDING]);
+    assert_ne!(tables[0][PADDING + 1], tables[1][PADDING + 1]);
 }
 
 /// Whether the input of the first training step has a token.

@@ -73,7 +73,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
     if let (Some(end), None) = (settings.end_of_document, end_of_document) {
         println!(
-            "no token ends a document: the end of a text is the token {end}, and the tokenizer has only {encoded}"
+            "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
         );
     }
     let options = TokenOptions { end_of_document, ..TokenOptions::default() };
