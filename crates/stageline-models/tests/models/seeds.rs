@@ -38,7 +38,7 @@ const WORDS: [&str; 20] = [
 
 /// The stored inputs (seeds) of the fuzzer that are invalid models, so that opening them must fail. Each entry has the
 /// file name of a seed and a part of the expected error message. All other seeds are valid models.
-const REFUSED: [(&str, &str); 78] = [
+const REFUSED: [(&str, &str); 81] = [
     ("activation_long", r#"hidden_act "xxx"#),
     ("activation_other", r#"hidden_act "relu": these models have silu"#),
     ("architecture_control_character", r"the model type `\u{1b}[2J\u{202e}` is not known"),
@@ -78,6 +78,8 @@ const REFUSED: [(&str, &str); 78] = [
     ("layers_more", "has no tensor `model.layers.1.input_layernorm.weight`"),
     ("layers_most", "has no tensor `model.layers.1.input_layernorm.weight`"),
     ("layers_none", "num_hidden_layers 0: give 1 to 8192"),
+    ("padding_number", "pad_token_id: invalid type: floating point `1.5`"),
+    ("padding_outside", "pad_token_id 3: vocab_size is 3; give a token of the vocabulary, or null"),
     ("per_layer", "per_layer_config: all blocks of these models have one configuration"),
     ("prefix_missing_once", "has no tensor `layers.0.input_layernorm.weight`"),
     ("quantised", "quantization_config: quantised models are not supported"),
@@ -112,6 +114,7 @@ const REFUSED: [(&str, &str); 78] = [
     ("theta_tiny", "frequencies that are not finite"),
     ("vocabulary_most", "but the model expects [16777216, 2]"),
     ("vocabulary_other", "`model.embed_tokens.weight` with the shape [3, 2], but the model expects [4, 2]"),
+    ("weights_file_other", r#".safetensors": the weights are read from model.safetensors"#),
     ("width_above_integers", "expected usize"),
     ("width_absurd", "hidden_size 18446744073709551615: give 1 to 16777216"),
     ("width_negative", "expected usize"),
