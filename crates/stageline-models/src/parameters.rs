@@ -31,7 +31,7 @@ pub fn table([vocabulary, width]: [usize; 2], deviation: f64, device: &Device) -
 
 /// Returns an embedding table whose row `row` has the initial values 0.
 pub fn with_zero_row(mut table: Embedding, row: usize) -> Embedding {
-    table.weight = table.weight.init_mapper(move |values| values.slice_fill([row..row + 1], 0.0));
+    table.weight = table.weight.init_mapper(move |values| values.slice_fill(row..row + 1, 0.0));
     table
 }
 
