@@ -71,22 +71,23 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
     Vec::new()
 }
 
-/// Returns the indices of stages on other hosts whose device does not answer within `patience`, for example because the
-/// device waits for a tensor that never arrives. The parameters of these stages can no longer be read.
+/// Returns the numbers of those devices of other hosts that do not answer within `patience`, for example because a
+/// device waits for a tensor that never arrives. Each item of `devices` has a number that the caller chose. The tensors
+/// of such a device can no longer be read.
 #[cfg(feature = "remote")]
-pub(crate) fn stuck<'a>(stages: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
+pub(crate) fn stuck<'a>(devices: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;
 
     use super::pending::Pending;
 
-    let asked = |(stage, device): (usize, &Device)| {
+    let asked = |(number, device): (usize, &Device)| {
         let device = super::connected::remote(device).map(|_| device.clone())?;
         // Only a missing answer counts here; an error of the device shows when its parameters are read.
-        Some((stage, Pending::start(move || device.sync().is_ok())))
+        Some((number, Pending::start(move || device.sync().is_ok())))
     };
-    let asked: Vec<_> = stages.filter_map(asked).collect();
+    let asked: Vec<_> = devices.filter_map(asked).collect();
     let is_stuck = |answer: Pending<bool>| answer.within(patience) == Err(RecvTimeoutError::Timeout);
-    asked.into_iter().filter_map(|(stage, answer)| is_stuck(answer).then_some(stage)).collect()
+    asked.into_iter().filter_map(|(number, answer)| is_stuck(answer).then_some(number)).collect()
 }
 
 #[cfg(not(feature = "remote"))]

@@ -4,7 +4,7 @@
 use burn::tensor::Device;
 
 use super::Workers;
-use crate::device::remote::{LostHost, hosts_of, lost_hosts, lost_links};
+use crate::device::remote::{hosts_of, lost_hosts, lost_links};
 use crate::failure::step_error::StepError;
 use crate::model::replica::{Replica, ReplicaStage};
 
@@ -45,12 +45,5 @@ impl<In, Out, Target> Workers<In, Out, Target> {
             }
             other => other,
         }
-    }
-
-    /// Records the stages of the first replica that are on lost `hosts`. Their parameters and optimizer states can no
-    /// longer be read.
-    pub(super) fn give_up(&mut self, hosts: &[LostHost]) {
-        let stages = hosts.iter().flat_map(|host| &host.stages);
-        self.out_of_reach = stages.filter(|lost| lost.replica.is_first()).map(|lost| lost.stage).collect();
     }
 }

@@ -7,6 +7,7 @@ use super::{Ended, Workers};
 use crate::device::remote::stuck;
 use crate::failure::step_error::StepError;
 use crate::failure::watchdog::Place;
+use crate::model::replica::ReplicaStage;
 use crate::runner::Runner;
 use crate::state::layout::StageState;
 use crate::threads::ends_within;
@@ -25,39 +26,59 @@ impl<In, Out, Target> Workers<In, Out, Target> {
             self.stop.raise(error);
         }
         let error = self.stop.take_error().map(|error| self.name_lost_networks(self.name_lost_hosts(error)));
+        let lost: Vec<ReplicaStage> = match &error {
+            Some(StepError::HostsLost { hosts, .. }) => hosts.iter().flat_map(|host| host.stages.clone()).collect(),
+            _ => Vec::new(),
+        };
         let patience = match &error {
             // A worker that waits for a lost host never ends.
-            Some(StepError::HostsLost { hosts, .. }) => {
-                self.give_up(hosts);
-                Some(AFTER_AN_ERROR)
-            }
-            Some(StepError::HostsApart { .. }) => Some(AFTER_AN_ERROR),
+            Some(StepError::HostsLost { .. } | StepError::HostsApart { .. }) => Some(AFTER_AN_ERROR),
             _ => self.watch.watchdog.map(|watchdog| AFTER_AN_ERROR.max(watchdog.many(self.watch.longest))),
         };
-        self.join(patience);
-        if self.out_of_reach.is_empty() {
-            // Devices may not answer for another reason: a lost host of another replica, or a broken link between
-            // hosts.
-            let stages = self.ended.iter().map(|runner| (runner.stage(), runner.device()));
-            self.out_of_reach = stuck(stages, patience.unwrap_or(AFTER_AN_ERROR));
-        }
+        let others = self.join(patience);
+        let torn = self.ended.iter().find(|runner| runner.is_torn()).map(|runner| runner.stage());
+        self.leave_behind(&lost, others, patience.unwrap_or(AFTER_AN_ERROR));
         let stopped = StepError::Stopped { during: self.watch.during };
         let error = error.or_else(|| self.stop.take_error()).unwrap_or(stopped);
-        match self.ended.iter().find(|runner| runner.is_torn()) {
-            Some(runner) => {
-                StepError::Torn { stage: runner.stage(), cause: Box::new(error), checkpoint: last_checkpoint }
-            }
+        match torn {
+            Some(stage) => StepError::Torn { stage, cause: Box::new(error), checkpoint: last_checkpoint },
             None => error,
         }
     }
 
-    /// Joins every running worker thread, and keeps the stages of the first replica with their trained modules. A
-    /// thread that does not end within `patience` is abandoned, and its stages are lost.
-    pub(crate) fn join(&mut self, patience: Option<Duration>) {
+    /// Leaves behind the stages on lost hosts (`lost`), and those whose devices do not answer within `patience`. A
+    /// device may not answer because it waits for a tensor from a lost host, or over a broken link between hosts.
+    /// `others` are the ended stages of all replicas but the first.
+    ///
+    /// The tensors of such a stage are never freed. To free a tensor is a request to its device, and the queue of a
+    /// device that does not answer may be full, so that the caller would wait for ever.
+    fn leave_behind(&mut self, lost: &[ReplicaStage], others: Vec<Box<dyn Runner>>, patience: Duration) {
+        let runners: Vec<_> = std::mem::take(&mut self.ended).into_iter().chain(others).collect();
+        let place = |runner: &dyn Runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() };
+        let asked = runners.iter().enumerate().filter(|(_, runner)| !lost.contains(&place(&***runner)));
+        let stuck = stuck(asked.map(|(index, runner)| (index, runner.device())), patience);
+        self.out_of_reach = lost.iter().filter(|lost| lost.replica.is_first()).map(|lost| lost.stage).collect();
+        for (index, runner) in runners.into_iter().enumerate() {
+            let place = place(&*runner);
+            if lost.contains(&place) || stuck.contains(&index) {
+                if place.replica.is_first() && !self.out_of_reach.contains(&place.stage) {
+                    self.out_of_reach.push(place.stage);
+                }
+                std::mem::forget(runner);
+            } else if place.replica.is_first() {
+                self.ended.push(runner);
+            }
+        }
+    }
+
+    /// Joins every running worker thread, and keeps the stages of the first replica with their trained modules. Returns
+    /// the stages of the other replicas. A thread that does not end within `patience` is abandoned, and its stages are
+    /// lost.
+    pub(crate) fn join(&mut self, patience: Option<Duration>) -> Vec<Box<dyn Runner>> {
         // Dropping the caller's ends of the channels ends idle workers.
         let workers: Vec<_> =
             self.handles.drain(..).map(|worker| (worker.replica, worker.thread, worker.progress)).collect();
-        let start = Instant::now();
+        let (start, mut others) = (Instant::now(), Vec::new());
         for (replica, thread, progress) in workers {
             if patience.is_some_and(|patience| !ends_within(&thread, patience.saturating_sub(start.elapsed()))) {
                 let Some(Place { stage, activity, .. }) = progress.places().pop() else { continue };
@@ -67,10 +88,11 @@ impl<In, Out, Target> Workers<In, Out, Target> {
             }
             match thread.join() {
                 Ok(runners) if replica.is_first() => self.ended.extend(runners),
-                Ok(_) => {}
+                Ok(runners) => others.extend(runners),
                 Err(panic) => tracing::error!(failure = %Failure::of_panic(panic), "a worker thread was lost"),
             }
         }
+        others
     }
 
     /// Removes and returns the stages of the first replica with their trained modules, after the workers have ended.
