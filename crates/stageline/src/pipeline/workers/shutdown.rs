@@ -57,7 +57,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         let place = |runner: &dyn Runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() };
         let asked = runners.iter().enumerate().filter(|(_, runner)| !lost.contains(&place(&***runner)));
         let stuck = stuck(asked.map(|(index, runner)| (index, runner.device())), patience);
-        self.out_of_reach = lost.iter().filter(|lost| lost.replica.is_first()).map(|lost| lost.stage).collect();
+        self.out_of_reach.extend(lost.iter().filter(|lost| lost.replica.is_first()).map(|lost| lost.stage));
         for (index, runner) in runners.into_iter().enumerate() {
             let place = place(&*runner);
             if lost.contains(&place) || stuck.contains(&index) {
