@@ -221,7 +221,7 @@ def compare_bubbles(flags):
             for turn in range(flags.rounds):
                 # The two take turns in going first.
                 first = our_bubbles(*case) if turn % 2 == 0 else None
-                theirs.append(in_processes(bubbles, workers, *case[1:]))
+                theirs.append(in_processes(bubbles, *case))
                 ours.append(first or our_bubbles(*case))
             for index, micro_batches in enumerate(flags.paced_micro_batches):
                 each = [turn[index] for turn in theirs]

@@ -50,7 +50,8 @@ impl LanguageModel {
     pub fn sampling(&self, usual: Sampling) -> Sampling {
         let settings = self.generation_settings();
         let number = |name: &str| settings[name].as_f64();
-        let sampling = Sampling { repetition_penalty: number("repetition_penalty").unwrap_or(1.0), ..usual };
+        let sampling =
+            Sampling { repetition_penalty: number("repetition_penalty").unwrap_or(usual.repetition_penalty), ..usual };
         if settings["do_sample"] != true {
             return sampling;
         }

@@ -75,25 +75,6 @@ fn logits_are_written_row_by_row_with_the_bits_of_each_row() {
 }
 
 #[test]
-fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
-    let folder = tempfile::tempdir().unwrap();
-    let place = folder.path().join("model");
-    let mut config = configurations()[1].clone();
-    config
-        .as_object_mut()
-        .unwrap()
-        .extend(json!({"eos_token_id": 3, "dtype": "bfloat16"}).as_object().unwrap().clone());
-    let model = new(folder.path(), &config);
-    assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3]));
-    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
-    // A new model is written in f32.
-    assert_eq!(ModelFolder::open(&place).unwrap().config()["dtype"], "float32");
-    std::fs::write(place.join("generation_config.json"), r#"{"eos_token_id": [3, 5]}"#).unwrap();
-    let opened = LanguageModel::open(&place).unwrap();
-    assert_eq!((opened.end_of_text(), opened.end_of_generation()), (vec![3], vec![3, 5]));
-}
-
-#[test]
 fn folders_without_the_root_with_buffers_and_with_copies_of_the_table_are_read() {
     let folder = tempfile::tempdir().unwrap();
     let place = folder.path().join("model");

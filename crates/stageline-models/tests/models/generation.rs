@@ -4,6 +4,7 @@
 use burn::tensor::{Device, TensorData};
 use serde_json::json;
 use stageline::{Pipeline, Recompute};
+use stageline_hub::ModelFolder;
 use stageline_models::{GenerationError, LanguageModel, Logits, Samples, Sampling, Tokens};
 
 use crate::toy::{batch, configurations, logits, new, pipeline, plain, tokens};
@@ -135,4 +136,23 @@ fn settings_of_generation_come_from_the_configuration_of_an_older_folder() {
     }
     std::fs::write(place.join("generation_config.json"), r#"{"num_beams": 2}"#).unwrap();
     assert_eq!(LanguageModel::open(&place).unwrap().ignored_in_generation(), ["num_beams"]);
+}
+
+#[test]
+fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
+    let folder = tempfile::tempdir().unwrap();
+    let place = folder.path().join("model");
+    let mut config = configurations()[1].clone();
+    config
+        .as_object_mut()
+        .unwrap()
+        .extend(json!({"eos_token_id": 3, "dtype": "bfloat16"}).as_object().unwrap().clone());
+    let model = new(folder.path(), &config);
+    assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3]));
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    // A new model is written in f32.
+    assert_eq!(ModelFolder::open(&place).unwrap().config()["dtype"], "float32");
+    std::fs::write(place.join("generation_config.json"), r#"{"eos_token_id": [3, 5]}"#).unwrap();
+    let opened = LanguageModel::open(&place).unwrap();
+    assert_eq!((opened.end_of_text(), opened.end_of_generation()), (vec![3], vec![3, 5]));
 }

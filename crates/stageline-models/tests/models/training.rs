@@ -2,6 +2,7 @@
 
 use std::iter::successors;
 use std::num::NonZero;
+use std::path::Path;
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
@@ -148,11 +149,19 @@ fn frozen_parameters_keep_their_bits_and_the_others_are_trained() {
     }
 }
 
+/// The padding token in tests, which occurs in the input of a training step.
+const PADDING: usize = 7;
+
+/// Returns the embedding of every token of a model folder of the Llama family.
+fn table(folder: &Path) -> Vec<Vec<f32>> {
+    let table = ModelFolder::open(folder).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
+    table.chunks(table.len() / VOCABULARY).map(<[f32]>::to_vec).collect()
+}
+
 /// Tests the padding token of a new Llama. Its embedding is 0 at the start. Look-ups do not train it, and the head of a
 /// tied model does.
 #[test]
 fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
-    const PADDING: usize = 7;
     let folder = tempfile::tempdir().unwrap();
     assert!(batch_has(PADDING), "the token must occur in the input");
     for is_tied in [false, true] {
@@ -165,11 +174,7 @@ fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
             (0..steps).for_each(|step| drop(pipeline.step(batch(step)).unwrap()));
             let place = folder.path().join(format!("{is_tied} {steps}"));
             model.export(pipeline.snapshot().unwrap(), &place).unwrap();
-            let table =
-                ModelFolder::open(&place).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
-            let width = table.len() / VOCABULARY;
-            let row = |token: usize| table[token * width..][..width].to_vec();
-            [row(PADDING), row(PADDING + 1)]
+            [PADDING, PADDING + 1].map(|token| table(&place)[token].clone())
         };
         let [[before, other], [after, other_after]] = [row_of(0), row_of(3)];
         assert!(before.iter().all(|value| *value == 0.0) && other.iter().all(|value| *value != 0.0));
@@ -182,7 +187,6 @@ fn only_a_tied_head_trains_the_embedding_of_the_padding_token() {
 /// text. Its embedding is used like any other, but not trained.
 #[test]
 fn the_embedding_of_a_padding_token_is_used_and_not_trained() {
-    const PADDING: usize = 7;
     let folder = tempfile::tempdir().unwrap();
     let [plain, padded, tuned] = ["plain", "padded", "tuned"].map(|name| folder.path().join(name));
     let mut config = configurations()[1].clone();
@@ -204,10 +208,7 @@ fn the_embedding_of_a_padding_token_is_used_and_not_trained() {
     let loss = pipeline.step(batch(0)).unwrap().loss;
     assert_eq!(loss.to_bits(), whole(&plain).step(batch(0)).unwrap().loss.to_bits());
     padded.export(pipeline.snapshot().unwrap(), &tuned).unwrap();
-    let tables = [padded.home(), &tuned].map(|place| {
-        let table = ModelFolder::open(place).unwrap().tensor("model.embed_tokens.weight").unwrap().to_f32().unwrap();
-        table.chunks(table.len() / VOCABULARY).map(<[f32]>::to_vec).collect::<Vec<_>>()
-    });
+    let tables = [padded.home(), &tuned].map(table);
     assert_eq!(tables[0][PADDING], tables[1][PADDING]);
     assert_ne!(tables[0][PADDING + 1], tables[1][PADDING + 1]);
 }

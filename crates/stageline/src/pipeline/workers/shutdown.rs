@@ -27,7 +27,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
         let error = self.stop.take_error().map(|error| self.name_lost_networks(self.name_lost_hosts(error)));
         let lost: Vec<ReplicaStage> = match &error {
-            Some(StepError::HostsLost { hosts, .. }) => hosts.iter().flat_map(|host| host.stages.clone()).collect(),
+            Some(StepError::HostsLost { hosts, .. }) => hosts.iter().flat_map(|host| &host.stages).copied().collect(),
             _ => Vec::new(),
         };
         let patience = match &error {
