@@ -147,6 +147,45 @@ fn several_stages_and_replicas_on_a_host_match_a_local_run() {
     }
 }
 
+/// Tests two trainings that use the same server at the same time: no tensor of one may get to the other.
+#[test]
+fn two_trainings_share_a_server_and_each_matches_its_local_run() {
+    let place = place();
+    let flags = [1, 2].map(|seed| format!("--stages 2 --steps 8 --seed {seed}"));
+    let local = flags.each_ref().map(|flags| place.said(flags));
+    for (connection, token) in [CONNECTIONS[1], CONNECTIONS[3]] {
+        let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
+        let run = |flags: &String| place.said(&format!("{flags} {token} --device cpu,{}/0", server.host));
+        let [first, second] = &flags;
+        let remote = thread::scope(|scope| {
+            let first = scope.spawn(|| run(first));
+            let second = run(second);
+            [first.join().unwrap(), second]
+        });
+        assert_eq!(remote.each_ref().map(|said| hash(said)), local.each_ref().map(|said| hash(said)), "{connection}");
+    }
+}
+
+/// Tests a training on a server that was used by a training that was killed. An iroh server notices the end of a killed
+/// program only after half a minute, so it then still executes the requests of that program.
+#[test]
+fn a_training_after_a_killed_one_on_the_same_server_matches_a_local_run() {
+    let place = place();
+    let expected = place.said("--stages 2 --steps 8");
+    let (connection, token) = CONNECTIONS[3];
+    let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
+    let run = format!("--stages 2 {token} --device cpu,{}/0", server.host);
+    for _ in 0..3 {
+        let _ = fs::remove_file(place.path("log"));
+        let mut command = place.command(&format!("--steps 400 --log @log {run}"));
+        let mut training = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+        wait_for_lines(&place.path("log"), 4, &mut training);
+        training.kill().unwrap();
+        training.wait().unwrap();
+        assert_eq!(hash(&place.said(&format!("--steps 8 {run}"))), hash(&expected));
+    }
+}
+
 /// Tests the first lines of a training on a device of another host. They name the device's kernels, the network paths
 /// of tensors and of the replicas' gradient sums, and the operations without a kernel. A CPU of another host has the
 /// same kernels as a local CPU, which compute in f32.

@@ -6,6 +6,7 @@
 //! for its backward. On a device whose kernels it does not know, burn's own operations are used, and the forward
 //! records that. This folder must not read tensors back to this host, nor open connections, as `stageline` does.
 //!
+//! - `name`: the names of the operations.
 //! - `served_kernels`: the kernels of the connected devices of other hosts.
 //! - `done`: the execution of the kernels on a server (`Served`).
 //! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backwards, converted to tensors to
@@ -17,6 +18,7 @@ mod cpu;
 pub mod done;
 #[cfg(all(feature = "serve", feature = "gpu"))]
 mod gpu;
+pub mod name;
 mod served_kernels;
 
 pub use served_kernels::{ServedKernels, set_kernels};
@@ -37,36 +39,6 @@ use crate::kernels::products::{Products, added_up};
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 use crate::params::widest_float;
 use served_kernels::kernels_of;
-
-/// The names by which a client requests this crate's operations from a server on another host.
-pub mod name {
-    /// The name of the operation by which a client asks a server for its version and for the kernels of a device.
-    pub const HELLO: &str = "stageline/hello";
-    /// The name of the operation by which a client asks a server for the random numbers that identify its process. A
-    /// restarted server has new numbers.
-    pub const PROCESS: &str = "stageline/process";
-    /// The name of the operation that sends a server the ids of the other servers of a training, so that it accepts
-    /// tensors from them. The server replies with the number of ids that are valid.
-    pub const PEERS: &str = "stageline/peers";
-    pub(crate) const GELU: &str = "stageline/gelu";
-    pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
-    pub(crate) const SWIGLU: &str = "stageline/swiglu";
-    pub(crate) const SWIGLU_TO_INPUTS: &str = "stageline/swiglu_to_inputs";
-    pub(crate) const ROTATED: &str = "stageline/rotated";
-    pub(crate) const LAYER_NORM: &str = "stageline/layer_norm";
-    pub(crate) const LAYER_NORM_TO_INPUT: &str = "stageline/layer_norm_to_input";
-    pub(crate) const LAYER_NORM_TO_PARAMETERS: &str = "stageline/layer_norm_to_parameters";
-    pub(crate) const CAUSAL_ATTENTION: &str = "stageline/causal_attention";
-    pub(crate) const CAUSAL_ATTENTION_TO_INPUT: &str = "stageline/causal_attention_to_input";
-    pub(crate) const CROSS_ENTROPY: &str = "stageline/cross_entropy";
-    pub(crate) const CROSS_ENTROPY_TO_LOGITS: &str = "stageline/cross_entropy_to_logits";
-    pub(crate) const SUM_OF_SQUARES: &str = "stageline/sum_of_squares";
-    pub(crate) const PRODUCT: &str = "stageline/product";
-    pub(crate) const TO_INPUT: &str = "stageline/to_input";
-    pub(crate) const TO_WEIGHT: &str = "stageline/to_weight";
-    pub(crate) const TO_BIAS: &str = "stageline/to_bias";
-    pub(crate) const TO_TABLE: &str = "stageline/to_table";
-}
 
 /// The number of 64-bit words in which the 32-byte id of a server is sent to other hosts.
 pub const ID_WORDS: usize = 4;

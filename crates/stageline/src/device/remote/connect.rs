@@ -74,6 +74,7 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
     let unknown = || broken(name, "its server has kernels that this program does not know".to_owned());
     let kernels = greeting.kernels.ok_or_else(unknown)?;
     let process = greeting::process(&device).map_err(no_stageline)?;
+    greeting::join(&device).map_err(no_stageline)?;
     let remote = connected::remote(&device).expect("a connected device belongs to another host");
     let (liveness, transfers) = (Default::default(), Default::default());
     stageline_nn::kernels::remote::set_kernels(&remote, kernels);
@@ -123,7 +124,11 @@ pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], R
     let sessions = &transfers[kind as usize];
     if sessions.get().is_none() {
         let (opened, token) = (name.clone(), token.clone());
-        let open_one = move |lane| open(&opened, token.as_ref(), &format!("{kind:?} {lane}"));
+        let open_one = move |lane| {
+            let session = open(&opened, token.as_ref(), &format!("{kind:?} {lane}"))?;
+            greeting::join(&session).map_err(|cause| broken(&opened, cause))?;
+            Ok(session)
+        };
         let opened = Opening::start(name, move || (0..kind.sessions()).map(open_one).collect()).finish();
         // If another thread has opened the same sessions meanwhile, those are kept and these are dropped.
         let _ = sessions.set(opened?);

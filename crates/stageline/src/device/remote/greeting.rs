@@ -1,6 +1,6 @@
 //! The greeting ([`Greeting`]): the answer of a server on another host to the first request of a client that connects a
 //! device. It has the server's version and the kernels of the device. Other requests of a client ask for the numbers
-//! that identify the server's process, and introduce other servers to it.
+//! that identify the server's process, introduce other servers to it, and announce a session.
 //!
 //! A client requests a greeting by an operation that only a server of this crate has. burn itself compares only the
 //! versions of its protocol.
@@ -12,6 +12,7 @@ use burn::tensor::{DType, Device, Shape, Tensor};
 use burn_ir::ScalarIr;
 
 use super::connected::{self, Process};
+use super::within_server::session_name;
 use stageline_nn::kernels::remote::{ServedKernels, ask, name};
 
 /// The greeting: the first answer of a server to a client that connects a device. It has the version of the server's
@@ -34,7 +35,7 @@ const NUMBERS: usize = 5;
 
 /// The version number of the operations and kernels that a server runs for its clients. The number is raised whenever
 /// one of them takes other inputs or returns other bits.
-const OPERATIONS: u16 = 5;
+const OPERATIONS: u16 = 6;
 
 impl Version {
     /// The version of this program. A server sends its version to a client, and the client compares it with its own.
@@ -103,6 +104,13 @@ pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String>
     let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
     let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
+}
+
+/// Announces the session `device` (a connection to a device) to its server, which it must do before it gives a tensor
+/// to another session or takes one.
+pub(super) fn join(device: &Device) -> Result<(), String> {
+    let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
+    answer::<1>(device, name::JOIN, session_name(&remote)).map(drop)
 }
 
 /// Sends the request `question`, without arguments, to the server of a device. Returns the N numbers of the answer.

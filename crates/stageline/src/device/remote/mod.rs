@@ -29,6 +29,7 @@
 //!   its process (`Process`), and to accept tensors from other servers.
 //! - `route`: the route of tensors between two neighbouring stages (`Route`, `Lanes`), directly or through this host.
 //!   `moved` and `by_the_host` move one tensor so; `transfer` calls them.
+//! - `within_server`: moves tensors between two sessions with one server, inside the server.
 //! - `serve`: the server, its limits for clients without a session, and its end by a signal.
 
 mod error;
@@ -53,6 +54,8 @@ mod pending;
 mod probe;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "remote")]
+mod within_server;
 
 pub use error::RemoteError;
 pub use link_speed::LinkSpeed;

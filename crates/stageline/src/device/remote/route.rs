@@ -11,6 +11,8 @@ use burn::tensor::kind::Basic;
 use burn::tensor::{Device, Tensor};
 
 use super::error::RemoteError;
+#[cfg(feature = "remote")]
+use super::within_server;
 use crate::device::location::between_other_gpus;
 
 /// The route by which two neighbouring stages exchange tensors. The sender moves a tensor to a device or to a session
@@ -119,9 +121,18 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     false
 }
 
-/// Moves a tensor to another device, through this host's memory if the two devices cannot exchange it directly.
+/// Moves a tensor to another device, through this host's memory if the two devices cannot exchange it directly. The
+/// tensor must be in no autodiff graph.
 pub(crate) fn moved<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
-    if goes_through_this_host(&tensor.device(), to) { by_the_host(tensor, to) } else { tensor.to_device(to) }
+    let from = tensor.device();
+    if goes_through_this_host(&from, to) {
+        return by_the_host(tensor, to);
+    }
+    #[cfg(feature = "remote")]
+    if within_server::has_both(&from, to) {
+        return within_server::handed_over(tensor, to);
+    }
+    tensor.to_device(to)
 }
 
 pub(crate) fn by_the_host<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {

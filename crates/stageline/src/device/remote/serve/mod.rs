@@ -6,10 +6,12 @@
 //! not opened a session (an exchange of requests with a device). It must not know stages or trainings: a client drives
 //! the devices.
 //!
-//! This file binds the address (`Bound`), makes the names by which other hosts open the devices, registers the
-//! operations that answer a client's first requests, and authorises clients.
+//! This file binds the address (`Bound`), makes the names by which other hosts open the devices, and authorises
+//! clients.
 //!
 //! - `error`: the errors of a server (`ServeError`).
+//! - `operations`: the operations that the server runs for clients, among them the answers to their first requests.
+//! - `handed_over`: tensors that a session of a program gives to another session of the same program (`HandedOver`).
 //! - `gate`: accepts WebSocket clients, reads the head and the first frame of each, and forwards to burn's server those
 //!   that observe the limits. Counts the connections of each address that have no session yet (`Waiting`, `Place`).
 //! - `peers`: the limits for iroh clients and other servers (`Guarded`), and those admitted, for which the limits are
@@ -19,7 +21,9 @@
 
 mod error;
 mod gate;
+mod handed_over;
 mod limits;
+mod operations;
 mod peers;
 mod signals;
 
@@ -30,21 +34,17 @@ use std::sync::Arc;
 
 use burn::remote::{IrohIdentity, IrohRelays};
 use burn::server::{
-    AuthorizationRequest, BURN_REMOTE_ALPN, ClientId, CustomOpRegistry, RemoteServer, TokenAuthorizer,
-    WebSocketTransport,
+    AuthorizationRequest, BURN_REMOTE_ALPN, ClientId, RemoteServer, TokenAuthorizer, WebSocketTransport,
 };
-use burn::tensor::{Device, TensorData};
-use burn_ir::ScalarIr;
+use burn::tensor::Device;
 use iroh::endpoint::{QuicTransportConfig, presets};
-use iroh::{Endpoint, EndpointId, RelayMode, protocol::Router};
+use iroh::{Endpoint, RelayMode, protocol::Router};
 
 pub use self::error::ServeError;
+use self::operations::all_operations;
 use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
-use super::greeting::{Greeting, this_process};
 use super::token::Token;
-use stageline_nn::kernels::remote::done::{Served, operations};
-use stageline_nn::kernels::remote::{ID_WORDS, name};
 
 /// The clients that a server admits to its devices.
 #[derive(Clone, Debug)]
@@ -261,41 +261,6 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     }
     // burn's server reports why it cannot serve these devices.
     RemoteServer::new(devices)
-}
-
-/// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, and the answers to
-/// three requests of clients. These requests ask for the server's greeting, ask for the numbers that identify its
-/// process, and introduce other servers to it.
-fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
-    let mut operations = operations(CustomOpRegistry::new());
-    operations.register(name::HELLO, |tensors, asked, device| {
-        let greeting = TensorData::from(Greeting::numbers(B::kernels(device)));
-        tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(greeting, device));
-    });
-    let process = TensorData::from(this_process());
-    operations.register(name::PROCESS, move |tensors, asked, device| {
-        tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(process.clone(), device));
-    });
-    let peers = Arc::clone(peers);
-    operations.register(name::PEERS, move |tensors, asked, device| {
-        let named = introduced(&asked.scalars);
-        let count = TensorData::from([named.len() as f32]);
-        named.into_iter().for_each(|peer| peers.admit(peer));
-        tensors.register_float_tensor::<B>(&asked.outputs[0].id, B::float_from_data(count, device));
-    });
-    operations
-}
-
-/// Decodes the ids (public keys) of servers from the integers that a client has sent to this server. These are the
-/// other servers of the client's training, with which this server may exchange tensors. Invalid ids are left out.
-fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
-    let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
-    let (ids, _) = words.as_chunks::<ID_WORDS>();
-    let id = |words: &[u64; ID_WORDS]| {
-        let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_le_bytes()).collect();
-        EndpointId::try_from(bytes.as_slice()).ok()
-    };
-    ids.iter().filter_map(id).collect()
 }
 
 /// Adds a check to the server: a client that opens a session (an exchange of requests with a device) must present the

@@ -1,0 +1,35 @@
+//! The names by which a client requests this crate's operations from a server on another host.
+
+/// The name of the operation by which a client asks a server for its version and for the kernels of a device.
+pub const HELLO: &str = "stageline/hello";
+/// The name of the operation by which a client asks a server for the random numbers that identify its process. A
+/// restarted server has new numbers.
+pub const PROCESS: &str = "stageline/process";
+/// The name of the operation that sends a server the ids of the other servers of a training, so that it accepts
+/// tensors from them. The server replies with the number of ids that are valid.
+pub const PEERS: &str = "stageline/peers";
+/// The name of the operation by which a session (a client's connection to a device) announces itself before it gives or
+/// takes a tensor. The server replies with the number 1.
+pub const JOIN: &str = "stageline/join";
+/// The name of the operation that gives a tensor of one session to another session of the same program and server.
+pub const GIVE: &str = "stageline/give";
+/// The name of the operation that takes a tensor that another session of the same program and server gives.
+pub const TAKE: &str = "stageline/take";
+pub(crate) const GELU: &str = "stageline/gelu";
+pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";
+pub(crate) const SWIGLU: &str = "stageline/swiglu";
+pub(crate) const SWIGLU_TO_INPUTS: &str = "stageline/swiglu_to_inputs";
+pub(crate) const ROTATED: &str = "stageline/rotated";
+pub(crate) const LAYER_NORM: &str = "stageline/layer_norm";
+pub(crate) const LAYER_NORM_TO_INPUT: &str = "stageline/layer_norm_to_input";
+pub(crate) const LAYER_NORM_TO_PARAMETERS: &str = "stageline/layer_norm_to_parameters";
+pub(crate) const CAUSAL_ATTENTION: &str = "stageline/causal_attention";
+pub(crate) const CAUSAL_ATTENTION_TO_INPUT: &str = "stageline/causal_attention_to_input";
+pub(crate) const CROSS_ENTROPY: &str = "stageline/cross_entropy";
+pub(crate) const CROSS_ENTROPY_TO_LOGITS: &str = "stageline/cross_entropy_to_logits";
+pub(crate) const SUM_OF_SQUARES: &str = "stageline/sum_of_squares";
+pub(crate) const PRODUCT: &str = "stageline/product";
+pub(crate) const TO_INPUT: &str = "stageline/to_input";
+pub(crate) const TO_WEIGHT: &str = "stageline/to_weight";
+pub(crate) const TO_BIAS: &str = "stageline/to_bias";
+pub(crate) const TO_TABLE: &str = "stageline/to_table";

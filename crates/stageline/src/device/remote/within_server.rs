@@ -1,0 +1,71 @@
+//! Moves tensors between two sessions (connections to devices) of this program with one server, inside the server.
+//!
+//! burn 0.22 can do this as well, but names the tensors by numbers that every program counts from 0. Two programs that
+//! use one server would take each other's tensors, and a program those of an earlier one whose sessions have not ended.
+//! Here the name of a tensor begins with random numbers of this program.
+
+use std::sync::LazyLock;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use burn::backend::tensor::Device as DeviceOf;
+use burn::backend::{Backend, BackendTensor, DeviceOps, DispatchKindConversion, DispatchTensor, Remote};
+use burn::tensor::kind::Basic;
+use burn::tensor::{Device, Tensor};
+use burn_ir::ScalarIr;
+
+use super::connected::{find, remote};
+use stageline_nn::kernels::remote::{ask, name};
+
+/// Random numbers that identify this program to servers.
+static PROGRAM: LazyLock<[u64; 2]> = LazyLock::new(|| {
+    let random = burn::remote::IrohIdentity::random().to_bytes();
+    let (words, _) = random.as_chunks::<8>();
+    [words[0], words[1]].map(u64::from_le_bytes)
+});
+
+/// Returns the name of a session (a connection to a device) for its server: two random numbers of this program, and the
+/// number that burn gives to the session's device in this program.
+pub(super) fn session_name(device: &DeviceOf<Remote>) -> Vec<ScalarIr> {
+    let number = u64::from(device.id().index_id);
+    PROGRAM.iter().copied().chain([number]).map(ScalarIr::UInt).collect()
+}
+
+/// Whether one server has both sessions (connections to devices), and they are not the same session.
+pub(super) fn has_both(from: &Device, to: &Device) -> bool {
+    let processes = find(from).zip(find(to)).map(|(from, to)| [from.process, to.process]);
+    processes.is_some_and(|[from, to]| from == to) && remote(from) != remote(to)
+}
+
+/// Moves a tensor to another session with the same server. The tensor must be in no autodiff graph. The function does
+/// not wait for the tensor. If the session of the tensor ends before the tensor is there, the server ends the session
+/// `to` as well.
+pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
+    static GIVEN: AtomicU64 = AtomicU64::new(0);
+    let [from, to] = [&tensor.device(), to].map(|device| remote(device).expect("both devices belong to a server"));
+    let mut tensor_name = session_name(&from);
+    tensor_name.push(ScalarIr::UInt(GIVEN.fetch_add(1, Ordering::Relaxed)));
+    let output = (tensor.shape(), tensor.dtype());
+
+    let given = <DispatchTensor as DispatchKindConversion<Remote>>::try_into_backend(tensor.into_dispatch());
+    let given = match given.expect("the tensor is on a server and in no autodiff graph") {
+        BackendTensor::Float(given) | BackendTensor::Int(given) | BackendTensor::Bool(given) => given,
+        other => panic!("a {} tensor cannot be moved to another session", other.name()),
+    };
+    let [] = ask(&from, name::GIVE, vec![given.into_ir()], tensor_name.clone(), []);
+    send(&from);
+    let dtype = output.1;
+    let [taken] = ask(&to, name::TAKE, Vec::new(), tensor_name, [output]);
+    send(&to);
+    let taken = match dtype {
+        dtype if dtype.is_float() => BackendTensor::Float(taken),
+        dtype if dtype.is_bool() => BackendTensor::Bool(taken),
+        _ => BackendTensor::Int(taken),
+    };
+    Tensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Remote>>::from_backend(taken))
+}
+
+/// Sends the requests that burn has collected for a session. One session waits for the other, so neither may be kept
+/// until further requests come.
+fn send(session: &DeviceOf<Remote>) {
+    Remote::flush(session).expect("burn's flush of a remote device has no error of its own");
+}
