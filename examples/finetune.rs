@@ -166,7 +166,7 @@ fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn E
         end_of_document: model.end_of_text().first().copied(),
         vocabulary: model.vocabulary(),
         positions: model.positions(),
-        context: flags.context.unwrap_or(model.positions().min(256)),
+        context: flags.context,
         documents: flags.documents,
         held_out: flags.held_out,
         seed,

@@ -13,8 +13,10 @@ use tracing_subscriber::fmt::format::FmtSpan;
 use tracing_subscriber::prelude::*;
 
 use crate::outputs::progress::Progress;
+use crate::outputs::unwritten::Unwritten;
 use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
+use crate::settings::merge::check_kept;
 use crate::settings::resume::{CommandLine, command_line};
 use crate::training::run::Run;
 
@@ -65,7 +67,7 @@ impl<F: Parser> Program<F> {
     /// | status | meaning |
     /// | --- | --- |
     /// | 0 | `train` returned `Ok`: the training is done, or a signal or `--stop-after` ended it with a checkpoint |
-    /// | 1 | an error in the settings or the training |
+    /// | 1 | an error in the settings or the training, or in writing an output after the last step |
     /// | 2 | the command line cannot be parsed |
     /// | 3 | a stall: a stage made no progress, and the watchdog ended the training |
     /// | 130 | a second SIGINT or SIGTERM |
@@ -114,7 +116,7 @@ impl<F: Parser> Program<F> {
         let flag = |(name, value): (&str, &str)| format!("--{}={value}", name.replace('_', "-")).into();
         let program = OsString::from("settings given in code");
         let arguments: Vec<_> = [program].into_iter().chain(settings.into_iter().map(flag)).collect();
-        Self::described(self.read(&arguments)?, Progress::default())
+        Self::described(self.read(&arguments)?, Progress::default(), Unwritten::default())
     }
 
     fn run(self, train: impl FnOnce(Run<F>) -> Result<()>) -> Result<()> {
@@ -128,19 +130,23 @@ impl<F: Parser> Program<F> {
             print!("{}", line.settings.to_toml()?);
             return Ok(());
         }
-        train(Self::described(line, progress)?)
+        let unwritten = Unwritten::default();
+        train(Self::described(line, progress, unwritten.clone())?)?;
+        unwritten.first()
     }
 
-    /// Returns the run that a parsed command line describes. `progress` is the bar that shows the progress of the run.
-    fn described(line: CommandLine, progress: Progress) -> Result<Run<F>> {
+    /// Returns the run that a parsed command line describes. `progress` is the bar that shows the progress of the run,
+    /// and `unwritten` gets the errors in writing its outputs after the last step.
+    fn described(line: CommandLine, progress: Progress, unwritten: Unwritten) -> Result<Run<F>> {
         let flags = F::from_arg_matches(&line.matches)?;
-        Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress))
+        Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress, unwritten))
     }
 
     /// Parses the command-line arguments into settings. The known flags are those of every training and the program's
     /// own. The program may have changed their default values.
     fn read(self, arguments: &[OsString]) -> Result<CommandLine> {
         let own = F::command();
+        own.get_arguments().try_for_each(check_kept)?;
         // Adding the flags of a training replaces the description of the program.
         let [short, long] = [own.get_about(), own.get_long_about()].map(Option::<&_>::cloned);
         let mut command = TrainingFlags::augment_args(own).about(short.unwrap_or_default());
@@ -195,8 +201,42 @@ fn show_warnings(progress: &Progress) {
 #[cfg(test)]
 mod tests {
     use anyhow::anyhow;
+    use clap::Parser;
 
-    use super::message;
+    use super::{Program, message};
+
+    /// Flags whose values no checkpoint can keep, one of each kind.
+    #[derive(Parser)]
+    struct List {
+        #[arg(long)]
+        source: Vec<String>,
+        /// Not inherited by a resumed run, so it may be of any kind.
+        #[arg(help_heading = "Outputs", long)]
+        extra: Vec<String>,
+    }
+
+    #[derive(Parser)]
+    struct Off {
+        #[arg(long = "no-shuffle", action = clap::ArgAction::SetFalse)]
+        shuffle: bool,
+    }
+
+    #[derive(Parser)]
+    struct Counted {
+        #[arg(short, long, action = clap::ArgAction::Count)]
+        deep: u8,
+    }
+
+    #[test]
+    fn own_flags_that_a_checkpoint_cannot_keep_are_refused() {
+        fn error<F: Parser>() -> String {
+            Program::<F>::new().configured([]).err().unwrap().to_string()
+        }
+        let list = "a checkpoint cannot keep the program's flag `source` (Append): write #[arg(value_delimiter = ',')]";
+        assert_eq!(error::<List>(), list);
+        assert!(error::<Off>().contains("`shuffle` (SetFalse): use a bool that is true with the flag"));
+        assert!(error::<Counted>().contains("`deep` (Count): use a number"));
+    }
 
     #[test]
     fn an_error_is_its_message_and_its_causes_without_a_backtrace() {

@@ -191,14 +191,27 @@ fn child_whose_data_hang() {
     assert!(ended.is_none(), "the training is done, although a batch is missing");
 }
 
-/// Tests that a signal ends a training whose data source hangs. The process ends, and its checkpoint and its log have
-/// all completed steps.
+/// Runs two trainings, one after the other, each of which a SIGTERM ends. Another test starts it in a new process.
 #[test]
-fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
-    let folder = tempfile::tempdir().unwrap();
-    let arguments = ["child_whose_data_hang", "--exact", "--ignored", "--nocapture"];
+#[ignore = "is started by another test, because it sends its process signals"]
+fn child_of_two_trainings() {
+    let folder = env::var(FOLDER).unwrap();
+    for kept in ["first", "second"] {
+        let run = run(&[("checkpoint", &format!("{folder}/{kept}"))]);
+        let run = run.on_step(|report, _| {
+            if report.step == 1 {
+                raise(SIGTERM).unwrap()
+            }
+        });
+        assert!(run.train(&row(), Ones::default()).unwrap().is_none(), "the training is done in spite of the signal");
+    }
+}
+
+/// Runs an ignored test of this file in a process of its own, to which it writes the path of `folder`.
+fn succeeds(child: &str, folder: &Path) {
+    let arguments = [child, "--exact", "--ignored", "--nocapture"];
     let mut child = Command::new(env::current_exe().unwrap());
-    let mut child = child.args(arguments).env(FOLDER, folder.path()).stdout(Stdio::null()).spawn().unwrap();
+    let mut child = child.args(arguments).env(FOLDER, folder).stdout(Stdio::null()).spawn().unwrap();
     // The limit of a minute is for a hang, and tests no speed.
     let ended = (0..1200).find_map(|_| {
         thread::sleep(Duration::from_millis(50));
@@ -210,6 +223,25 @@ fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
         panic!("the signal has not ended the training");
     };
     assert!(status.success(), "{status}");
+}
+
+/// Tests that the handlers of a training's signals end with the training: the first signal in a second training must not
+/// count as the second one, which ends the process.
+#[test]
+fn a_signal_ends_each_of_two_trainings_with_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    succeeds("child_of_two_trainings", folder.path());
+    for kept in ["first", "second"] {
+        assert_eq!(Saved::open(&folder.path().join(kept)).unwrap().manifest().progress.steps, 2, "{kept}");
+    }
+}
+
+/// Tests that a signal ends a training whose data source hangs. The process ends, and its checkpoint and its log have
+/// all completed steps.
+#[test]
+fn a_signal_ends_a_training_whose_data_hang_with_a_checkpoint() {
+    let folder = tempfile::tempdir().unwrap();
+    succeeds("child_whose_data_hang", folder.path());
     assert_eq!(Saved::open(&folder.path().join("kept")).unwrap().manifest().progress.steps, HANGS_AT as u64);
     let log = read(&folder.path().join("run.jsonl"));
     assert_eq!(log.steps.iter().map(|step| step.step).collect::<Vec<_>>(), (0..HANGS_AT).collect::<Vec<_>>());

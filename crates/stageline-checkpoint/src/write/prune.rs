@@ -1,17 +1,18 @@
 //! Removes old checkpoints in such an order that a crash never leaves a half-removed one under a checkpoint's name.
 
 use std::num::NonZero;
+use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
 use crate::disk;
 use crate::error::CheckpointError;
-use crate::format::folder;
+use crate::format::folder::{self, CheckpointName};
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes the oldest checkpoints in the folder `dir`, so that only the `keep` latest remain. Errors name the new
-/// checkpoint, `published`.
+/// Removes checkpoints in the folder `dir`, so that only `keep` remain: first those with a sequence number in `abandoned`,
+/// and then the oldest. Errors name the new checkpoint, `published`.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
 /// checkpoint's name. Calls `at` just before each operation that changes what a crash would leave on disk, so that
@@ -19,6 +20,7 @@ use crate::write::write_point::WritePoint;
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,
+    abandoned: &RangeInclusive<u64>,
     published: &Path,
     at: &mut dyn FnMut(WritePoint),
 ) -> Result<(), CheckpointError> {
@@ -27,6 +29,9 @@ pub(crate) fn prune(
         move |source: io::Error| CheckpointError::Prune { published, doing, path, source }
     };
     let mut checkpoints = folder::checkpoints(dir).map_err(failed("list", dir))?;
+    let is_abandoned =
+        |path: &PathBuf| CheckpointName::parse(path).is_some_and(|name| abandoned.contains(&name.sequence));
+    checkpoints.sort_by_key(|path| !is_abandoned(path)); // stable: otherwise the order of their age stays
     checkpoints.truncate(checkpoints.len().saturating_sub(keep.get()));
     if checkpoints.is_empty() {
         return Ok(());

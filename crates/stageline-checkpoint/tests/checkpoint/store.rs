@@ -26,6 +26,26 @@ fn the_latest_are_kept_in_the_order_of_publication() {
     assert_eq!(toy::names(dir.path()), [".lock", "000006-step-7"]);
 }
 
+/// Tests a run that resumes from an older checkpoint: the later ones, which it has abandoned, are removed before that one.
+#[test]
+fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = toy::store(dir.path(), 3);
+    for steps in [10, 20, 30] {
+        store.save(&toy::checkpoint(steps)).unwrap();
+    }
+    drop(store);
+    let mut store = toy::store(dir.path(), 3).resuming(&dir.path().join("000001-step-10"));
+    for (steps, left) in [
+        (15, ["000001-step-10", "000003-step-30", "000004-step-15"]),
+        (25, ["000001-step-10", "000004-step-15", "000005-step-25"]),
+        (35, ["000004-step-15", "000005-step-25", "000006-step-35"]),
+    ] {
+        store.save(&toy::checkpoint(steps)).unwrap();
+        assert_eq!(toy::names(dir.path())[1..], left);
+    }
+}
+
 #[test]
 fn things_with_other_names_stay() {
     let dir = tempfile::tempdir().unwrap();

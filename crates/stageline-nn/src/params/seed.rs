@@ -23,6 +23,8 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 ///
 /// - another thread that draws random numbers outside this function at the same time
 /// - a nested call within `init`, which seeds the device again for everything that `init` draws after it
+/// - on a CPU of another host, another program that draws on the same server at the same time; [`seeded_on`] draws on
+///   this host
 ///
 /// A builder of a pipeline waits until this function has returned, and then initialises layers without a seed.
 ///

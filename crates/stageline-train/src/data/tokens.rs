@@ -16,6 +16,9 @@ use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
+/// The longest input of a model, in tokens, if its length is not given.
+const LONGEST_DEFAULT: usize = 256;
+
 /// The largest allowed length, in bytes, of a JSON file with rows of tokens.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
@@ -31,9 +34,9 @@ pub struct TokenSettings<'a> {
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
-    /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to `positions`. It has
-    /// no effect on a JSON file of rows, whose rows set the length.
-    pub context: usize,
+    /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to `positions`. `None`
+    /// stands for `positions`, but at most 256. It must be `None` for a JSON file of rows, whose rows set the length.
+    pub context: Option<usize>,
     /// The treatment of several documents in one sample of a text. It must be `Joined` for a JSON file of rows, which
     /// has no documents.
     pub documents: Documents,
@@ -54,8 +57,9 @@ pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 /// Returns an error if the data cannot be read or is too short, or if the model does not support its tokens or lengths.
 pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
-    if path.extension().is_some_and(|extension| extension == "json") {
+    if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
         let rows = TokenRows::read(path)?;
+        ensure!(context.is_none(), "{}: its rows set the context; give none", path.display());
         ensure!(
             settings.documents == Documents::Joined,
             "{}: rows of tokens have no documents that could be separate; join the documents, or give a text",
@@ -64,6 +68,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         rows.check(vocabulary, positions.saturating_add(1))?;
         return Ok(Arc::new(rows));
     }
+    let context = context.unwrap_or(positions.min(LONGEST_DEFAULT));
     ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
     ensure!(
         context <= positions,
@@ -242,8 +247,10 @@ impl Data for TokenRows {
     }
 
     fn fingerprint(&self) -> String {
-        let tokens = self.rows.iter().flatten().flat_map(|token| token.to_le_bytes()).collect::<Vec<_>>();
-        Sha256::digest(tokens).iter().map(|byte| format!("{byte:02x}")).collect()
+        // The length of the rows is a part of the data: it decides which tokens are one sample.
+        let mut sum = Sha256::new_with_prefix((self.rows[0].len() as u64).to_le_bytes());
+        self.rows.iter().flatten().for_each(|token| sum.update(token.to_le_bytes()));
+        sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
     fn tokens_per_sample(&self) -> usize {
@@ -325,6 +332,8 @@ mod tests {
         let ((input, _), target) = pieces.pop().unwrap();
         assert_eq!((numbers(input), numbers(target)), (vec![7, 8, 1, 2], vec![8, 9, 2, 3]));
         assert_eq!(rows.input().dims(), [3, 3]);
+        let longer = read("[[1, 2, 3, 4, 5, 6, 7, 8, 9]]").unwrap();
+        assert_ne!(longer.fingerprint(), rows.fingerprint(), "the same tokens are other samples");
         assert!(rows.check(10, 3).is_ok());
         let unknown = "the rows have the token 9, and the model's vocabulary has 9";
         assert_eq!(rows.check(9, 3).unwrap_err().to_string(), unknown);

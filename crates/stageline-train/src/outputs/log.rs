@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{BufWriter, Read, Write};
+use std::io::{self, BufWriter, Read, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -70,7 +70,7 @@ impl Log {
     /// `gpus` lists the GPUs whose memory in use is logged.
     ///
     /// # Errors
-    /// Returns an error if an output file cannot be written.
+    /// Returns an error if an output file cannot be written, those included that are written after the last step.
     pub fn create(
         outputs: Outputs,
         run: Run,
@@ -79,6 +79,8 @@ impl Log {
         gpus: Vec<Device>,
     ) -> Result<Self> {
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
+        let at_the_end = [&outputs.trace, &outputs.report].into_iter().flatten();
+        at_the_end.into_iter().try_for_each(|path| try_out(path).with_context(|| unwritable(path)))?;
         let (file, before) = match outputs.log.as_deref() {
             Some(path) if steps.start > 0 => reopen(path).with_context(|| unwritable(path))?,
             path => (path.map(create).transpose()?, Vec::new()),
@@ -93,7 +95,7 @@ impl Log {
         };
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::new());
-        let text = before;
+        let text = if outputs.report.is_some() { before } else { Vec::new() };
         let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
@@ -254,6 +256,13 @@ fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -
 /// Returns the error message about an output file that cannot be written.
 fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
+}
+
+/// Checks that a file can be written which does not change before the training ends. Leaves no file if there is none.
+fn try_out(path: &Path) -> io::Result<()> {
+    let is_new = !path.exists();
+    OpenOptions::new().append(true).create(true).open(path)?;
+    if is_new { fs::remove_file(path) } else { Ok(()) }
 }
 
 /// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line.

@@ -9,8 +9,10 @@
 //! - `record`: converts reports and estimates of the library into lines of the log.
 //! - `smoothing`: the running averages from which the smoothed noise scales of the log come (`SmoothedNoise`).
 //! - `progress`: the progress bar, and warnings above it (`Progress`).
+//! - `unwritten`: the errors in writing these outputs, or a checkpoint, after the last step (`Unwritten`).
 
 pub mod log;
 pub mod progress;
 pub mod record;
 mod smoothing;
+pub mod unwritten;

@@ -6,7 +6,7 @@
 use std::num::NonZero;
 use std::path::PathBuf;
 
-use clap::Args;
+use clap::{Args, Command};
 use stageline::{OptimizerState, Precision};
 
 use super::values::{
@@ -14,9 +14,8 @@ use super::values::{
     WarmUp,
 };
 
-/// The default number of training steps. It is also the least length of the learning rate schedule, in steps, if
-/// `--schedule-steps` is unset.
-const SHORTEST_SCHEDULE: usize = 400;
+/// The default number of training steps of a program that sets no other.
+const STEPS: usize = 400;
 
 /// The command-line flags that every training has, in addition to the flags of a program's own model and data.
 #[derive(Args)]
@@ -58,10 +57,10 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Pipeline", long, default_value = "1f1b")]
     pub schedule: ScheduleBy,
     /// Number of optimizer steps
-    #[arg(help_heading = "Training", long, default_value_t = SHORTEST_SCHEDULE)]
+    #[arg(help_heading = "Training", long, default_value_t = STEPS)]
     pub steps: usize,
-    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least 400.
-    /// So a short run trains like the beginning of a longer one
+    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least the
+    /// default of --steps. So a short run trains like the beginning of a longer one
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size of
@@ -254,8 +253,16 @@ impl TrainingFlags {
     }
 
     /// Returns the length of the learning rate schedule in steps. It is `--schedule-steps`. If that flag is unset, it
-    /// is `--steps`, but at least 400.
+    /// is `--steps`, but at least the program's default of `--steps`.
     pub fn schedule_steps(&self) -> usize {
-        self.schedule_steps.unwrap_or(self.steps.max(SHORTEST_SCHEDULE))
+        self.schedule_steps.unwrap_or(self.steps.max(STEPS))
+    }
+
+    /// Sets the length of the learning rate schedule if it is unset. `command` has the program's default of `--steps`.
+    pub fn with_schedule(self, command: &Command) -> Self {
+        let steps = command.get_arguments().find(|flag| flag.get_id() == "steps");
+        let default = steps.and_then(|flag| flag.get_default_values().first()?.to_str()?.parse().ok());
+        let schedule_steps = self.schedule_steps.unwrap_or(self.steps.max(default.unwrap_or(STEPS)));
+        Self { schedule_steps: Some(schedule_steps), ..self }
     }
 }

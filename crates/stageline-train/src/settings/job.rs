@@ -221,6 +221,24 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
 }
 
+impl Job {
+    /// Checks the settings of a run that builds a pipeline and does not train it.
+    ///
+    /// # Errors
+    /// Returns an error if the run should compare trainings (`--verify`). Outputs of a training that will not be written
+    /// are a warning only, since settings in a file may be for trainings as well.
+    pub fn check_untrained(&self) -> Result<()> {
+        ensure!(
+            self.verify.is_none(),
+            "--verify compares trainings, and this run does not train: give data and --steps"
+        );
+        let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
+        let unwritten = [log, trace, tensorboard, report].into_iter().flatten();
+        unwritten.for_each(|path| tracing::warn!("{} is not written, because this run does not train", path.display()));
+        Ok(())
+    }
+}
+
 /// Validates the flags of a run before a device is opened: the ranges of their numbers, and contradictions between
 /// them. The error names the flag and its allowed values.
 fn check(flags: &TrainingFlags) -> Result<()> {

@@ -183,6 +183,21 @@ fn is_inherited(flag: &Arg) -> bool {
     flag.get_help_heading().is_none_or(|heading| !OF_THE_RUN.contains(&heading))
 }
 
+/// Checks that a checkpoint can keep the values of a program's own flag, which a resumed run takes from there. A list
+/// is kept as one text, so its flag must split one. Flags that are counted, or that mean `false`, have no value to keep.
+pub(crate) fn check_kept(flag: &Arg) -> Result<()> {
+    let is_kept = flag.get_long().is_some() && is_inherited(flag);
+    let (name, action) = (flag.get_id(), flag.get_action());
+    let remedy = match action {
+        ArgAction::Append if flag.get_value_delimiter() != Some(',') => "write #[arg(value_delimiter = ',')]",
+        ArgAction::SetFalse => "use a bool that is true with the flag",
+        ArgAction::Count => "use a number as the flag's value",
+        _ => return Ok(()),
+    };
+    ensure!(!is_kept, "a checkpoint cannot keep the program's flag `{name}` ({action:?}): {remedy}");
+    Ok(())
+}
+
 /// Whether a command-line flag is a setting, which checkpoints store and a TOML file may set. A setting takes a value.
 /// The sources of settings (`--config`, `--set` and `--resume`) are no settings. Neither are `--stop-after` and
 /// `--print-config`, which concern a single run only.

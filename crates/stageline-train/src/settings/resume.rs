@@ -30,7 +30,7 @@ pub struct CommandLine {
 pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
-        let flags = TrainingFlags::from_arg_matches(&matches)?;
+        let flags = TrainingFlags::from_arg_matches(&matches)?.with_schedule(command);
         // These defaults are stored, so that a resumed run with more `--steps` or another M keeps them.
         settings.0.insert("schedule_steps".to_owned(), flags.schedule_steps().into());
         settings.0.insert("tuned_for".to_owned(), flags.tuned_for().into());
@@ -186,6 +186,23 @@ mod tests {
                 "width",
             ]
         );
+    }
+
+    /// Tests the length of the learning rate schedule without `--schedule-steps`: it ends with the last step, unless the
+    /// run has fewer steps than the program trains by default.
+    #[test]
+    fn a_schedule_is_as_long_as_the_run_or_as_the_default_of_the_program() {
+        let length = |default: &'static str, arguments: &str| {
+            let command = TrainingFlags::augment_args(Own::command());
+            let command = command.mut_arg("steps", |steps| steps.default_value(default));
+            let arguments: Vec<_> =
+                format!("train --width 5 {arguments}").split_whitespace().map(OsString::from).collect();
+            let line = command_line(&command, &arguments).unwrap();
+            assert_eq!(line.settings.0["schedule_steps"], line.flags.schedule_steps());
+            line.flags.schedule_steps()
+        };
+        assert_eq!([length("100", ""), length("100", "--steps 20"), length("100", "--steps 900")], [100, 100, 900]);
+        assert_eq!([length("400", "--steps 20"), length("100", "--steps 20 --schedule-steps 5")], [400, 5]);
     }
 
     /// Tests the lines that a resumed run prints about its settings. Every setting of the checkpoint that the run lacks

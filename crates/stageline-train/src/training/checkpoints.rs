@@ -1,23 +1,18 @@
-//! Writes the checkpoints of a run in the background, checks whether a run may resume a checkpoint, and ends a run on a
-//! signal.
+//! Writes the checkpoints of a run in the background, and checks whether a run may resume a checkpoint.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::AtomicBool;
 
 use anyhow::{Context, Error, Result, anyhow, bail, ensure};
 use serde_json::json;
-use signal_hook::consts::{SIGINT, SIGTERM};
-use signal_hook::flag;
 use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
 use stageline::{Payload, Pipeline};
 
 use crate::settings::job::{Job, Keeping};
 use crate::settings::merge::Settings;
 use crate::settings::resume::shown;
-
-/// The exit status of a process that a second SIGINT or SIGTERM ends. Shells use the same status for SIGINT.
-const INTERRUPTED: i32 = 130;
+use crate::training::signals::Signals;
 
 /// The facts by which a run is recognised when it is resumed: its data, seed, batch size and settings. Every checkpoint
 /// of the run stores them.
@@ -84,29 +79,29 @@ impl Identity {
     }
 }
 
-/// The folder into which a run writes its checkpoints, and a flag that the first SIGINT or SIGTERM sets. The training
-/// ends when the flag is set.
+/// The folder into which a run writes its checkpoints, and the handlers of signals, of which the first ends the training.
 pub struct Place {
     store: Store,
-    signalled: Arc<AtomicBool>,
+    signals: Signals,
 }
 
-/// Opens the folder that `--checkpoint` names, and installs the handlers of SIGINT and SIGTERM. Returns `None` if
+/// Opens the folder that `--checkpoint` names, and handles SIGINT and SIGTERM until the run ends. Returns `None` if
 /// `--checkpoint` is unset.
 ///
 /// The first of these signals ends the training with a checkpoint, and the second ends the process.
 ///
 /// # Errors
 /// Returns an error if the folder cannot be used. Returns an error also if the folder already has checkpoints and the
-/// run does not resume from one.
+/// run does not resume from one of them: they would be removed as the oldest ones.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
+    let resumed = resumed.filter(|saved| is_in(saved, folder));
     if resumed.is_none() {
         match Saved::open(folder) {
             Err(CheckpointError::PathNotFound { .. } | CheckpointError::NoCheckpoint { .. }) => {}
             Err(CheckpointError::Neither { .. } | CheckpointError::NotAFolder { .. }) => {}
             Ok(_) => bail!(
-                "--checkpoint: {0} has checkpoints of a run; resume it with --resume {0}, or give another folder",
+                "--checkpoint: {0} has checkpoints of another run; resume it with --resume {0}, or give another folder",
                 folder.display()
             ),
             Err(damaged) => {
@@ -115,14 +110,20 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
             }
         }
     }
-    let store = Store::open(folder, keeping.keep).context("--checkpoint")?;
-    let signalled = Arc::new(AtomicBool::new(false));
-    for signal in [SIGINT, SIGTERM] {
-        // In this order, the first signal finds the flag unset and does not end the process.
-        flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(&signalled))?;
-        flag::register(signal, Arc::clone(&signalled))?;
+    let mut store = Store::open(folder, keeping.keep).context("--checkpoint")?;
+    if let Some(resumed) = resumed {
+        store = store.resuming(resumed.path());
     }
-    Ok(Some(Place { store, signalled }))
+    Ok(Some(Place { store, signals: Signals::handle()? }))
+}
+
+/// Whether a checkpoint is in the folder `folder`, in whatever way the two paths are written.
+fn is_in(saved: &Saved, folder: &Path) -> bool {
+    let canonical = |path: &Path| path.canonicalize().ok();
+    canonical(saved.path())
+        .as_deref()
+        .and_then(Path::parent)
+        .is_some_and(|parent| canonical(folder).as_deref() == Some(parent))
 }
 
 /// Writes the checkpoints of a run in the background while the training continues. Also decides whether a signal or
@@ -133,7 +134,8 @@ pub struct Keeper {
     /// The number of training steps between two checkpoints.
     every: usize,
     stop_after: Option<usize>,
-    signalled: Arc<AtomicBool>,
+    /// The handlers of signals; `None` for a run without checkpoints.
+    signals: Option<Signals>,
     /// The latest checkpoint, as its number of completed training steps and its path; `None` if there is no checkpoint
     /// yet. The path is known only for a checkpoint of an earlier run.
     kept: Option<(u64, Option<PathBuf>)>,
@@ -143,15 +145,15 @@ impl Keeper {
     /// Starts the background writer of checkpoints. Without `place`, no checkpoints are written. `resumed` is the
     /// checkpoint from which the run resumes; it is not written again if it is in the same folder.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
-        let (store, signalled) = place.map(|Place { store, signalled }| (store, signalled)).unzip();
-        let is_in_folder = |saved: &&Saved| saved.path().parent() == keeping.folder.as_deref();
+        let (store, signals) = place.map(|Place { store, signals }| (store, signals)).unzip();
+        let is_in_folder = |saved: &&Saved| keeping.folder.as_deref().is_some_and(|folder| is_in(saved, folder));
         let kept = |saved: &Saved| (saved.manifest().progress.steps, Some(saved.path().to_owned()));
         Ok(Self {
             writer: store.map(Writer::new).transpose().context("--checkpoint")?,
             identity,
             every: keeping.every,
             stop_after: keeping.stop_after,
-            signalled: signalled.unwrap_or_default(),
+            signals,
             kept: resumed.filter(is_in_folder).map(kept),
         })
     }
@@ -159,12 +161,13 @@ impl Keeper {
     /// Returns the flag that the first SIGINT or SIGTERM sets. Waits check the flag, so that a signal ends them.
     /// Without checkpoints the flag stays unset, because then a signal ends the process.
     pub fn stop_signal(&self) -> Arc<AtomicBool> {
-        Arc::clone(&self.signalled)
+        self.signals.as_ref().map(Signals::signalled).unwrap_or_default()
     }
 
     /// Whether the training ends after `steps` completed steps, because of a signal or because of `--stop-after`.
     pub fn stops(&self, steps: usize) -> bool {
-        self.signalled.load(Ordering::Acquire) || self.stop_after.is_some_and(|last| steps >= last)
+        let is_signalled = self.signals.as_ref().is_some_and(Signals::is_signalled);
+        is_signalled || self.stop_after.is_some_and(|last| steps >= last)
     }
 
     /// Returns the number of completed steps at which the next checkpoint is due or `--stop-after` ends the training.

@@ -10,12 +10,14 @@
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
 //! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
 //! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
-//! - `checkpoints`: writes checkpoints in the background (`Keeper`), checks whether a run may resume a checkpoint
-//!   (`Identity`), and handles Ctrl-C and SIGTERM.
+//! - `checkpoints`: writes checkpoints in the background (`Keeper`), and checks whether a run may resume a checkpoint
+//!   (`Identity`).
+//! - `signals`: the handlers of Ctrl-C and SIGTERM, which end a run with a checkpoint (`Signals`).
 
 pub mod checkpoints;
 pub mod evaluation;
 pub mod recipe;
 pub mod run;
+mod signals;
 pub mod steps;
 pub mod watch;

@@ -184,6 +184,10 @@ impl<'a, M: Model> Recipe<'a, M> {
     ) -> Result<RunLine> {
         let Job { training, running, settings, .. } = self.job;
         let plan = pipeline.plan();
+        let mut configuration = settings.0.clone();
+        if self.owns_optimizer {
+            configuration.insert("optimizer".to_owned(), "the program's own".into());
+        }
         let (layers, cut_by_hand) = match (costs, &self.planned.cut) {
             (Some(costs), Some(cut)) => (record::layers(costs, cut)?, false),
             _ => (record::stages_as_layers(&pipeline.parameters()), true),
@@ -201,7 +205,7 @@ impl<'a, M: Model> Recipe<'a, M> {
             batch_bytes,
             tokens_per_micro_batch,
             machine: machine(&running.devices),
-            configuration: settings.0.clone(),
+            configuration,
         })
     }
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
-use serde_json::json;
+use serde_json::{Value, json};
 use stageline::checkpoint::Saved;
 use stageline::{Batch, EvalReport, MemoryEstimate, Payload, Pipeline, StepReport};
 
@@ -20,6 +20,7 @@ use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
+use crate::outputs::unwritten::Unwritten;
 use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
 use crate::training::checkpoints::{self, Identity, Keeper};
@@ -34,6 +35,7 @@ pub struct Run<F> {
     job: Job,
     saved: Option<Saved>,
     progress: Progress,
+    unwritten: Unwritten,
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
@@ -56,13 +58,14 @@ pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
 }
 
 impl<F> Run<F> {
-    pub(crate) fn new(flags: F, job: Job, saved: Option<Saved>, progress: Progress) -> Self {
+    pub(crate) fn new(flags: F, job: Job, saved: Option<Saved>, progress: Progress, unwritten: Unwritten) -> Self {
         let on_step = Box::new(|_: &StepReport, _: &mut BTreeMap<String, f64>| {});
         Self {
             flags,
             job,
             saved,
             progress,
+            unwritten,
             optimizer: None,
             learning_rate: None,
             on_step,
@@ -121,9 +124,11 @@ impl<F> Run<F> {
     /// sample, only for `--cut measured` and `--schedule search`.
     ///
     /// # Errors
-    /// Returns an error if the settings do not fit the model, or the checkpoint cannot be read.
+    /// Returns an error if the settings do not fit the model, if they ask for a check or an output of a training, or if
+    /// the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
+        job.check_untrained()?;
         let costs = plan::costs(model, sample, &job, Purpose::Pipeline);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
@@ -145,14 +150,15 @@ impl<F> Run<F> {
     /// - All parameters are frozen.
     /// - The training does not fit into the memory.
     /// - A batch cannot be read, or two reads of one sample differ.
-    /// - An output cannot be written.
+    /// - An output cannot be written. After the last step this is no error of this function, so that the trained
+    ///   pipeline is not lost: it is logged, and [`Program::main`](crate::Program::main) ends with it.
     /// - A step fails.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
         M: Model,
         D: Data<Input = M::Input, Target = M::Target>,
     {
-        let Self { mut job, saved, progress, on_step, smaller, .. } = self;
+        let Self { mut job, saved, progress, unwritten, on_step, smaller, .. } = self;
         let data = Arc::new(data);
         let place = checkpoints::place(&job.keeping, saved.as_ref())?;
         let outputs = std::mem::take(&mut job.outputs);
@@ -207,35 +213,35 @@ impl<F> Run<F> {
             // The first error is the cause of the later ones, so it is the one that is returned.
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
-        let held_out = validate(&mut pipeline, &mut log, training.steps)?;
-        let trained = finish(model, pipeline, held_out, log, waited)?;
-        kept?;
+        let validation = validate(&mut pipeline, &mut log, training.steps)?;
+        let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
+        if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
+            println!("{parameters} parameters, sha256 {hash}");
+        }
+        let trained = Trained { pipeline, validation, parameters_sha256 };
+        // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
+        let closed = if kept.is_ok() { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
+        [kept, closed].into_iter().filter_map(Result::err).for_each(|error| unwritten.add(error));
         Ok(Some(trained))
     }
 }
 
-/// Ends a training that reached its last step: prints the hash of its parameters and completes its log. `validation` is
-/// the evaluation after the last step, and `waited` the total time that steps waited for their batches.
-fn finish<M: Model>(
-    model: &M,
-    mut pipeline: PipelineOf<M>,
-    validation: Option<EvalReport>,
-    log: Log,
-    waited: Duration,
-) -> Result<TrainedOf<M>> {
-    let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
-    if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
-        println!("{parameters} parameters, sha256 {hash}");
-    }
-    log.finish(json!({
+/// Returns the last line of the log of a complete training. `parameters` is the number of the model's parameters, and
+/// `waited` the total time that steps waited for their batches.
+fn last_line<In, Out, Target>(trained: &Trained<In, Out, Target>, parameters: Option<usize>, waited: Duration) -> Value
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+{
+    json!({
         "final": true,
-        "validation_loss": validation.as_ref().map(|report| report.loss),
-        "validation_metrics": validation.as_ref().map(|report| record::metrics(&report.metrics)),
+        "validation_loss": trained.validation.as_ref().map(|report| report.loss),
+        "validation_metrics": trained.validation.as_ref().map(|report| record::metrics(&report.metrics)),
         "waited_for_batches_seconds": waited.as_secs_f64(),
         "parameters": parameters,
-        "parameters_sha256": parameters_sha256,
-    }))?;
-    Ok(Trained { pipeline, validation, parameters_sha256 })
+        "parameters_sha256": trained.parameters_sha256,
+    })
 }
 
 /// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.
@@ -273,7 +279,7 @@ mod tests {
 
     fn run() -> Run<()> {
         let job = Job::of_line("--micro-batches 2 --micro-batch-size 3 --steps 5").unwrap();
-        Run::new((), job, None, Progress::default())
+        Run::new((), job, None, Progress::default(), Unwritten::default())
     }
 
     /// Tests that settings given in code train with the same result as the same flags on the command line. A wrong
@@ -288,6 +294,29 @@ mod tests {
         let error = |name, value| program().configured([(name, value)]).err().unwrap().to_string();
         assert!(error("steps", "many").contains("invalid value 'many' for '--steps <STEPS>'"));
         assert!(error("step", "5").contains("'--steps'"));
+    }
+
+    /// Tests an output that is written after the last step. If its folder is missing, nothing is trained. If it cannot be
+    /// written at the end, the pipeline is returned all the same.
+    #[test]
+    fn a_trained_pipeline_is_not_lost_with_an_output() {
+        let folder = tempfile::tempdir().unwrap();
+        let run_to = |path: &std::path::Path, unwritten: &Unwritten| {
+            let flags = format!("--micro-batches 2 --micro-batch-size 3 --steps 5 --report {}", path.display());
+            Run::new((), Job::of_line(&flags).unwrap(), None, Progress::default(), unwritten.clone())
+        };
+        let unwritten = Unwritten::default();
+        let run = run_to(&folder.path().join("none/page.html"), &unwritten);
+        let refused = run.on_step(|_, _| panic!("a step is trained")).train(&row(), Ones).map(drop);
+        assert!(refused.unwrap_err().to_string().starts_with("cannot write "));
+
+        let page = folder.path().join("page.html");
+        let run = run_to(&page, &unwritten);
+        let in_the_way = page.clone();
+        let run = run.on_step(move |_, _| std::fs::create_dir_all(&in_the_way).unwrap());
+        assert!(run.train(&row(), Ones).unwrap().unwrap().parameters_sha256.is_some());
+        let error = unwritten.first().unwrap_err().to_string();
+        assert!(error.contains(&page.display().to_string()), "{error}");
     }
 
     #[test]

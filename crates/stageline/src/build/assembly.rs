@@ -14,6 +14,7 @@ use crate::runner::stage::StageSlot;
 use crate::runner::warnings::warn_of_fallbacks;
 use crate::state::layout::Restored;
 use crate::state::optimizer_check::Unfit;
+use crate::transfer::hand_over::off_other_hosts;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
@@ -49,7 +50,8 @@ impl<S: Stage> Unplaced<S> {
         let slot = assembly.slot(self.stage);
         let SharedSettings { precision, rollback, .. } = assembly.settings;
         warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
-        let module = unify(fork(self.module.clone(), &slot.device));
+        let module = off_other_hosts(self.module.clone(), &slot.device);
+        let module = unify(fork(module, &slot.device));
         let (optimizer, learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let mut trained = Trained::new(module, precision, optimizer, learning_rate, rollback);
         match assembly.restored.get_mut(self.stage) {

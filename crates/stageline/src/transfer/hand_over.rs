@@ -5,11 +5,11 @@
 //! (see `order`).
 
 use burn::module::{Module, ModuleMapper, Param};
-use burn::tensor::kind::Basic;
+use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use crate::device::location::{between_cuda, one_gpu};
-use crate::device::remote::{by_the_host, moved};
+use crate::device::location::{between_cuda, is_remote, one_gpu};
+use crate::device::remote::{by_the_host, moved, one_lent_gpu};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::{is_quantized, with_value};
 
@@ -30,21 +30,62 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
 
-/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU. Otherwise returns the
-/// tensor unchanged.
+/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU, of this host or lent by
+/// another one, whose server has a stream for each thread of this program. Otherwise returns the tensor unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because every flip runs as its own kernel and writes to new
 /// memory. New memory is needed because of a rule of cubecl 0.11. After memory was *allocated*, the other thread's
 /// stream waits only once for the stream that writes the tensor. Fusion may write a result into the older memory of an
 /// operand, for which the other stream may have waited before.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
-    if one_gpu(&tensor.device(), to) { tensor.flip([0]).flip([0]) } else { tensor }
+    let from = tensor.device();
+    if one_gpu(&from, to) || one_lent_gpu(&from, to) { tensor.flip([0]).flip([0]) } else { tensor }
 }
 
 /// Prepares the parameters of a module for use by another thread: those on the GPU `device` are copied into newly
 /// allocated memory. The parameters must not be tracked by autodiff.
 pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
+}
+
+/// Moves those parameters of a module to `device` that are on a device of another host. burn's own move of a module
+/// knows neither the paths of tensors between hosts nor their names on a server. Quantized parameters, and parameters on
+/// devices of this host, stay where they are.
+pub(crate) fn off_other_hosts<M: Module>(module: M, device: &Device) -> M {
+    module.map(&mut OffOtherHosts(device.clone().inner()))
+}
+
+struct OffOtherHosts(Device);
+
+impl OffOtherHosts {
+    fn place<const D: usize, K: Basic + Autodiff>(&self, tensor: Tensor<D, K>) -> Tensor<D, K> {
+        if !is_remote(&tensor.device()) {
+            return tensor;
+        }
+        let is_autodiff = tensor.is_autodiff();
+        let placed = Place(&self.0).place(tensor.inner());
+        if is_autodiff { placed.autodiff() } else { placed }
+    }
+}
+
+impl ModuleMapper for OffOtherHosts {
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        let value = param.val();
+        if is_quantized(&value) {
+            return param;
+        }
+        let is_trained = value.is_require_grad();
+        let placed = self.place(value);
+        with_value(param, if is_trained { placed.require_grad() } else { placed })
+    }
+    fn map_int<const D: usize>(&mut self, param: Param<Tensor<D, Int>>) -> Param<Tensor<D, Int>> {
+        let placed = self.place(param.val());
+        with_value(param, placed)
+    }
+    fn map_bool<const D: usize>(&mut self, param: Param<Tensor<D, Bool>>) -> Param<Tensor<D, Bool>> {
+        let placed = self.place(param.val());
+        with_value(param, placed)
+    }
 }
 
 struct HandOver<'a>(&'a Device);

@@ -129,9 +129,7 @@ impl Scaler {
     pub(crate) fn back_off(&mut self) -> bool {
         let LossScale::Dynamic(DynamicLossScale { back_off, lowest, .. }) = self.config else { return false };
         let can = self.scale > lowest;
-        if can {
-            *self = Self { scale: (self.scale * back_off).max(lowest), calm: 0, ..*self };
-        }
+        *self = Self { scale: if can { (self.scale * back_off).max(lowest) } else { self.scale }, calm: 0, ..*self };
         can
     }
 }
@@ -154,7 +152,11 @@ mod tests {
             scales.push(scaler.scale());
         }
         assert_eq!(scales, [4.0, 4.0, 4.0, 8.0, 8.0, 8.0, 4.0, 4.0, 4.0, 8.0, 4.0, 2.0]);
+        scaler.stepped();
+        scaler.stepped();
         assert!(!scaler.back_off(), "the scale cannot fall below the lowest one");
+        scaler.stepped();
+        assert_eq!(scaler.scale(), 2.0, "an overflow at the lowest scale ends the count of calm steps, too");
         let mut fixed = Scaler::new(LossScale::Fixed(3.0));
         assert!(!fixed.back_off() && fixed.scale() == 3.0);
     }

@@ -66,11 +66,14 @@ impl Lane {
 
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
-/// Adds a connected device of another host to the registry. It replaces an earlier connection to the same device.
+/// Adds a connected device of another host to the registry. A device that was connected before keeps its entry, with
+/// the sessions that are in use, unless its server was restarted.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
-    all.retain(|other| other.device != connected.device);
-    all.push(Arc::new(connected));
+    if !all.iter().any(|other| other.device == connected.device && other.process == connected.process) {
+        all.retain(|other| other.device != connected.device);
+        all.push(Arc::new(connected));
+    }
 }
 
 /// Returns all devices of other hosts that this program has connected, in the order of their connection.

@@ -68,7 +68,7 @@ pub(crate) use lost_link::lost_links;
 pub use name::{HostName, Reach, RemoteName};
 #[cfg(feature = "remote")]
 pub use probe::link_speeds;
-pub(crate) use route::{Lanes, Route, by_the_host, goes_through_this_host, moved};
+pub(crate) use route::{Lanes, Route, by_the_host, goes_through_this_host, moved, one_lent_gpu};
 #[cfg(feature = "serve")]
 pub use serve::{Admission, Listen, ServeError, Server};
 pub use token::Token;

@@ -89,6 +89,23 @@ impl Route {
     }
 }
 
+/// Whether two devices are the same GPU that the server of another host lends, perhaps over two sessions (connections).
+#[cfg_attr(not(feature = "remote"), allow(unused_variables))]
+pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
+    #[cfg(feature = "remote")]
+    {
+        use stageline_nn::kernels::remote::ServedKernels;
+
+        let [from, to] = [from, to].map(super::connected::find);
+        from.zip(to).is_some_and(|(from, to)| {
+            let places = [&from, &to].map(|connected| (connected.process, connected.name.index));
+            places[0] == places[1] && matches!(from.kernels, ServedKernels::Gpu { .. })
+        })
+    }
+    #[cfg(not(feature = "remote"))]
+    false
+}
+
 /// Whether tensors between two devices must go through this host's memory. This is so in four cases:
 ///
 /// - The devices are two GPUs of this host, and at least one of them is not a CUDA device.
@@ -107,15 +124,18 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
 
         use super::connected::find;
         use super::name::HostName;
+        use crate::device::location::is_remote;
 
         let is_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
-        find(from).zip(find(to)).is_some_and(|(from, to)| {
-            let hosts = [&from.name.host, &to.name.host];
-            match hosts[0] == hosts[1] {
-                true => from.name.index != to.name.index && [from.kernels, to.kernels] != [ServedKernels::Cpu; 2],
-                false => hosts.into_iter().any(is_web_socket),
-            }
-        })
+        let [Some(from), Some(to)] = [from, to].map(find) else {
+            // A device that this program has not connected by its name has no known path to another host's.
+            return is_remote(from) && is_remote(to) && from.clone().inner() != to.clone().inner();
+        };
+        let hosts = [&from.name.host, &to.name.host];
+        match hosts[0] == hosts[1] {
+            true => from.name.index != to.name.index && [from.kernels, to.kernels] != [ServedKernels::Cpu; 2],
+            false => hosts.into_iter().any(is_web_socket),
+        }
     }
     #[cfg(not(feature = "remote"))]
     false

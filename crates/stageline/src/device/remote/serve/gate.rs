@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use parking_lot::Mutex;
+use socket2::{SockRef, TcpKeepalive};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, copy, copy_bidirectional};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::time::{sleep, timeout};
@@ -24,6 +25,11 @@ const HEAD: usize = 8 << 10;
 /// The time between a failure to accept a WebSocket connection and the next attempt. Such a failure happens, for
 /// example, if the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
+
+/// Connections of clients without packets are probed after 10 s, and then every 5 s until they count as broken. A client
+/// whose host lost its power or its network says nothing, and would else keep its sessions and their memory for ever.
+const KEEPALIVE: TcpKeepalive =
+    TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
 
 /// Accepts WebSocket connections until the process ends, and forwards them to burn's server at the address `inner`. A
 /// client is refused if it has too many connections. It is also refused if it sends too much or waits too long before
@@ -99,6 +105,7 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     drop(place);
     let Some(mut server) = admitted? else { return Ok(()) };
     client.set_nodelay(true)?;
+    SockRef::from(&client).set_tcp_keepalive(&KEEPALIVE)?;
     server.set_nodelay(true)?;
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }

@@ -50,13 +50,22 @@ impl<B: BackendIr> HandedOver<B> {
         Arc::new(Self(Mutex::default()))
     }
 
-    /// Registers the session that this thread belongs to. `asked` is the request of the client, with the session's
-    /// name.
+    /// Registers the session that this thread belongs to, unless it is registered already: a program may open a device
+    /// more than once, and has one session with it. `asked` is the request of the client, with the session's name.
     pub(super) fn join(self: &Arc<Self>, asked: &CustomOpIr) {
-        let (name, giver) = (session_of(asked), Arc::new(Giver::new()));
-        self.0.lock().insert(name, Arc::clone(&giver));
-        let ends = EndsWithThread { sessions: Arc::clone(self), name, giver };
-        OF_THIS_THREAD.with_borrow_mut(|all| all.push(Box::new(ends)));
+        let name = session_of(asked);
+        let is_this = |known: &EndsWithThread<B>| known.name == name && Arc::ptr_eq(&known.sessions, self);
+        OF_THIS_THREAD.with_borrow_mut(|all| {
+            if all.iter().any(|known| known.downcast_ref().is_some_and(is_this)) {
+                return;
+            }
+            let giver = Arc::new(Giver::new());
+            let before = self.0.lock().insert(name, Arc::clone(&giver));
+            all.push(Box::new(EndsWithThread { sessions: Arc::clone(self), name, giver }));
+            if let Some(before) = before {
+                drop(before.end());
+            }
+        });
     }
 
     /// Makes a tensor of the session that this thread belongs to available to the program's other sessions. `asked` is
@@ -130,7 +139,8 @@ impl<B: BackendIr> Drop for EndsWithThread<B> {
         drop(sessions);
         // The tensors are freed on another thread: a GPU's may need thread-locals that this thread no longer has.
         if let Some(left) = self.giver.end().filter(|left| !left.is_empty()) {
-            std::thread::spawn(move || drop(left));
+            // Without a thread they are freed here. A panic here would end the whole server.
+            let _ = std::thread::Builder::new().spawn(move || drop(left));
         }
     }
 }
@@ -226,6 +236,15 @@ mod tests {
             end.send(()).unwrap();
             thread.join().unwrap();
         }
+    }
+
+    #[test]
+    fn a_session_that_joins_again_keeps_its_tensors() {
+        let sessions = HandedOver::<Flex>::new();
+        sessions.join(&request(1, 0, 0));
+        give(&sessions, &request(1, 0, 0), 1.0);
+        sessions.join(&request(1, 0, 0));
+        assert_eq!(take(&sessions, &request(1, 0, 0)), 1.0);
     }
 
     #[test]

@@ -1,0 +1,59 @@
+//! The handlers of SIGINT and SIGTERM in a run that writes checkpoints ([`Signals`]).
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use anyhow::Result;
+use parking_lot::Mutex;
+use signal_hook::consts::{SIGINT, SIGTERM};
+use signal_hook::{SigId, flag, low_level};
+
+/// The exit status of a process that a second SIGINT or SIGTERM ends. Shells use the same status for SIGINT.
+const INTERRUPTED: i32 = 130;
+
+/// The handlers of SIGINT and SIGTERM. The first signal ends the training with a checkpoint, and the second ends the
+/// process. When this value is dropped, signals act as on any program again.
+pub struct Signals {
+    signalled: Arc<AtomicBool>,
+    over: Arc<AtomicBool>,
+}
+
+/// The handlers of runs in this process, each with the flag that says whether its run is over.
+static HANDLERS: Mutex<Vec<(SigId, Arc<AtomicBool>)>> = Mutex::new(Vec::new());
+
+impl Signals {
+    /// Installs the handlers. Those of runs that are over are removed: they would end the process at the first signal.
+    pub fn handle() -> Result<Self> {
+        let signals = Self { signalled: Arc::default(), over: Arc::default() };
+        let mut handlers = HANDLERS.lock();
+        handlers.retain(|(handler, over)| !over.load(Ordering::Acquire) || !low_level::unregister(*handler));
+        for signal in [SIGINT, SIGTERM] {
+            let (signalled, over) = (&signals.signalled, &signals.over);
+            // In this order, the first signal finds the flag unset and does not end the process.
+            for handler in [
+                flag::register_conditional_default(signal, Arc::clone(over))?,
+                flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(signalled))?,
+                flag::register(signal, Arc::clone(signalled))?,
+            ] {
+                handlers.push((handler, Arc::clone(over)));
+            }
+        }
+        Ok(signals)
+    }
+
+    /// Returns the flag that the first signal sets.
+    pub fn signalled(&self) -> Arc<AtomicBool> {
+        Arc::clone(&self.signalled)
+    }
+
+    /// Whether a signal has come, after which the training ends.
+    pub fn is_signalled(&self) -> bool {
+        self.signalled.load(Ordering::Acquire)
+    }
+}
+
+impl Drop for Signals {
+    fn drop(&mut self) {
+        self.over.store(true, Ordering::Release);
+    }
+}
