@@ -323,7 +323,7 @@ mod tests {
             configuration: BTreeMap::from([("schedule".to_owned(), "my plan.csv".into())]),
         };
         let plan = Plan::from_csv(csv).unwrap();
-        let mut log = RunLog { run, plan, steps: Vec::new(), validations: Vec::new() };
+        let mut log = RunLog { run, plan, steps: Vec::new(), validations: Vec::new(), resumed_at: 0 };
         let flag = |log: &RunLog, schedule: &str| {
             let asked = Accumulation { log, schedule, chunks: 1, other_size: None, memory: None, most_workers: None };
             asked.schedule_flag()

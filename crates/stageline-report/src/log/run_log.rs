@@ -22,6 +22,9 @@ pub struct RunLog {
     pub steps: Vec<Step>,
     /// The validations of the run, each with its loss and metrics, in the order of the steps.
     pub validations: Vec<Validation>,
+    /// The number of the first step to which the description `run` applies, counted from 0. A resumed run describes
+    /// itself again, and its plan, layers and devices may then differ from those of earlier steps.
+    pub resumed_at: usize,
 }
 
 impl RunLog {
@@ -32,7 +35,7 @@ impl RunLog {
     /// Returns [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
-        let mut unreadable = None;
+        let (mut unreadable, mut resumed_at) = (None, None);
         for (number, line) in lines.lines().enumerate() {
             let line = line?;
             if line.trim().is_empty() {
@@ -42,12 +45,13 @@ impl RunLog {
                 return Err(error);
             }
             match Line::read(&line) {
-                Ok(Line::Run(latest)) => run = Some(*latest),
+                Ok(Line::Run(latest)) => (run, resumed_at) = (Some(*latest), None),
                 Ok(Line::Step(step)) => {
                     validations.retain(|before: &Validation| before.after_steps <= step.step);
                     while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
                         steps.pop();
                     }
+                    resumed_at = Some(resumed_at.map_or(step.step, |first: usize| first.min(step.step)));
                     steps.push(*step);
                 }
                 Ok(Line::Validation(validation)) => {
@@ -60,12 +64,20 @@ impl RunLog {
         }
         let run = run.ok_or(LogError::NoRun)?;
         let plan = Plan::from_csv(&run.plan).map_err(LogError::Plan)?;
-        Ok(Self { run, plan, steps, validations })
+        let after_all = || steps.last().map_or(0, |last| last.step.saturating_add(1));
+        let resumed_at = resumed_at.unwrap_or_else(after_all);
+        Ok(Self { run, plan, steps, validations, resumed_at })
     }
 
-    /// Returns the steps from which the run's medians are computed. These are the steps that updated parameters,
-    /// without the first two, in which memory and threads are still cold. If there are at most two such steps, none is
-    /// left out.
+    /// Returns the steps that the run made since it was last started or resumed. Their plan, layers and devices are
+    /// those of `run`; earlier steps may have had others.
+    pub fn steps_since_resume(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.step >= self.resumed_at)
+    }
+
+    /// Returns the steps from which the run's medians are computed. These are the steps that updated parameters since
+    /// the run was last started or resumed, without the first two, in which memory and threads are still cold. If there
+    /// are at most two such steps, none is left out.
     ///
     /// If some of these steps are synchronised (workers waited for their devices after every action), returns only
     /// those.
@@ -103,7 +115,7 @@ impl RunLog {
     }
 
     fn warm(&self) -> impl Iterator<Item = &Step> {
-        let computed = || self.steps.iter().filter(|step| step.gradient_norm.is_some());
+        let computed = || self.steps_since_resume().filter(|step| step.gradient_norm.is_some());
         let cold = if computed().count() > 2 { 2 } else { 0 };
         computed().skip(cold)
     }

@@ -10,8 +10,11 @@ use crate::log::record::Link;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// An error of a prediction: the log of the run has no step that updated parameters.
-    #[error("the log has no step that updated parameters; log a run of at least 3 steps")]
+    /// An error of a prediction: the log of the run has no step that updated parameters since the run was last started
+    /// or resumed.
+    #[error(
+        "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
+    )]
     NoSteps,
     /// An error of a prediction: the log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]

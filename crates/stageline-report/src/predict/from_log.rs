@@ -82,7 +82,7 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 /// if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
-    let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
+    let Some(step) = log.steps_since_resume().find(drawn) else { return 0.0 };
     let events = || step.timeline.iter().flatten();
     let Some(first) = events().filter(|event| event.computes()).map(|event| event.start).min() else { return 0.0 };
     let last = events().map(|event| event.end).max().unwrap_or_default();
@@ -92,8 +92,9 @@ fn outside_actions(log: &RunLog) -> f64 {
 /// Returns the share, from 0 to 1, of the input gradient in the time of a stage's whole backward, from the logged
 /// events. Returns a half if the log has no events, or if the run's schedule does not split backwards.
 fn input_share(log: &RunLog, stage: usize) -> f64 {
-    let events =
-        || log.steps.iter().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage);
+    let events = || {
+        log.steps_since_resume().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage)
+    };
     let seconds = |half: Compute| {
         let is_half = |activity| matches!(activity, Activity::Instruction(Instruction::Compute(action)) if action.compute == half);
         events().filter(|event| is_half(event.activity)).map(|event| event.worked().as_secs_f64()).sum::<f64>()
