@@ -111,7 +111,7 @@ impl Accumulation<'_> {
         let mut missing = String::new();
         if let Change::Rows(rows) = change {
             match self.setting("micro_batch_size").and_then(Value::as_u64) {
-                Some(size) => flags += &format!(" --micro-batch-size {}", size * *rows as u64),
+                Some(size) => flags += &format!(" --micro-batch-size {}", size.saturating_mul(*rows as u64)),
                 None => {
                     missing += &format!(
                         "the log does not have micro_batch_size: also make micro-batches {rows} times as large\n"

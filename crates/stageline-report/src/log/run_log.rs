@@ -32,9 +32,10 @@ impl RunLog {
     /// steps that the run repeated after it resumed from a checkpoint.
     ///
     /// # Errors
-    /// Returns [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
+    /// Returns [`LogError`] if the lines cannot be read or parsed, do not describe the run before its steps, or have an
+    /// invalid plan or number.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
-        let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
+        let (mut described, mut steps, mut validations) = (None, Vec::new(), Vec::new());
         let (mut unreadable, mut resumed_at) = (None, None);
         for (number, line) in lines.lines().enumerate() {
             let line = line?;
@@ -45,8 +46,13 @@ impl RunLog {
                 return Err(error);
             }
             match Line::read(&line) {
-                Ok(Line::Run(latest)) => (run, resumed_at) = (Some(*latest), None),
+                Ok(Line::Run(latest)) => {
+                    let plan = latest.checked_plan(number + 1)?;
+                    (described, resumed_at) = (Some((*latest, plan)), None);
+                }
                 Ok(Line::Step(step)) => {
+                    let (_, plan) = described.as_ref().ok_or(LogError::NoRun)?;
+                    step.check(number + 1, plan.stages())?;
                     validations.retain(|before: &Validation| before.after_steps <= step.step);
                     while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
                         steps.pop();
@@ -62,8 +68,7 @@ impl RunLog {
                 Err(cause) => unreadable = Some(LogError::Line { line: number + 1, cause }),
             }
         }
-        let run = run.ok_or(LogError::NoRun)?;
-        let plan = Plan::from_csv(&run.plan).map_err(LogError::Plan)?;
+        let (run, plan) = described.ok_or(LogError::NoRun)?;
         let after_all = || steps.last().map_or(0, |last| last.step.saturating_add(1));
         let resumed_at = resumed_at.unwrap_or_else(after_all);
         Ok(Self { run, plan, steps, validations, resumed_at })
@@ -106,12 +111,6 @@ impl RunLog {
     /// synchronised step, workers wait for their devices after every action.
     pub fn only_asks(&self) -> bool {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
-    }
-
-    /// Returns the index, from 0, of the worker that runs the stage with the index `stage` in the logged run. Returns
-    /// `None` if the run's plan has no such stage.
-    pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
-        self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
     }
 
     fn warm(&self) -> impl Iterator<Item = &Step> {

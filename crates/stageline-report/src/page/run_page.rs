@@ -201,17 +201,17 @@ fn memory(page: &mut Page, log: &RunLog) {
     let is_counted = log.steps_since_resume().any(|step| !step.memory.is_empty());
     let of_workers = is_counted.then(|| [peaks(log)].into_iter().chain(memory_over_step(log)));
     page.pictures(of_workers.into_iter().flatten().chain(device_memory(log)));
-    let live = log.plan.peak_live();
+    let (live, placement) = (log.plan.peak_live(), log.plan.placement());
     let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
         median(log.warm_steps().filter_map(figure)).map_or_else(String::new, number)
     };
     let row = |stage: usize| {
         let own = || log.run.layers.iter().filter(|layer| layer.stage == stage);
-        let worker = log.worker_of(stage).expect("every stage of a plan has a worker");
+        let worker = placement.worker(stage);
         vec![
             stage.to_string(),
             own().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", "),
-            own().map(|layer| layer.parameters).sum::<u64>().to_string(),
+            own().map(|layer| u128::from(layer.parameters)).sum::<u128>().to_string(),
             worker.to_string(),
             live[worker].to_string(),
             typical(&|step| Some(step.stages.get(stage)?.activation_bytes? / 1e6)),

@@ -149,8 +149,8 @@ fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shar
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
     let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
-    let parameters: u64 = siblings().map(|sibling| sibling.parameters).sum();
-    let trained = if parameters > 0 { layer.parameters as f64 / parameters as f64 } else { work };
+    let parameters: f64 = siblings().map(|sibling| sibling.parameters as f64).sum();
+    let trained = if parameters > 0.0 { layer.parameters as f64 / parameters } else { work };
     let backward = work * stage.backward;
     Some(LayerCost {
         forward: work * stage.forward,
