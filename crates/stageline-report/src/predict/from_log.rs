@@ -56,7 +56,7 @@ impl Measured {
         }
         let (workers, schedule) = (log.plan.workers(), &log.plan);
         let simulated = measured.predict(&Target { workers, micro_batches, schedule, cut: Cut::OfTheRun })?.step;
-        let step = median(log.warm_steps().map(|step| step.step_seconds)).ok_or(PredictError::NoSteps)?;
+        let step = median(log.warm_steps().map(Step::seconds_without_asking)).ok_or(PredictError::NoSteps)?;
         Ok(Self { variation: step / simulated, ..measured })
     }
 }
