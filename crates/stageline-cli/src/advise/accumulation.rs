@@ -107,7 +107,8 @@ impl Accumulation<'_> {
             Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
         };
         let cut = &training.prediction.cut;
-        let mut flags = format!("--stages {} --micro-batches {}", cut.len() / chunks.max(1), training.micro_batches);
+        let workers = training.prediction.peak_live.len();
+        let mut flags = format!("--stages {workers} --micro-batches {}", training.micro_batches);
         let mut missing = String::new();
         if let Change::Rows(rows) = change {
             match self.setting("micro_batch_size").and_then(Value::as_u64) {

@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use anyhow::{Result, bail, ensure};
 use clap::Args;
 use stageline_report::RunLog;
+use stageline_schedule::Schedule;
 
 use crate::chosen::{Chosen, SEARCH};
 use crate::costs::amount;
@@ -76,14 +77,14 @@ impl Flags {
     }
 
     /// Checks that the recommended run has as many stages as the logged one, if the user has cut the model by hand.
-    /// Such a model cannot have other stages. `chunks` is the number of stages of each worker.
-    pub(super) fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
+    /// Such a model cannot have other stages.
+    pub(super) fn check_stages(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let own = log.plan.stages();
         let workers = match &self.hosts[..] {
             [] => self.stages.unwrap_or(log.plan.workers()),
             hosts => hosts.iter().copied().fold(0, usize::saturating_add),
         };
-        let stages = workers.saturating_mul(chunks);
+        let (stages, chunks) = (schedule.stages_on(workers), schedule.chunks());
         ensure!(
             !log.run.cut_by_hand || stages == own,
             "the model of the log is cut by hand into {own} stages, and P = {workers} with V = {chunks} has {stages}; leave --stages and \

@@ -138,6 +138,17 @@ pub enum PredictError {
         /// The number of stages of the predicted plan.
         stages: usize,
     },
+    /// An error of a prediction: the schedule is a single plan, such as that of the logged run, and its number of
+    /// workers is another than the requested one.
+    #[error(
+        "the plan is for {own} workers, and no schedule generates it for {workers}; predict its own number, or name a schedule"
+    )]
+    Workers {
+        /// The number of workers of the single plan.
+        own: usize,
+        /// The requested number of workers, for which there is no plan.
+        workers: usize,
+    },
     /// An error of a prediction: the model has fewer layers than the plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),

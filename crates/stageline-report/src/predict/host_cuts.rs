@@ -52,7 +52,7 @@ impl Measured {
         micro_batches: usize,
     ) -> Result<Vec<HostCut>, PredictError> {
         let (linked, workers) = (self.clone().between(hosts.clone(), link)?, hosts.workers());
-        let placement = schedule.plan(workers * schedule.chunks(), micro_batches)?.placement();
+        let placement = schedule.plan(schedule.stages_on(workers), micro_batches)?.placement();
         let host_of: Vec<_> = (0..placement.stages()).map(|stage| hosts.of(placement.worker(stage))).collect();
         let groups: Vec<_> = host_of.chunk_by(|a, b| a == b).map(<[usize]>::len).collect();
         let ends: Vec<_> = self.cut().iter().map(|range| range.end).collect();
