@@ -33,6 +33,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     let measured = Measured::of(&log)?;
     let Chosen { schedule, name, .. } = flags.schedule(&log)?;
     flags.check_stages(&log, &schedule)?;
+    flags.check_size(&log, &schedule)?;
     let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
     let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
     let text =

@@ -219,3 +219,21 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     assert!(refused.contains("has 3 stages on 2 workers") && refused.contains("leave --chunks out"), "{refused}");
     assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --json"))["stages"], 2);
 }
+
+#[test]
+fn plans_that_would_take_too_much_memory_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &log_of_four(""));
+    for asked in [
+        "predict --micro-batches 1000000000000",
+        "predict --stages 1000000000000",
+        "predict --stages 18446744073709551615 --schedule interleaved",
+        "advise --most 1000000000000",
+        "advise --stages 18446744073709551615",
+        "advise --hosts 18446744073709551615,2 --bandwidth 1",
+        "advise --hosts 1000000000000,2 --bandwidth 1",
+    ] {
+        let refused = error(&format!("{asked} --from {log}"));
+        assert!(refused.contains(" are more than the limit of 100000000; ask for fewer"), "{asked}: {refused}");
+    }
+}

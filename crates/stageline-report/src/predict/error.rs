@@ -83,6 +83,12 @@ pub enum PredictError {
     /// field is the number of workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
+    /// An error of a prediction for several hosts: all hosts together have more workers than a `usize` can count. The
+    /// field is the number of workers of each host.
+    #[error(
+        "hosts of {0:?} workers: all together are too many to count; give as many workers as the model has layers, or fewer"
+    )]
+    TooManyWorkers(Vec<usize>),
     /// An error of a prediction for several hosts: the layers of the run cannot be divided among the hosts. Hosts can
     /// be separated only at a stage boundary of the run, and a host needs at least one layer for each of its stages.
     #[error(
