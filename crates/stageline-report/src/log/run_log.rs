@@ -37,15 +37,16 @@ impl RunLog {
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut described, mut steps, mut validations) = (None, Vec::new(), Vec::new());
         let (mut unreadable, mut resumed_at) = (None, None);
-        for (number, line) in lines.lines().enumerate() {
+        // A crash may cut the last line within a character.
+        for (number, line) in lines.split(b'\n').enumerate() {
             let line = line?;
-            if line.trim().is_empty() {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
             if let Some(error) = unreadable {
                 return Err(error);
             }
-            match Line::read(&line) {
+            match Line::from_bytes(&line) {
                 Ok(Line::Run(latest)) => {
                     let plan = latest.checked_plan(number + 1)?;
                     (described, resumed_at) = (Some((*latest, plan)), None);
