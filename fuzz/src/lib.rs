@@ -20,5 +20,6 @@ pub mod mutations;
 pub mod plan_csv;
 pub mod plan_text;
 pub mod restore;
+pub mod run_log;
 pub mod token_file;
 pub mod tokenizer;

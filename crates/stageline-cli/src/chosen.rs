@@ -33,10 +33,11 @@ impl Chosen {
         if has_generator(log) {
             return Self::named(name, chunks.or(Some(own)));
         }
+        let (workers, stages) = (log.plan.workers(), log.plan.stages());
         ensure!(
-            chunks.is_none_or(|chunks| chunks == own),
-            "--chunks {}: the plan of the log has {own} stages on a worker, and no schedule generates it for another \
-             number; leave --chunks out, or name a schedule with --schedule",
+            chunks.is_none_or(|chunks| workers.checked_mul(chunks) == Some(stages)),
+            "--chunks {}: the plan of the log has {stages} stages on {workers} workers, and no schedule generates it for \
+             another number; leave --chunks out, or name a schedule with --schedule",
             chunks.unwrap_or(own)
         );
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })

@@ -9,10 +9,12 @@ use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::Serialize;
 use stageline_report::{Cut, Link, Measured, RunLog, Target, run_page};
+use stageline_schedule::Schedule;
 
 use crate::chosen::{Chosen, SEARCH};
 use crate::costs::{amount, rate};
 use crate::output::print;
+use crate::shape::not_too_large;
 
 /// Predicts step time, bubble, throughput and memory for another number of workers (P), number of micro-batches (M) or
 /// schedule, from the log of a run.
@@ -125,6 +127,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         Some(name) => Chosen::named(name, flags.chunks)?,
         None => Chosen::of_run(&log, flags.chunks)?.checked(&log, workers, micro_batches)?,
     };
+    not_too_large(schedule.stages_on(workers), micro_batches)?;
     let prediction = measured.predict(&Target { workers, micro_batches, schedule: &schedule, cut })?;
     let predicted = Predicted {
         schedule: &name,

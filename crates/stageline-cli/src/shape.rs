@@ -38,7 +38,7 @@ impl Shape {
     pub(crate) fn plan(&self) -> anyhow::Result<Plan> {
         let schedule = schedule(&self.schedule, self.chunks)?;
         // In a plan every chunk is a stage. The flag counts workers, so that schedules compare at the same P.
-        let stages = self.stages.saturating_mul(schedule.chunks());
+        let stages = schedule.stages_on(self.stages);
         not_too_large(stages, self.micro_batches)?;
         Ok(schedule.plan(stages, self.micro_batches)?)
     }

@@ -1,44 +1,17 @@
 //! Tests which trainings are recommended from the logs of synthetic runs, whose costs and gradient noise are given by
 //! the test.
 
+mod asked;
 mod synthetic;
 
-use stageline_report::record::{Link, Noise, SignalAndNoise};
+use stageline_report::record::Link;
 use stageline_report::{
-    Advice, Alternatives, Change, Cut, LeftOut, Measured, NoiseScales, PredictError, PredictedTraining, Question,
-    RunLog, Target,
+    Advice, Alternatives, Change, Cut, LeftOut, Measured, PredictError, PredictedTraining, RunLog, Target,
 };
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule};
 
+use asked::{advise, noise, noisy, question};
 use synthetic::log;
-
-/// Returns the log of a run with measured gradient noise at every step. The noise scale is `scale`, in tokens.
-fn noisy(mut log: RunLog, scale: f64) -> RunLog {
-    let total = SignalAndNoise { squared_norm: 1.0, variance: scale };
-    let micro_batches = log.plan.micro_batches() as f64;
-    for step in &mut log.steps {
-        step.weight = log.run.tokens_per_micro_batch * micro_batches;
-        step.noise = Some(Noise { scale: None, smoothed_scale: None, total, stages: Vec::new() });
-    }
-    log
-}
-
-fn noise(log: &RunLog) -> NoiseScales {
-    log.noise_scales().unwrap()
-}
-
-/// Makes a question about a logged run: which settings let a training reach its loss in the least time. Trainings are
-/// compared with a plan of 1F1B for the run's numbers of workers and micro-batches. The recommended training may have
-/// at most `most_workers` workers.
-fn question<'a>(log: &'a RunLog, noise: &'a NoiseScales, most_workers: usize) -> Question<'a> {
-    let (workers, micro_batches) = (log.plan.workers(), log.plan.micro_batches());
-    let target = Target { workers, micro_batches, schedule: &OneFOneB, cut: Cut::Balanced };
-    Question { log, noise, target, other_size: None, memory: None, most_workers: Some(most_workers) }
-}
-
-fn advise(question: &Question) -> Advice {
-    Measured::of(question.log).unwrap().advise(question).unwrap()
-}
 
 fn change(advice: &Advice) -> Change {
     advice.recommendation.as_ref().unwrap().change

@@ -188,6 +188,9 @@ fn hosts_without_enough_layers_or_with_too_many_choices_are_rejected() {
     assert!(none.to_string().contains("hosts of [4, 1] workers cannot be separated"), "{none}");
     let none = refused(&log(&[1.0; 4], 1, 4, 0.0), &[1, 1], &OneFOneB);
     assert!(matches!(none, PredictError::NoHostCut { stages: 1, layers: 4, .. }), "{none}");
+    // A plan for so many workers would take more memory than there is.
+    let none = refused(&log_of_four, &[usize::MAX / 8, 2], &OneFOneB);
+    assert!(matches!(none, PredictError::NoHostCut { stages: 4, layers: 4, .. }), "{none}");
     // There are 31 choose 5 choices.
     let many = refused(&log(&[1.0; 32], 32, 4, 0.0), &[1; 6], &OneFOneB);
     assert!(matches!(many, PredictError::HostCuts { boundaries: 31, meetings: 5, .. }), "{many}");

@@ -5,7 +5,7 @@ mod synthetic;
 use stageline_report::record::Line;
 use stageline_report::{LogError, Measured, PredictError, RunLog};
 
-use synthetic::log;
+use synthetic::{log, text};
 
 #[test]
 fn unreadable_logs_are_rejected_with_the_line() {
@@ -21,4 +21,19 @@ fn unreadable_logs_are_rejected_with_the_line() {
     assert!(matches!(Measured::of(&read), Err(PredictError::NoSteps)));
     cut_short.run.layers.truncate(1);
     assert!(matches!(Measured::of(&cut_short), Err(PredictError::Layers { stages: 2 })));
+}
+
+/// Tests a log whose last line ends within the two bytes of a character. On another line, such bytes are an error.
+#[test]
+fn a_last_line_that_is_cut_within_a_character_is_skipped() {
+    let log = log(&[1.0; 2], 2, 2, 0.0);
+    let whole = text(&log.run, log.steps.clone()).into_bytes();
+    let cut = [whole.as_slice(), b"{\"step\":5,\"metrics\":{\"pr\xc3"].concat();
+    assert_eq!(RunLog::read(cut.as_slice()).unwrap(), log);
+    let error = RunLog::read([cut.as_slice(), b"\n", whole.as_slice()].concat().as_slice()).unwrap_err();
+    assert!(matches!(error, LogError::Line { line: 7, .. }), "{error}");
+    assert!(error.to_string().starts_with("line 7 of the log cannot be read: "), "{error}");
+    // Lines may end as on Windows.
+    let windows = String::from_utf8(whole).unwrap().replace('\n', "\r\n") + "\r\n";
+    assert_eq!(RunLog::read(windows.as_bytes()).unwrap(), log);
 }

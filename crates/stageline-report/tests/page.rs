@@ -2,7 +2,9 @@
 
 mod synthetic;
 
-use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise};
+use std::time::Duration;
+
+use stageline_report::record::{DeviceMemory, Event, Health, Line, Noise, SignalAndNoise, StageNoise};
 use stageline_report::{RunLog, run_page};
 
 use synthetic::log;
@@ -195,4 +197,32 @@ fn the_memory_of_every_gpu_is_in_the_log_and_on_the_page() {
     let line = serde_json::to_string(&Line::Step(Box::new(log.steps[2].clone()))).unwrap();
     assert!(line.contains(r#""device_memory":[{"device":"cuda:0","in_use":12000000,"reserved":40000000}"#), "{line}");
     assert_eq!(Line::read(&line).unwrap(), Line::Step(Box::new(log.steps[2].clone())));
+}
+
+/// Tests the timeline of a step of 2 s in which the second worker ends its last action after 4 s, as it may if steps
+/// overlap.
+#[test]
+fn the_timeline_is_as_long_as_its_last_event() {
+    let mut log = log(&[1.0; 2], 2, 4, 0.0);
+    let event = |stage: usize, activity: &str, start: u64, end: u64| Event {
+        stage,
+        activity: activity.parse().unwrap(),
+        start: Duration::from_secs(start),
+        end: Duration::from_secs(end),
+        waited: Duration::ZERO,
+        asked: Duration::ZERO,
+        held: None,
+        sent: 0,
+    };
+    log.steps[1].step_seconds = 2.0;
+    log.steps[1].timeline = vec![vec![event(0, "0F0", 0, 1)], vec![event(1, "1F0", 1, 2), event(1, "optimizer", 2, 4)]];
+    let page = run_page(&log);
+    let timeline = &page[page.find("aria-label='timeline'").unwrap()..];
+    let timeline = &timeline[..timeline.find("</svg>").unwrap()];
+    // The axis is from x = 70 to x = 1200.
+    assert!(timeline.contains("x='635.00' y='38' width='565.00'") && timeline.contains(">4000 ms<"), "{timeline}");
+    assert!(timeline.contains("x='70.00' y='4' width='282.50'"), "{timeline}");
+    // A longer step has the length of the step.
+    log.steps[1].step_seconds = 8.0;
+    assert!(run_page(&log).contains(">8000 ms</text></svg>"));
 }

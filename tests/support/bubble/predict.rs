@@ -78,6 +78,7 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
             .map(|(at, report)| record_of_step(report, at + 1 == run.reports.len()))
             .collect(),
         validations: Vec::new(),
+        resumed_at: 0,
     };
     Ok(Measured::of(&log)?)
 }

@@ -107,11 +107,12 @@ impl Accumulation<'_> {
             Change::None | Change::Workers(_) | Change::Rows(_) => (self.schedule_flag(), self.chunks),
         };
         let cut = &training.prediction.cut;
-        let mut flags = format!("--stages {} --micro-batches {}", cut.len() / chunks.max(1), training.micro_batches);
+        let workers = training.prediction.peak_live.len();
+        let mut flags = format!("--stages {workers} --micro-batches {}", training.micro_batches);
         let mut missing = String::new();
         if let Change::Rows(rows) = change {
             match self.setting("micro_batch_size").and_then(Value::as_u64) {
-                Some(size) => flags += &format!(" --micro-batch-size {}", size * *rows as u64),
+                Some(size) => flags += &format!(" --micro-batch-size {}", size.saturating_mul(*rows as u64)),
                 None => {
                     missing += &format!(
                         "the log does not have micro_batch_size: also make micro-batches {rows} times as large\n"
@@ -323,7 +324,7 @@ mod tests {
             configuration: BTreeMap::from([("schedule".to_owned(), "my plan.csv".into())]),
         };
         let plan = Plan::from_csv(csv).unwrap();
-        let mut log = RunLog { run, plan, steps: Vec::new(), validations: Vec::new() };
+        let mut log = RunLog { run, plan, steps: Vec::new(), validations: Vec::new(), resumed_at: 0 };
         let flag = |log: &RunLog, schedule: &str| {
             let asked = Accumulation { log, schedule, chunks: 1, other_size: None, memory: None, most_workers: None };
             asked.schedule_flag()

@@ -2,13 +2,15 @@
 
 use std::path::PathBuf;
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use clap::Args;
 use stageline_report::RunLog;
+use stageline_schedule::Schedule;
 
 use crate::chosen::{Chosen, SEARCH};
 use crate::costs::amount;
 use crate::run::LinkFlags;
+use crate::shape::not_too_large;
 
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
@@ -76,19 +78,29 @@ impl Flags {
     }
 
     /// Checks that the recommended run has as many stages as the logged one, if the user has cut the model by hand.
-    /// Such a model cannot have other stages. `chunks` is the number of stages of each worker.
-    pub(super) fn check_stages(&self, log: &RunLog, chunks: usize) -> Result<()> {
-        let own = log.plan.stages();
-        let workers = match &self.hosts[..] {
-            [] => self.stages.unwrap_or(log.plan.workers()),
-            hosts => hosts.iter().copied().fold(0, usize::saturating_add),
-        };
-        let stages = workers.saturating_mul(chunks);
+    /// Such a model cannot have other stages.
+    pub(super) fn check_stages(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
+        let (own, workers) = (log.plan.stages(), self.workers(log));
+        let (stages, chunks) = (schedule.stages_on(workers), schedule.chunks());
         ensure!(
             !log.run.cut_by_hand || stages == own,
             "the model of the log is cut by hand into {own} stages, and P = {workers} with V = {chunks} has {stages}; leave --stages and \
              --schedule out, or give numbers of workers and chunks with {own} stages"
         );
         Ok(())
+    }
+
+    /// Checks that the plans to compare do not need too much memory, up to the most micro-batches of --most.
+    pub(super) fn check_size(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
+        let most = self.most.max(log.plan.micro_batches());
+        not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")
+    }
+
+    /// Returns the number of workers of the recommended run: those on all hosts, of --stages, or of the logged run.
+    fn workers(&self, log: &RunLog) -> usize {
+        match &self.hosts[..] {
+            [] => self.stages.unwrap_or(log.plan.workers()),
+            hosts => hosts.iter().copied().fold(0, usize::saturating_add),
+        }
     }
 }

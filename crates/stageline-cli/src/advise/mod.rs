@@ -32,7 +32,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     let log = read(&flags.from)?;
     let measured = Measured::of(&log)?;
     let Chosen { schedule, name, .. } = flags.schedule(&log)?;
-    flags.check_stages(&log, schedule.chunks())?;
+    flags.check_stages(&log, &schedule)?;
+    flags.check_size(&log, &schedule)?;
     let other_size = flags.other_size.as_deref().map(|path| Ok::<_, Error>(Measured::of(&read(path)?)?)).transpose()?;
     let question = Asked { flags, log: &log, schedule: &schedule, name: &name, other_size };
     let text =
@@ -52,7 +53,7 @@ impl Asked<'_> {
         text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         let cut = match &answer.cut {
             Some(cut) => cut.clone(),
-            None => measured.balanced(workers * self.schedule.chunks())?,
+            None => measured.balanced(self.schedule.stages_on(workers))?,
         };
         text += if self.log.run.cut_by_hand {
             "the stages of the run, into which its model is cut by hand:\n"
@@ -61,7 +62,7 @@ impl Asked<'_> {
         } else {
             "the most even partition:\n"
         };
-        Ok(text + &self.ending(&answer, &cut))
+        Ok(text + &self.ending(&answer, workers, &cut))
     }
 
     /// Returns the text that `stageline advise` prints with --hosts. It shows the partition of the layers over these
@@ -81,13 +82,13 @@ impl Asked<'_> {
         text += &self.links(&measured, &best)?;
         text += &self.host_cuts(&measured, &cuts);
         text += "the best partition over these hosts:\n";
-        Ok(text + &self.ending(&answer, &cut))
+        Ok(text + &self.ending(&answer, best.workers, &cut))
     }
 
     /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, the
     /// main cause of idle time, and the recommendation. If nothing is recommended, the last line has the flags of the
-    /// partition.
-    fn ending(&self, answer: &Answer, cut: &[Range<usize>]) -> String {
+    /// partition over `workers` workers.
+    fn ending(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
         let mut text = String::new();
         for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
             text += &format!("stage {stage}: {}\n", names.join(", "));
@@ -98,7 +99,6 @@ impl Asked<'_> {
         }
         text += &answer.recommendation;
         if answer.cut.is_none() {
-            let workers = cut.len() / self.schedule.chunks();
             text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
         }
         text

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::logs::{LOG, by_hand, log_of_four, searched, write};
+use crate::logs::{LOG, by_hand, log_of_equal, log_of_four, searched, write};
 use crate::{error, json, text};
 
 #[test]
@@ -195,4 +195,45 @@ fn joined_stages_of_a_model_that_is_cut_by_hand_are_a_what_if() {
     assert!(!text(&format!("predict --from {by_training} --stages 2")).contains("what if"));
     let refused = error(&format!("{predict} --stages 5"));
     assert!(refused.contains("cut by hand into 4 stages, and the plan has 5: "), "{refused}");
+}
+
+/// Tests the commands on the log of a run whose first worker has two of three stages. No schedule generates its plan.
+#[test]
+fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
+    let folder = tempfile::tempdir().unwrap();
+    let plan = r"0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n2F0,2B0,2F1,2B1\n";
+    let equal = log_of_equal(3, "");
+    let own = equal.split(r#""plan":""#).nth(1).unwrap().split('"').next().unwrap();
+    let log = write(folder.path(), "run.jsonl", &searched(&equal).replace(own, plan));
+    let predicted = json(&format!("predict --from {log} --json"));
+    assert_eq!((predicted["stages"].as_u64(), predicted["peak_live"].clone()), (Some(2), serde_json::json!([4, 1])));
+    assert_eq!(predicted["layers"], serde_json::json!([["block 0"], ["block 1"], ["block 2"]]));
+    let advice = text(&format!("advise --from {log}"));
+    assert!(advice.contains("the log has a plan for M = 2 and P = 2, with a bubble of "), "{advice}");
+    assert!(advice.ends_with("as flags of a training: --stages 2 --cut 0,1,2\n"), "{advice}");
+    for other in ["--stages 3", "--micro-batches 4"] {
+        let refused = error(&format!("predict --from {log} {other}"));
+        assert!(refused.contains("a plan for P = 2 and M = 2, which no schedule generates"), "{refused}");
+    }
+    let refused = error(&format!("predict --from {log} --chunks 1"));
+    assert!(refused.contains("has 3 stages on 2 workers") && refused.contains("leave --chunks out"), "{refused}");
+    assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --json"))["stages"], 2);
+}
+
+#[test]
+fn plans_that_would_take_too_much_memory_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &log_of_four(""));
+    for asked in [
+        "predict --micro-batches 1000000000000",
+        "predict --stages 1000000000000",
+        "predict --stages 18446744073709551615 --schedule interleaved",
+        "advise --most 1000000000000",
+        "advise --stages 18446744073709551615",
+        "advise --hosts 18446744073709551615,2 --bandwidth 1",
+        "advise --hosts 1000000000000,2 --bandwidth 1",
+    ] {
+        let refused = error(&format!("{asked} --from {log}"));
+        assert!(refused.contains(" are more than the limit of 100000000; ask for fewer"), "{asked}: {refused}");
+    }
 }

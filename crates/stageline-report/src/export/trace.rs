@@ -22,6 +22,9 @@ pub struct Trace {
     arrows: u64,
     /// The end time of the last training step that was added to a trace, in seconds since the trace began.
     end: f64,
+    /// The end time of each worker's last slice, in nanoseconds since the trace began. If steps overlap, events of a
+    /// step may end after the step.
+    ends: Vec<u64>,
     /// The number of training steps that were left out of a trace, because it would have become too large.
     left_out: usize,
 }
@@ -50,12 +53,16 @@ impl Trace {
         }
         let mut sends: HashMap<Transfer, (u64, usize)> = HashMap::new();
         let mut receives = Vec::new();
+        self.ends.resize(self.ends.len().max(timeline.len()), 0);
+        // A worker does one thing at a time, so the step begins once its first events fit after those of the step before.
+        let fits = |(row, end): (&Vec<Event>, &u64)| Some(*end as f64 / 1e9 - row.first()?.start.as_secs_f64());
+        let begin = timeline.iter().zip(&self.ends).filter_map(fits).fold(self.end, f64::max);
         for (worker, row) in timeline.iter().enumerate() {
             // An arrow needs a slice of some length, so a slice has at least 1 ns and the next one begins after it.
-            let mut earliest = 0;
+            let mut earliest = self.ends[worker];
             for event in row {
                 self.stages = self.stages.max(event.stage + 1);
-                let nanoseconds = |time: Duration| ((self.end + time.as_secs_f64()) * 1e9).round() as u64;
+                let nanoseconds = |time: Duration| ((begin + time.as_secs_f64()) * 1e9).round() as u64;
                 let start = nanoseconds(event.start).max(earliest);
                 let end = nanoseconds(event.end).max(start + 1);
                 earliest = end;
@@ -71,13 +78,14 @@ impl Trace {
                     _ => {}
                 }
             }
+            self.ends[worker] = earliest;
         }
         for (transfer, at, stage) in receives {
             if let Some((from, sender)) = sends.remove(&transfer) {
                 self.arrow(from, sender, at, stage);
             }
         }
-        self.end += seconds;
+        self.end = begin + seconds;
         true
     }
 
@@ -224,6 +232,27 @@ mod tests {
         let names: Vec<_> =
             events.iter().filter(|event| event["name"] == "thread_name").map(|event| &event["args"]["name"]).collect();
         assert_eq!(names, ["stage 0", "stage 1"]);
+    }
+
+    /// Tests two steps of 4 s that overlap: the second worker ends its part of a step 1 s after the step.
+    #[test]
+    fn slices_of_overlapping_steps_keep_their_length_and_do_not_overlap() {
+        let mut trace = Trace::new();
+        for number in 0..2 {
+            let first = vec![event(0, "0F0", 0.0, 1.0), event(0, "0B0", 2.0, 4.0)];
+            let second = vec![event(1, "1F0", 0.5, 2.0), event(1, "optimizer", 3.0, 5.0)];
+            assert!(trace.add(number, 4.0, &[first, second]));
+        }
+        let trace: Value = serde_json::from_str(&trace.json()).unwrap();
+        let slices = |stage: u64| {
+            let events = trace["traceEvents"].as_array().unwrap().iter();
+            let own = events.filter(|event| event["ph"] == "X" && event["tid"] == stage);
+            let times = own.map(|event| ["ts", "dur"].map(|time| event[time].as_f64().unwrap() / 1e6));
+            times.collect::<Vec<_>>()
+        };
+        // The second step begins at 4.5 s, where the second worker's first event follows its last one.
+        assert_eq!(slices(0), [[0.0, 1.0], [2.0, 2.0], [4.5, 1.0], [6.5, 2.0]]);
+        assert_eq!(slices(1), [[0.5, 1.5], [3.0, 2.0], [5.0, 1.5], [7.5, 2.0]]);
     }
 
     #[test]

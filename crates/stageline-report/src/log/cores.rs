@@ -18,7 +18,7 @@ impl RunLog {
         if workers <= own || devices.split(',').any(|device| device.trim() != "cpu") {
             return None;
         }
-        let shared = || (cores / (replicas * own).max(1)).max(1);
+        let shared = || (cores / replicas.saturating_mul(own).max(1)).max(1);
         let each = self.run.configuration.get("cores_per_stage").and_then(number).unwrap_or_else(shared);
         (replicas.saturating_mul(workers).saturating_mul(each) > cores).then_some(cores)
     }

@@ -12,6 +12,7 @@
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
 //! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether the host has enough cores for
 //!   more workers.
+//! - `untrusted`: the checks of the plan and the figures of a log that is read, because a log may come from elsewhere.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod cores;
@@ -21,6 +22,7 @@ mod noise;
 pub mod record;
 mod rising_loss;
 mod run_log;
+mod untrusted;
 
 pub use error::LogError;
 pub(crate) use median::median;

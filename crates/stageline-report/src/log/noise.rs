@@ -98,7 +98,7 @@ impl RunLog {
         let (at, totals): (Vec<_>, Vec<_>) = estimates.unzip();
         match totals.len() {
             // Replicas have micro-batches of their own.
-            0 if self.plan.micro_batches() * self.run.replicas == 1 => return Err(NoNoise::OneMicroBatch),
+            0 if (self.plan.micro_batches(), self.run.replicas) == (1, 1) => return Err(NoNoise::OneMicroBatch),
             0 => return Err(NoNoise::NotMeasured),
             measured @ ..FEWEST => return Err(NoNoise::TooFew { measured, needed: FEWEST }),
             _ => {}

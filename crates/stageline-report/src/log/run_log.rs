@@ -22,6 +22,9 @@ pub struct RunLog {
     pub steps: Vec<Step>,
     /// The validations of the run, each with its loss and metrics, in the order of the steps.
     pub validations: Vec<Validation>,
+    /// The number of the first step to which the description `run` applies, counted from 0. A resumed run describes
+    /// itself again, and its plan, layers and devices may then differ from those of earlier steps.
+    pub resumed_at: usize,
 }
 
 impl RunLog {
@@ -29,25 +32,33 @@ impl RunLog {
     /// steps that the run repeated after it resumed from a checkpoint.
     ///
     /// # Errors
-    /// Returns [`LogError`] if the lines cannot be read or parsed, or do not describe the run.
+    /// Returns [`LogError`] if the lines cannot be read or parsed, do not describe the run before its steps, or have an
+    /// invalid plan or number.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
-        let (mut run, mut steps, mut validations) = (None, Vec::new(), Vec::new());
-        let mut unreadable = None;
-        for (number, line) in lines.lines().enumerate() {
+        let (mut described, mut steps, mut validations) = (None, Vec::new(), Vec::new());
+        let (mut unreadable, mut resumed_at) = (None, None);
+        // A crash may cut the last line within a character.
+        for (number, line) in lines.split(b'\n').enumerate() {
             let line = line?;
-            if line.trim().is_empty() {
+            if line.trim_ascii().is_empty() {
                 continue;
             }
             if let Some(error) = unreadable {
                 return Err(error);
             }
-            match Line::read(&line) {
-                Ok(Line::Run(latest)) => run = Some(*latest),
+            match Line::from_bytes(&line) {
+                Ok(Line::Run(latest)) => {
+                    let plan = latest.checked_plan(number + 1)?;
+                    (described, resumed_at) = (Some((*latest, plan)), None);
+                }
                 Ok(Line::Step(step)) => {
+                    let (_, plan) = described.as_ref().ok_or(LogError::NoRun)?;
+                    step.check(number + 1, plan.stages())?;
                     validations.retain(|before: &Validation| before.after_steps <= step.step);
                     while steps.last().is_some_and(|last: &Step| last.step >= step.step) {
                         steps.pop();
                     }
+                    resumed_at = Some(resumed_at.map_or(step.step, |first: usize| first.min(step.step)));
                     steps.push(*step);
                 }
                 Ok(Line::Validation(validation)) => {
@@ -58,14 +69,21 @@ impl RunLog {
                 Err(cause) => unreadable = Some(LogError::Line { line: number + 1, cause }),
             }
         }
-        let run = run.ok_or(LogError::NoRun)?;
-        let plan = Plan::from_csv(&run.plan).map_err(LogError::Plan)?;
-        Ok(Self { run, plan, steps, validations })
+        let (run, plan) = described.ok_or(LogError::NoRun)?;
+        let after_all = || steps.last().map_or(0, |last| last.step.saturating_add(1));
+        let resumed_at = resumed_at.unwrap_or_else(after_all);
+        Ok(Self { run, plan, steps, validations, resumed_at })
     }
 
-    /// Returns the steps from which the run's medians are computed. These are the steps that updated parameters,
-    /// without the first two, in which memory and threads are still cold. If there are at most two such steps, none is
-    /// left out.
+    /// Returns the steps that the run made since it was last started or resumed. Their plan, layers and devices are
+    /// those of `run`; earlier steps may have had others.
+    pub fn steps_since_resume(&self) -> impl Iterator<Item = &Step> {
+        self.steps.iter().filter(|step| step.step >= self.resumed_at)
+    }
+
+    /// Returns the steps from which the run's medians are computed. These are the steps that updated parameters since
+    /// the run was last started or resumed, without the first two, in which memory and threads are still cold. If there
+    /// are at most two such steps, none is left out.
     ///
     /// If some of these steps are synchronised (workers waited for their devices after every action), returns only
     /// those.
@@ -96,14 +114,8 @@ impl RunLog {
         self.run.links.iter().any(Option::is_some) && !self.synchronised()
     }
 
-    /// Returns the index, from 0, of the worker that runs the stage with the index `stage` in the logged run. Returns
-    /// `None` if the run's plan has no such stage.
-    pub(crate) fn worker_of(&self, stage: usize) -> Option<usize> {
-        self.plan.rows().iter().position(|row| row.iter().any(|action| action.stage == stage))
-    }
-
     fn warm(&self) -> impl Iterator<Item = &Step> {
-        let computed = || self.steps.iter().filter(|step| step.gradient_norm.is_some());
+        let computed = || self.steps_since_resume().filter(|step| step.gradient_norm.is_some());
         let cold = if computed().count() > 2 { 2 } else { 0 };
         computed().skip(cold)
     }

@@ -249,11 +249,15 @@ impl Span {
     }
 
     /// Returns the round numbers, such as multiples of 0.2 or 5, at which an axis with this range of values has ticks.
+    /// Returns none if the range is too small or too large for numbers at equal distances.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;
         let power = 10.0_f64.powf(rough.log10().floor());
         let step = [1.0, 2.0, 5.0, 10.0].map(|unit| unit * power).into_iter().find(|step| *step >= rough);
         let step = step.unwrap_or(10.0 * power);
+        if !step.is_normal() {
+            return Vec::new();
+        }
         let (first, last) = ((self.from / step - 1e-9).ceil() as i64, (self.to / step + 1e-9).floor() as i64);
         (first..=last).map(|tick| tick as f64 * step).collect()
     }
@@ -302,6 +306,14 @@ mod tests {
             assert!((3..=11).contains(&ticks.len()), "{from} to {to}: {ticks:?}");
             assert!(ticks.iter().all(|tick| (from..=to * (1.0 + 1e-9)).contains(tick)));
         }
+    }
+
+    #[test]
+    fn a_range_that_is_too_small_or_too_large_has_no_ticks() {
+        for (from, to) in [(0.0, 1e-323), (0.0, 4e-309), (-f64::MAX, f64::MAX), (1e17, 1e17), (0.0, f64::INFINITY)] {
+            assert!(Span { from, to }.ticks().is_empty(), "{from} to {to}");
+        }
+        assert!(!Span { from: 0.0, to: 1e-300 }.ticks().is_empty());
     }
 
     #[test]

@@ -133,7 +133,7 @@ fn histogram(step: &Step) -> String {
     let mut bins: Vec<(f64, u64)> = Vec::new();
     for (from, count) in step.health.iter().flat_map(|health| &health.histogram) {
         match bins.iter_mut().find(|bin| bin.0 == *from) {
-            Some(bin) => bin.1 += count,
+            Some(bin) => bin.1 = bin.1.saturating_add(*count),
             None => bins.push((*from, *count)),
         }
     }

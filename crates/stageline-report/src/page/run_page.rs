@@ -45,7 +45,7 @@ pub fn run_page(log: &RunLog) -> String {
     ]);
     metrics(&mut page, log);
     bubble(&mut page, log);
-    if let Some(step) = log.steps.iter().find(|step| !step.timeline.is_empty()) {
+    if let Some(step) = log.steps_since_resume().find(|step| !step.timeline.is_empty()) {
         let about = format!(
             "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
             step.step,
@@ -111,7 +111,8 @@ fn summary(log: &RunLog) -> String {
             if synchronised { " in the other steps" } else { "" }
         );
     }
-    let utilisation = log.steps.iter().filter(|step| !step.synchronised).filter_map(|step| step.model_flop_utilisation);
+    let free = log.steps_since_resume().filter(|step| !step.synchronised);
+    let utilisation = free.filter_map(|step| step.model_flop_utilisation);
     if let Some(utilisation) = median(utilisation) {
         let _ = write!(text, " That is {:.1}% of the peak FLOP/s of the devices.", 100.0 * utilisation);
     }
@@ -197,20 +198,20 @@ fn memory(page: &mut Page, log: &RunLog) {
         "Stages and memory",
         "Parameters, the most live micro-batches, and memory where it was counted (medians of the steps).",
     );
-    let is_counted = log.steps.iter().any(|step| !step.memory.is_empty());
+    let is_counted = log.steps_since_resume().any(|step| !step.memory.is_empty());
     let of_workers = is_counted.then(|| [peaks(log)].into_iter().chain(memory_over_step(log)));
     page.pictures(of_workers.into_iter().flatten().chain(device_memory(log)));
-    let live = log.plan.peak_live();
+    let (live, placement) = (log.plan.peak_live(), log.plan.placement());
     let typical = |figure: &dyn Fn(&Step) -> Option<f64>| {
         median(log.warm_steps().filter_map(figure)).map_or_else(String::new, number)
     };
     let row = |stage: usize| {
         let own = || log.run.layers.iter().filter(|layer| layer.stage == stage);
-        let worker = log.worker_of(stage).expect("every stage of a plan has a worker");
+        let worker = placement.worker(stage);
         vec![
             stage.to_string(),
             own().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", "),
-            own().map(|layer| layer.parameters).sum::<u64>().to_string(),
+            own().map(|layer| u128::from(layer.parameters)).sum::<u128>().to_string(),
             worker.to_string(),
             live[worker].to_string(),
             typical(&|step| Some(step.stages.get(stage)?.activation_bytes? / 1e6)),
@@ -243,17 +244,19 @@ fn line_per_worker(log: &RunLog, points: impl Fn(usize) -> Vec<(f64, f64)>) -> V
     (0..log.plan.workers()).map(series).collect()
 }
 
+/// Returns a line chart (SVG) of the peak memory of each worker over the steps since the run was last started or
+/// resumed. Earlier steps may have had other workers.
 fn peaks(log: &RunLog) -> String {
-    let steps: Vec<_> = log.steps.iter().collect();
+    let steps: Vec<_> = log.steps_since_resume().collect();
     let point = |worker: usize, step: &Step| Some((step.step as f64, megabytes(step.memory.get(worker)?.peak)));
     let series = line_per_worker(log, |worker| thinned(&steps).filter_map(|step| point(worker, step)).collect());
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Returns a line chart (SVG) of the memory in use on each worker over time, during the first step with logged events.
-/// Returns `None` if no step has events.
+/// Returns a line chart (SVG) of the memory in use on each worker over time, during the first step with logged events
+/// since the run was last started or resumed. Returns `None` if no such step has events.
 fn memory_over_step(log: &RunLog) -> Option<String> {
-    let step = log.steps.iter().find(|step| !step.timeline.is_empty())?;
+    let step = log.steps_since_resume().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end.as_secs_f64(), megabytes(event.held?.end)));
     let series =
         line_per_worker(log, |worker| step.timeline.get(worker).into_iter().flatten().filter_map(point).collect());

@@ -9,13 +9,16 @@ use super::chart::number;
 use crate::log::record::Event;
 
 /// Returns an SVG picture of the timeline of a step that took `seconds` seconds, with a row for every stage. `rows` has
-/// a list of events for each worker. An event is drawn in the row of its stage.
+/// a list of events for each worker. An event is drawn in the row of its stage. If steps overlap, events may end after
+/// the step, and the picture is as long as they take.
 pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
     const WIDTH: f64 = 1200.0;
     const ROW: f64 = 34.0;
     const LEFT: f64 = 70.0;
     let stages = rows.iter().flatten().map(|event| event.stage + 1).max().unwrap_or(0);
-    let at = |time: f64| LEFT + time / seconds * (WIDTH - LEFT);
+    let ends = rows.iter().flatten().map(|event| event.end.as_secs_f64());
+    let length = ends.fold(seconds, f64::max).max(f64::MIN_POSITIVE);
+    let at = |time: f64| LEFT + time / length * (WIDTH - LEFT);
     let height = ROW * stages as f64 + 30.0;
     let mut svg = format!("<svg class='chart' viewBox='0 0 {WIDTH} {height}' role='img' aria-label='timeline'>");
     for stage in 0..stages {
@@ -46,7 +49,7 @@ pub(crate) fn timeline(rows: &[Vec<Event>], seconds: f64) -> String {
         let _ = write!(svg, "<line class='arrow' x1='{x1:.1}' y1='{y1}' x2='{x2:.1}' y2='{y2}'/>");
     }
     for tick in 0..=5 {
-        let time = seconds * f64::from(tick) / 5.0;
+        let time = length * f64::from(tick) / 5.0;
         let anchor = if tick == 5 { "end" } else { "middle" };
         let (x, y) = (at(time), height - 6.0);
         let _ = write!(

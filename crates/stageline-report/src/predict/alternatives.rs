@@ -112,7 +112,8 @@ impl Measured {
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         let fixed = self.has_fixed_stages(question);
-        let fits = |chunks: usize| if fixed { chunks == own.chunks() } else { workers * chunks <= self.layers() };
+        let stages = own.stages_on(*workers);
+        let fits = |chunks: usize| if fixed { workers * chunks == stages } else { workers * chunks <= self.layers() };
         let mut found = Vec::new();
         for schedule in SCHEDULES {
             let chunked = (2..=MOST_CHUNKS).filter(|chunks| *chunks != schedule.chunks());
@@ -174,7 +175,7 @@ impl Measured {
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(question.log, Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.
-            Err(PredictError::Schedule(ScheduleError::Shape { .. })) => return Ok(None),
+            Err(PredictError::Schedule(ScheduleError::Shape { .. }) | PredictError::Workers { .. }) => return Ok(None),
             trainings => trainings?,
         };
         match (question.fastest(&trainings), question.memory) {

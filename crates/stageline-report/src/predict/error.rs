@@ -10,8 +10,11 @@ use crate::log::record::Link;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// An error of a prediction: the log of the run has no step that updated parameters.
-    #[error("the log has no step that updated parameters; log a run of at least 3 steps")]
+    /// An error of a prediction: the log of the run has no step that updated parameters since the run was last started
+    /// or resumed.
+    #[error(
+        "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
+    )]
     NoSteps,
     /// An error of a prediction: the log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
@@ -80,6 +83,12 @@ pub enum PredictError {
     /// field is the number of workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
+    /// An error of a prediction for several hosts: all hosts together have more workers than a `usize` can count. The
+    /// field is the number of workers of each host.
+    #[error(
+        "hosts of {0:?} workers: all together are too many to count; give as many workers as the model has layers, or fewer"
+    )]
+    TooManyWorkers(Vec<usize>),
     /// An error of a prediction for several hosts: the layers of the run cannot be divided among the hosts. Hosts can
     /// be separated only at a stage boundary of the run, and a host needs at least one layer for each of its stages.
     #[error(
@@ -134,6 +143,17 @@ pub enum PredictError {
         own: usize,
         /// The number of stages of the predicted plan.
         stages: usize,
+    },
+    /// An error of a prediction: the schedule is a single plan, such as that of the logged run, and its number of
+    /// workers is another than the requested one.
+    #[error(
+        "the plan is for {own} workers, and no schedule generates it for {workers}; predict its own number, or name a schedule"
+    )]
+    Workers {
+        /// The number of workers of the single plan.
+        own: usize,
+        /// The requested number of workers, for which there is no plan.
+        workers: usize,
     },
     /// An error of a prediction: the model has fewer layers than the plan has stages.
     #[error(transparent)]

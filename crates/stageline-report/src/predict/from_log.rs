@@ -56,7 +56,7 @@ impl Measured {
         }
         let (workers, schedule) = (log.plan.workers(), &log.plan);
         let simulated = measured.predict(&Target { workers, micro_batches, schedule, cut: Cut::OfTheRun })?.step;
-        let step = median(log.warm_steps().map(|step| step.step_seconds)).ok_or(PredictError::NoSteps)?;
+        let step = median(log.warm_steps().map(Step::seconds_without_asking)).ok_or(PredictError::NoSteps)?;
         Ok(Self { variation: step / simulated, ..measured })
     }
 }
@@ -82,7 +82,7 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 /// if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
-    let Some(step) = log.steps.iter().find(drawn) else { return 0.0 };
+    let Some(step) = log.steps_since_resume().find(drawn) else { return 0.0 };
     let events = || step.timeline.iter().flatten();
     let Some(first) = events().filter(|event| event.computes()).map(|event| event.start).min() else { return 0.0 };
     let last = events().map(|event| event.end).max().unwrap_or_default();
@@ -92,8 +92,9 @@ fn outside_actions(log: &RunLog) -> f64 {
 /// Returns the share, from 0 to 1, of the input gradient in the time of a stage's whole backward, from the logged
 /// events. Returns a half if the log has no events, or if the run's schedule does not split backwards.
 fn input_share(log: &RunLog, stage: usize) -> f64 {
-    let events =
-        || log.steps.iter().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage);
+    let events = || {
+        log.steps_since_resume().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage)
+    };
     let seconds = |half: Compute| {
         let is_half = |activity| matches!(activity, Activity::Instruction(Instruction::Compute(action)) if action.compute == half);
         events().filter(|event| is_half(event.activity)).map(|event| event.worked().as_secs_f64()).sum::<f64>()
@@ -148,8 +149,8 @@ fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shar
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
     let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
-    let parameters: u64 = siblings().map(|sibling| sibling.parameters).sum();
-    let trained = if parameters > 0 { layer.parameters as f64 / parameters as f64 } else { work };
+    let parameters: f64 = siblings().map(|sibling| sibling.parameters as f64).sum();
+    let trained = if parameters > 0.0 { layer.parameters as f64 / parameters } else { work };
     let backward = work * stage.backward;
     Some(LayerCost {
         forward: work * stage.forward,

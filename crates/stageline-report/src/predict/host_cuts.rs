@@ -52,14 +52,18 @@ impl Measured {
         micro_batches: usize,
     ) -> Result<Vec<HostCut>, PredictError> {
         let (linked, workers) = (self.clone().between(hosts.clone(), link)?, hosts.workers());
-        let placement = schedule.plan(workers * schedule.chunks(), micro_batches)?.placement();
+        let (stages, layers) = (schedule.stages_on(workers), self.layers());
+        let no_cut = || PredictError::NoHostCut { hosts: hosts.each().to_vec(), stages: self.cut().len(), layers };
+        if stages > layers {
+            return Err(no_cut()); // before a plan of so many stages takes memory
+        }
+        let placement = schedule.plan(stages, micro_batches)?.placement();
         let host_of: Vec<_> = (0..placement.stages()).map(|stage| hosts.of(placement.worker(stage))).collect();
         let groups: Vec<_> = host_of.chunk_by(|a, b| a == b).map(<[usize]>::len).collect();
         let ends: Vec<_> = self.cut().iter().map(|range| range.end).collect();
         let choices = choices(&ends, &groups)?;
         if choices.is_empty() {
-            let (hosts, layers) = (hosts.each().to_vec(), ends.last().copied().unwrap_or(0));
-            return Err(PredictError::NoHostCut { hosts, stages: ends.len(), layers });
+            return Err(no_cut());
         }
         let mut cuts = Vec::with_capacity(choices.len());
         for behind in choices {

@@ -31,8 +31,8 @@ pub struct Measured {
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
-    /// The factor by which predicted steps are made longer than simulated ones. It is the run's measured step time
-    /// divided by the simulated step time of the run's own plan.
+    /// The factor by which predicted steps are made longer than simulated ones. It is the run's measured step time,
+    /// without the time that the measurement costs, divided by the simulated step time of the run's own plan.
     ///
     /// In a run, the times of micro-batches vary and stages wait for the slower ones; the simulation does not show
     /// this. The factor is 1 for a run over network links, because transfers may be the cause of its longer steps.

@@ -14,9 +14,16 @@ impl Hosts {
     /// Describes the hosts of a predicted training by the number of workers on each host.
     ///
     /// # Errors
-    /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker.
+    /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker. Returns
+    /// [`PredictError::TooManyWorkers`] if the number of all workers is too large for a `usize`.
     pub fn new(workers: Vec<usize>) -> Result<Self, PredictError> {
-        if workers.len() < 2 || workers.contains(&0) { Err(PredictError::Hosts(workers)) } else { Ok(Self(workers)) }
+        if workers.len() < 2 || workers.contains(&0) {
+            return Err(PredictError::Hosts(workers));
+        }
+        match workers.iter().try_fold(0_usize, |sum, more| sum.checked_add(*more)) {
+            Some(_) => Ok(Self(workers)),
+            None => Err(PredictError::TooManyWorkers(workers)),
+        }
     }
 
     /// Returns a list with the number of workers on each host, from the host of the first stage to that of the last.
@@ -122,5 +129,7 @@ mod tests {
             let error = Hosts::new(none.clone()).unwrap_err().to_string();
             assert!(error.starts_with(&format!("hosts of {none:?} workers: give")), "{error}");
         }
+        let error = Hosts::new(vec![usize::MAX, 2]).unwrap_err();
+        assert!(matches!(&error, PredictError::TooManyWorkers(workers) if *workers == [usize::MAX, 2]), "{error}");
     }
 }

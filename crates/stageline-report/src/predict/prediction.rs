@@ -66,7 +66,7 @@ impl Measured {
     /// Generates the predicted plan and checks that it is complete and does not deadlock. Returns the plan with its
     /// partition of the layers into stages and the network links between the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
-        let (stages, layers) = (target.workers * target.schedule.chunks(), self.layers.len());
+        let (stages, layers) = (target.schedule.stages_on(target.workers), self.layers.len());
         let cut = match &target.cut {
             Cut::Given(cut) if is_cut(cut, layers, stages) => cut.clone(),
             Cut::Given(cut) => return Err(PredictError::Cut { cut: cut.clone(), layers, stages }),
@@ -74,6 +74,9 @@ impl Measured {
             Cut::OfTheRun | Cut::Balanced => self.balanced(stages)?,
         };
         let plan = target.schedule.plan(stages, target.micro_batches)?;
+        if plan.workers() != target.workers {
+            return Err(PredictError::Workers { own: plan.workers(), workers: target.workers });
+        }
         let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
         let checked = check(plan, capacity)?;
         let placement = checked.placement();

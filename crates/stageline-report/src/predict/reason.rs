@@ -11,12 +11,13 @@ pub(super) struct Compared<'a> {
 }
 
 impl Compared<'_> {
-    /// Returns the part of a sentence that compares a predicted training with a slower one, such as `1.5 times faster
-    /// to the same loss than`. The name of the slower training follows after it.
+    /// Returns the part of a sentence that compares a predicted training with another, such as `1.5 times faster to the
+    /// same loss than`. The name of the other training follows after it.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);
         match times {
+            ..0.995 => format!("{:.0}% slower to the same loss than", 100.0 * (1.0 / times - 1.0)),
             ..1.005 => "as fast to the same loss as".to_owned(),
             ..1.1 => format!("{:.0}% faster to the same loss than", 100.0 * (times - 1.0)),
             _ => format!("{times:.1} times faster to the same loss than"),
@@ -58,4 +59,30 @@ pub(super) fn about_as_short(
     let least = shortest.seconds().unwrap_or(f64::INFINITY);
     let is_about = |training: &PredictedTraining| training.seconds().is_some_and(|time| time <= (1.0 + longer) * least);
     (0..trainings.len()).filter(|at| fits(&trainings[*at]) && is_about(&trainings[*at])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::prediction::Prediction;
+    use super::*;
+
+    #[test]
+    fn only_trainings_of_about_the_same_time_are_called_as_fast() {
+        let of_steps = |steps: f64| {
+            let (peak_live, peak_bytes, cut) = (Vec::new(), None, Vec::new());
+            let prediction = Prediction { step: 1.0, bubble: 0.0, tokens_per_s: 1.0, peak_live, peak_bytes, cut };
+            PredictedTraining { micro_batches: 1, batch: 1.0, prediction, steps: Some(steps) }
+        };
+        for (steps, expected) in [
+            (80.0, "25% slower to the same loss than"),
+            (99.0, "1% slower to the same loss than"),
+            (99.6, "as fast to the same loss as"),
+            (100.4, "as fast to the same loss as"),
+            (105.0, "5% faster to the same loss than"),
+            (150.0, "1.5 times faster to the same loss than"),
+        ] {
+            let compared = Compared { training: &of_steps(100.0), other: &of_steps(steps) };
+            assert_eq!(compared.faster(), expected, "{steps}");
+        }
+    }
 }

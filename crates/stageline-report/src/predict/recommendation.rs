@@ -86,10 +86,11 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
         None if run > last => &trainings[*equal.last()?],
         None => shortest,
     };
-    let first = if is_equal.is_some() && training.micro_batches != shortest.micro_batches {
-        as_in_the_run(training, shortest, longer)
-    } else {
+    let run_fits = trainings.iter().any(|training| training.micro_batches == run && question.fits(training));
+    let first = if training.micro_batches == shortest.micro_batches || (is_equal.is_none() && run_fits) {
         beside_another(question, trainings, training)
+    } else {
+        near_the_run(run, training, shortest, longer)
     };
     let reason = first + &of_more(question, trainings, *equal.last()?);
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
@@ -179,12 +180,17 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the logged run is recommended again. The training
-/// with this M takes longer than the shortest training, but by at most the share `longer`.
-fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
+/// Returns a text that says why the number of micro-batches (M) of the logged run, `run`, is recommended again, or the
+/// nearest M that fits into the memory. The training with the recommended M takes longer than the shortest training,
+/// but by at most the share `longer`.
+fn near_the_run(run: usize, training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
+    let near = match training.micro_batches == run {
+        true => "as in the run".to_owned(),
+        false => format!("as near to the M = {run} of the run as possible"),
+    };
     format!(
-        "as in the run, because no M is more than {:.0}% faster to the same loss, and M = {} is the fastest by {:.0}%",
+        "{near}, because no M is more than {:.0}% faster to the same loss, and M = {} is the fastest by {:.0}%",
         100.0 * longer,
         shortest.micro_batches,
         100.0 * (seconds(training) / seconds(shortest) - 1.0)
@@ -192,17 +198,20 @@ fn as_in_the_run(training: &PredictedTraining, shortest: &PredictedTraining, lon
 }
 
 /// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended. The text compares
-/// `own` with a predicted training that differs only in M, the first of these that exists:
+/// `own` with a predicted training that differs only in M, the first of these that exists and fits into the memory:
 ///
 /// - the training with the M of the logged run, unless `own` has this M
 /// - the training with the next smaller M
 /// - the training with the next larger M
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
-    let at = trainings.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
-    let run = trainings.iter().find(|training| training.micro_batches == question.target.micro_batches);
-    let beside = at.checked_sub(1).or(Some(at + 1)).and_then(|beside| trainings.get(beside));
+    // A training that does not fit may be faster, and is no reason for another.
+    let fitting: Vec<_> = trainings.iter().filter(|training| question.fits(training)).collect();
+    let at = fitting.iter().position(|training| training.micro_batches == own.micro_batches).unwrap_or(0);
+    let run = fitting.iter().find(|training| training.micro_batches == question.target.micro_batches);
+    let beside = at.checked_sub(1).or(Some(at + 1)).and_then(|beside| fitting.get(beside));
     let Some(other) = run.filter(|run| run.micro_batches != own.micro_batches).or(beside) else {
-        return "the only M for which the plan is known".to_owned();
+        let reason = if trainings.len() > 1 { "that fits into the memory" } else { "for which the plan is known" };
+        return format!("the only M {reason}");
     };
     let (compared, scale) = (Compared { training: own, other }, question.noise.typical());
     let because = if own.micro_batches == 1 && own.batch > scale {

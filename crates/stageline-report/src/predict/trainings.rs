@@ -58,7 +58,7 @@ impl PredictedTraining {
 /// their products with the number of workers. Some schedules have plans only for multiples of the number of workers.
 pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
     let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
-    powers().chain(powers().map(|number| number * workers).filter(|number| *number <= MOST)).collect()
+    powers().chain(powers().map(|number| number.saturating_mul(workers)).filter(|number| *number <= MOST)).collect()
 }
 
 impl Measured {

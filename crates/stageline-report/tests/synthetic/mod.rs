@@ -83,16 +83,12 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         noise: None,
         timeline: Vec::new(),
     };
-    written(run, (0..5).map(step))
+    RunLog::read(text(&run, (0..5).map(step)).as_bytes()).unwrap()
 }
 
-/// Writes a run and its steps as the text of a log, and returns the log that is read from this text.
-fn written(run: Run, steps: impl Iterator<Item = Step>) -> RunLog {
-    let lines = steps.map(|step| Line::Step(Box::new(step)));
-    let text: String = [Line::Run(Box::new(run))]
-        .into_iter()
-        .chain(lines)
-        .map(|line| serde_json::to_string(&line).unwrap() + "\n")
-        .collect();
-    RunLog::read(text.as_bytes()).unwrap()
+/// Returns the text of a log with the description of a run and the given steps.
+pub fn text(run: &Run, steps: impl IntoIterator<Item = Step>) -> String {
+    let lines = steps.into_iter().map(|step| Line::Step(Box::new(step)));
+    let lines = [Line::Run(Box::new(run.clone()))].into_iter().chain(lines);
+    lines.map(|line| serde_json::to_string(&line).unwrap() + "\n").collect()
 }

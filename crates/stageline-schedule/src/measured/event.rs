@@ -42,7 +42,7 @@ impl Event {
     /// Returns the time that a worker spent on the work of a recorded event. It excludes waits for other workers, and
     /// the time to ask the device whether it has finished.
     pub fn worked(&self) -> Duration {
-        self.end.saturating_sub(self.start).saturating_sub(self.waited + self.asked)
+        self.end.saturating_sub(self.start).saturating_sub(self.waited).saturating_sub(self.asked)
     }
 
     /// Returns the cause of a worker's wait during a recorded event: other stages, or the caller (the user's thread

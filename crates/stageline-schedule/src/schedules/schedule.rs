@@ -24,6 +24,12 @@ pub trait Schedule {
         1
     }
 
+    /// Returns the number of stages of the schedule's plans for `workers` workers: `workers` x V, unless the schedule is
+    /// a plan whose workers have unequal numbers of stages.
+    fn stages_on(&self, workers: usize) -> usize {
+        workers.saturating_mul(self.chunks())
+    }
+
     /// Returns the same schedule with `chunks` chunks (stages) per worker. Returns `None` if the schedule has a fixed
     /// number of chunks per worker.
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
@@ -56,6 +62,10 @@ impl<S: Deref<Target: Schedule>> Schedule for S {
         (**self).chunks()
     }
 
+    fn stages_on(&self, workers: usize) -> usize {
+        (**self).stages_on(workers)
+    }
+
     fn with_chunks(&self, chunks: usize) -> Option<Box<dyn Schedule>> {
         (**self).with_chunks(chunks)
     }
@@ -79,5 +89,10 @@ impl Schedule for Plan {
 
     fn chunks(&self) -> usize {
         self.stages().checked_div(self.workers()).unwrap_or(1)
+    }
+
+    fn stages_on(&self, workers: usize) -> usize {
+        // The workers of a plan may have unequal numbers of stages.
+        if workers == self.workers() { self.stages() } else { workers.saturating_mul(self.chunks()) }
     }
 }

@@ -20,6 +20,9 @@ use std::ops::Range;
 /// # Ok::<(), stageline_schedule::BalanceError>(())
 /// ```
 pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, BalanceError> {
+    if costs.len() < stages {
+        return Err(BalanceError { layers: costs.len(), stages }); // before a list of so many speeds takes memory
+    }
     partition(costs, &vec![1.0; stages])
 }
 
@@ -166,6 +169,7 @@ mod tests {
     fn more_stages_than_layers_are_rejected() {
         assert!(balance(&[1.0], 2).unwrap_err().to_string().contains("1 layers cannot be cut into 2 stages"));
         assert!(balance(&[1.0], 0).is_err());
+        assert_eq!(balance(&[1.0], usize::MAX), Err(BalanceError { layers: 1, stages: usize::MAX }));
     }
 
     #[test]

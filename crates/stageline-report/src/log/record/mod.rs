@@ -13,6 +13,7 @@ mod step;
 
 use std::collections::BTreeMap;
 
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 
@@ -57,6 +58,11 @@ impl Line {
             return Ok(Self::Validation(serde_json::from_value(value)?));
         }
         Ok(Self::Other(value))
+    }
+
+    /// Parses the bytes of one line of a run's log, like [`read`](Self::read). Bytes that are not UTF-8 are an error.
+    pub(in crate::log) fn from_bytes(bytes: &[u8]) -> Result<Self, serde_json::Error> {
+        Self::read(str::from_utf8(bytes).map_err(serde_json::Error::custom)?)
     }
 }
 

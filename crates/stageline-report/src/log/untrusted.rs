@@ -1,0 +1,65 @@
+//! Checks the plan and the figures of a log while it is read. A log may be damaged or come from elsewhere, and what is
+//! computed from it needs a complete plan, and times and sizes that can be added up.
+
+use stageline_schedule::{Plan, check};
+
+use super::error::LogError;
+use super::record::{Run, StageCosts, Step};
+
+/// The largest time, size or weight that a log may have. Sums and quotients of such numbers are finite.
+const MOST: f64 = 1e30;
+
+impl Run {
+    /// Returns the run's plan, after a check of the plan and of the numbers in the description of the run. `line` is
+    /// the number of the description's line in the log, counted from 1.
+    pub(super) fn checked_plan(&self, line: usize) -> Result<Plan, LogError> {
+        let weights = self.layers.iter().map(|layer| ("weight", layer.weight));
+        within(line, [("tokens_per_micro_batch", self.tokens_per_micro_batch)].into_iter().chain(weights))?;
+        let plan = Plan::from_csv(&self.plan).map_err(LogError::Plan)?;
+        // Whether the channels of the run have room for the plan is left to predictions: pages do not need it.
+        let capacity = plan.micro_batches();
+        Ok(check(plan, capacity).map_err(|error| LogError::InvalidPlan(Box::new(error)))?.plan().clone())
+    }
+}
+
+impl Step {
+    /// Checks the times, sizes and weights of a step, and the stages of its events. `line` is the number of the step's
+    /// line in the log, counted from 1, and `stages` the number of stages of the run's plan.
+    pub(super) fn check(&self, line: usize, stages: usize) -> Result<(), LogError> {
+        let of_step = [
+            ("weight", self.weight),
+            ("tokens_per_s", self.tokens_per_s),
+            ("step_seconds", self.step_seconds),
+            ("batch_wait_seconds", self.batch_wait_seconds),
+        ];
+        // The other times of an account are differences, which may be below 0.
+        let of_workers = self.workers.iter().flat_map(|account| [("busy", account.busy), ("asking", account.asking)]);
+        within(line, of_step.into_iter().chain(of_workers).chain(self.stages.iter().flat_map(amounts)))?;
+        match self.timeline.iter().flatten().find(|event| event.stage >= stages) {
+            Some(event) => Err(LogError::Stage { line, stage: event.stage, stages }),
+            None => Ok(()),
+        }
+    }
+}
+
+/// Returns the names and values of a stage's times and bytes that are never below 0. The bytes of activations are not
+/// among them, because a forward may free more memory than it keeps.
+fn amounts(stage: &StageCosts) -> impl Iterator<Item = (&'static str, f64)> {
+    let times = [
+        ("forward", stage.forward),
+        ("backward", stage.backward),
+        ("send_activation", stage.send_activation),
+        ("send_gradient", stage.send_gradient),
+        ("flush", stage.flush),
+    ];
+    times.into_iter().chain(stage.output_bytes.map(|bytes| ("output_bytes", bytes)))
+}
+
+/// Returns an error for the first of `fields` whose value is not a number from 0 to [`MOST`].
+fn within(line: usize, fields: impl Iterator<Item = (&'static str, f64)>) -> Result<(), LogError> {
+    let mut fields = fields;
+    match fields.find(|(_, value)| !(0.0..=MOST).contains(value)) {
+        Some((field, value)) => Err(LogError::Number { line, field, value }),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,104 @@
+//! Tests that logs with an invalid plan or number are refused when they are read, with the line and the value.
+
+mod synthetic;
+
+use std::time::Duration;
+
+use stageline_report::record::{Event, Step};
+use stageline_report::{LogError, RunLog, run_page};
+
+use synthetic::{log, text};
+
+/// Reads the log of a run of two stages after a change of its plan.
+fn with_plan(plan: &str) -> Result<RunLog, LogError> {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    plan.clone_into(&mut log.run.plan);
+    RunLog::read(text(&log.run, log.steps).as_bytes())
+}
+
+/// Reads the log of a run of two stages after a change of its third step, which is on line 4.
+fn with_step(change: impl FnOnce(&mut Step)) -> Result<RunLog, LogError> {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    change(&mut log.steps[2]);
+    RunLog::read(text(&log.run, log.steps).as_bytes())
+}
+
+#[test]
+fn plans_that_cannot_run_are_refused() {
+    for (plan, reason) in [
+        ("", "the plan has no actions"),
+        ("1F0,1B0\n", "stage 0 does nothing to micro-batch 0"),
+        ("0F0,0B0,0F999999999999,0B999999999999\n1F0,1B0\n", "stage 0 does nothing to micro-batch 1;"),
+        ("0F0,0F1,0B0,0B1\n1F1,1F0,1B0,1B1\n", "put its actions into another order"),
+    ] {
+        let error = with_plan(plan).unwrap_err();
+        assert!(matches!(error, LogError::InvalidPlan(_)) && error.to_string().contains(reason), "{plan}: {error}");
+    }
+    // The plan of every description counts, also of an earlier one.
+    let (log, mut earlier) = (log(&[1.0; 2], 2, 2, 0.0), log(&[1.0; 2], 2, 2, 0.0).run);
+    earlier.plan = String::new();
+    let both = text(&earlier, []) + &text(&log.run, log.steps.clone());
+    assert!(matches!(RunLog::read(both.as_bytes()), Err(LogError::InvalidPlan(_))));
+    let backwards = text(&log.run, log.steps).lines().rev().collect::<Vec<_>>().join("\n");
+    assert!(matches!(RunLog::read(backwards.as_bytes()), Err(LogError::NoRun)));
+}
+
+/// Sets one number of a step.
+type Change = fn(&mut Step, f64);
+
+#[test]
+fn numbers_that_are_negative_or_too_large_are_refused_with_their_line() {
+    let changes: [(&str, Change); 9] = [
+        ("weight", |step, value| step.weight = value),
+        ("tokens_per_s", |step, value| step.tokens_per_s = value),
+        ("step_seconds", |step, value| step.step_seconds = value),
+        ("busy", |step, value| step.workers[1].busy = value),
+        ("forward", |step, value| step.stages[0].forward = value),
+        ("backward", |step, value| step.stages[1].backward = value),
+        ("send_gradient", |step, value| step.stages[1].send_gradient = value),
+        ("flush", |step, value| step.stages[1].flush = value),
+        ("output_bytes", |step, value| step.stages[0].output_bytes = Some(value)),
+    ];
+    for (name, change) in changes {
+        for number in [-1.0, -1e-300, 1e31, f64::MAX] {
+            let error = with_step(|step| change(step, number)).unwrap_err();
+            let named = matches!(error, LogError::Number { line: 4, field, value } if field == name && value == number);
+            assert!(named && error.to_string().contains(&format!("line 4 of the log has the number {number:?} as")));
+        }
+        with_step(|step| change(step, 0.0)).unwrap();
+    }
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    log.run.layers[1].weight = -2.0;
+    let error = RunLog::read(text(&log.run, []).as_bytes()).unwrap_err();
+    assert!(matches!(error, LogError::Number { line: 1, field: "weight", value: -2.0 }), "{error}");
+    // Idle time for no known cause is a difference, and a forward may free more memory than it keeps.
+    with_step(|step| (step.workers[0].other, step.stages[0].activation_bytes) = (-0.5, Some(-8.0))).unwrap();
+}
+
+#[test]
+fn events_of_stages_that_the_plan_lacks_are_refused() {
+    let event = |stage: usize| Event {
+        stage,
+        activity: "0F0".parse().unwrap(),
+        start: Duration::ZERO,
+        end: Duration::from_secs(1),
+        waited: Duration::ZERO,
+        asked: Duration::ZERO,
+        held: None,
+        sent: 0,
+    };
+    for stage in [2, 1_000_000_000_000, usize::MAX] {
+        let error = with_step(|step| step.timeline = vec![vec![event(0)], vec![event(stage)]]).unwrap_err();
+        assert!(matches!(error, LogError::Stage { line: 4, stage: found, stages: 2 } if found == stage), "{error}");
+    }
+    let page = run_page(&with_step(|step| step.timeline = vec![vec![event(0)], vec![event(1)]]).unwrap());
+    assert!(page.contains("stage 1</text>") && !page.contains("stage 2</text>"));
+}
+
+#[test]
+fn the_page_of_a_loss_of_almost_0_is_made() {
+    let log = with_step(|step| step.loss = Some(1e-323)).unwrap();
+    let mut tiny = log.clone();
+    tiny.steps = vec![log.steps[2].clone()];
+    assert!(run_page(&tiny).contains("aria-label='Loss'"));
+}
