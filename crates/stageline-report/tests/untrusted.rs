@@ -24,6 +24,17 @@ fn with_step(change: impl FnOnce(&mut Step)) -> Result<RunLog, LogError> {
 }
 
 #[test]
+fn a_model_of_too_many_layers_is_refused() {
+    let mut log = log(&[1.0; 2], 2, 2, 0.0);
+    let layer = log.run.layers[0].clone();
+    log.run.layers.resize(4096, layer.clone());
+    assert!(RunLog::read(text(&log.run, log.steps.clone()).as_bytes()).is_ok());
+    log.run.layers.push(layer);
+    let error = RunLog::read(text(&log.run, log.steps).as_bytes()).unwrap_err();
+    assert!(matches!(error, LogError::Layers { line: 1, layers: 4097, most: 4096 }), "{error}");
+}
+
+#[test]
 fn plans_that_cannot_run_are_refused() {
     for (plan, reason) in [
         ("", "the plan has no actions"),

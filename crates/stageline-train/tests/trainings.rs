@@ -171,6 +171,25 @@ fn a_data_source_that_panics_or_fails_loses_no_step() {
     }
 }
 
+/// Tests a run that resumes from the newest checkpoint while another run is still writing into the folder. It must not
+/// resume from the older state that it found at its start.
+#[test]
+fn a_checkpoint_that_is_saved_after_the_start_of_a_run_is_not_passed_over() {
+    let folder = tempfile::tempdir().unwrap();
+    let kept = folder.path().to_str().unwrap();
+    let stop = |resume: &[(&str, &str)], steps| {
+        let run = run(&[resume, &[("checkpoint", kept), ("stop_after", steps)]].concat());
+        assert!(run.train(&row(), Ones::default()).unwrap().is_none());
+    };
+    stop(&[], "3");
+    let before = run(&[("resume", kept)]);
+    let named = run(&[("resume", Saved::open(folder.path()).unwrap().path().to_str().unwrap())]);
+    stop(&[("resume", kept)], "5");
+    let error = before.train(&row(), Ones::default()).map(drop).unwrap_err().to_string();
+    assert!(error.starts_with("--resume: another run has meanwhile saved ") && error.contains("-step-5"), "{error}");
+    assert!(named.train(&row(), Ones::default()).unwrap().is_some(), "a checkpoint that is named is resumed from");
+}
+
 /// Trains on a data source that hangs, and sends its own process a SIGTERM during the wait for the batch. Another test
 /// starts it in a new process, because a signal reaches the whole process.
 #[test]

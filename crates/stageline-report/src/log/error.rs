@@ -47,6 +47,16 @@ pub enum LogError {
         /// The number of stages of the run's plan.
         stages: usize,
     },
+    /// The log of a run cannot be read because its model has too many layers.
+    #[error("line {line} of the log has {layers} layers, and {most} are read at most; cut the model into fewer layers")]
+    Layers {
+        /// The number of the faulty line in a run's log, counted from 1.
+        line: usize,
+        /// The number of layers in the line.
+        layers: usize,
+        /// The largest number of layers that is read.
+        most: usize,
+    },
     /// The log of a run cannot be read because the plan in its first line is incomplete, or deadlocks with channels of
     /// any capacity.
     #[error("the plan of the log is invalid, so write a new log with `--log`: {0}")]

@@ -6,6 +6,9 @@ use stageline_schedule::{Plan, check};
 use super::error::LogError;
 use super::record::{Run, StageCosts, Step};
 
+/// The largest number of layers in a log. Partitions are searched in a time that grows with its square.
+const MOST_LAYERS: usize = 4096;
+
 /// The largest time, size or weight that a log may have. Sums and quotients of such numbers are finite.
 const MOST: f64 = 1e30;
 
@@ -13,6 +16,9 @@ impl Run {
     /// Returns the run's plan, after a check of the plan and of the numbers in the description of the run. `line` is
     /// the number of the description's line in the log, counted from 1.
     pub(super) fn checked_plan(&self, line: usize) -> Result<Plan, LogError> {
+        if self.layers.len() > MOST_LAYERS {
+            return Err(LogError::Layers { line, layers: self.layers.len(), most: MOST_LAYERS });
+        }
         let weights = self.layers.iter().map(|layer| ("weight", layer.weight));
         within(line, [("tokens_per_micro_batch", self.tokens_per_micro_batch)].into_iter().chain(weights))?;
         let plan = Plan::from_csv(&self.plan).map_err(LogError::Plan)?;

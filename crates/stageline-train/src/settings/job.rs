@@ -50,6 +50,8 @@ pub struct Job {
 /// The settings of the checkpoints that a run writes: their folder, the interval between them, and how many to keep.
 pub struct Keeping {
     pub folder: Option<PathBuf>,
+    /// The value of `--resume`: a checkpoint, or `latest`, `auto` or a folder, which stand for the newest one.
+    pub resume: Option<PathBuf>,
     pub every: usize,
     pub keep: NonZero<usize>,
     /// The number of steps after which the training ends early with a checkpoint, counted over all its runs. `None`
@@ -187,6 +189,7 @@ impl Job {
             },
             keeping: Keeping {
                 folder: flags.checkpoint,
+                resume: flags.resume,
                 every: flags.every,
                 keep: flags.keep,
                 stop_after: flags.stop_after,
