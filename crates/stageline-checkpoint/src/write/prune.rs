@@ -1,7 +1,7 @@
 //! Removes old checkpoints in such an order that a crash never leaves a half-removed one under a checkpoint's name.
 
 use std::num::NonZero;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{fs, io};
 
@@ -20,7 +20,7 @@ use crate::write::write_point::WritePoint;
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,
-    abandoned: &RangeInclusive<u64>,
+    abandoned: &Range<u64>,
     published: &Path,
     at: &mut dyn FnMut(WritePoint),
 ) -> Result<(), CheckpointError> {

@@ -2,7 +2,7 @@
 
 use std::fs::{self, File, OpenOptions, TryLockError};
 use std::num::NonZero;
-use std::ops::RangeInclusive;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::{io, process};
 
@@ -16,9 +16,6 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
 
-/// No sequence number of a checkpoint.
-const NONE: RangeInclusive<u64> = 1..=0;
-
 /// A folder into which this process writes checkpoints. The folder is locked until the store is dropped, so that no
 /// other process writes into it.
 #[derive(Debug)]
@@ -27,7 +24,7 @@ pub struct Store {
     keep: NonZero<usize>,
     /// The sequence numbers of the checkpoints that are later than the one from which this run resumed. They are removed
     /// before older ones.
-    abandoned: RangeInclusive<u64>,
+    abandoned: Range<u64>,
     /// The lock file of a folder of checkpoints. It is locked until the store is dropped or the process ends, even if
     /// the process is killed.
     lock: File,
@@ -53,16 +50,15 @@ impl Store {
             TryLockError::Error(source) => CheckpointError::write("lock", &path)(source),
         })?;
         remove_leftovers(dir)?;
-        Ok(Self { dir: dir.to_path_buf(), keep, abandoned: NONE, lock })
+        Ok(Self { dir: dir.to_path_buf(), keep, abandoned: 0..0, lock })
     }
 
     /// Has the store remove checkpoints that were saved after `resumed` before `resumed` itself and older ones. The run
     /// that resumes from `resumed` has abandoned them, and may have to go back to `resumed` once more.
     #[must_use]
     pub fn resuming(mut self, resumed: &Path) -> Self {
-        let last = self.next_sequence().map_or(0, |next| next - 1);
-        if let Some(resumed) = CheckpointName::parse(resumed) {
-            self.abandoned = resumed.sequence.saturating_add(1)..=last;
+        if let (Some(resumed), Ok(next)) = (CheckpointName::parse(resumed), self.next_sequence()) {
+            self.abandoned = resumed.sequence.saturating_add(1)..next;
         }
         self
     }
