@@ -136,7 +136,7 @@ impl Job {
     /// cannot be opened.
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
-        let (devices, batch_size) = (devices(&flags)?, flags.batch_size());
+        let (devices, batch_size, keeping) = (devices(&flags)?, flags.batch_size(), Keeping::of(&flags));
         let used = devices.len().min(flags.replicas * flags.stages);
         Ok(Self {
             training: Training {
@@ -187,13 +187,7 @@ impl Job {
                 report: flags.report,
                 draw_step: flags.draw_step,
             },
-            keeping: Keeping {
-                folder: flags.checkpoint,
-                resume: flags.resume,
-                every: flags.every,
-                keep: flags.keep,
-                stop_after: flags.stop_after,
-            },
+            keeping,
             settings,
         })
     }
@@ -222,6 +216,18 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
         None => steps / 10,
     };
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
+}
+
+impl Keeping {
+    fn of(flags: &TrainingFlags) -> Self {
+        Self {
+            folder: flags.checkpoint.clone(),
+            resume: flags.resume.clone(),
+            every: flags.every,
+            keep: flags.keep,
+            stop_after: flags.stop_after,
+        }
+    }
 }
 
 impl Job {

@@ -214,16 +214,21 @@ impl<F> Run<F> {
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
         let validation = validate(&mut pipeline, &mut log, training.steps)?;
-        let (parameters_sha256, parameters) = model.fingerprint(pipeline.snapshot()?)?.unzip();
-        if let (Some(hash), Some(parameters)) = (&parameters_sha256, parameters) {
-            println!("{parameters} parameters, sha256 {hash}");
-        }
+        let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
         let trained = Trained { pipeline, validation, parameters_sha256 };
         // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
         let closed = if kept.is_ok() { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
         [kept, closed].into_iter().filter_map(Result::err).for_each(|error| unwritten.add(error));
         Ok(Some(trained))
     }
+}
+
+/// Prints and returns the hash and the number of the parameters of a trained model; `None` for a model that the user has
+/// cut into stages by hand.
+fn fingerprint<M: Model>(model: &M, pipeline: &mut PipelineOf<M>) -> Result<Option<(String, usize)>> {
+    let found = model.fingerprint(pipeline.snapshot()?)?;
+    found.iter().for_each(|(hash, parameters)| println!("{parameters} parameters, sha256 {hash}"));
+    Ok(found)
 }
 
 /// Returns the last line of the log of a complete training. `parameters` is the number of the model's parameters, and

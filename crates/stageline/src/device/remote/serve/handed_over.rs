@@ -170,7 +170,7 @@ fn handle<B: BackendIr>(tensors: &mut Tensors<B>, tensor: &TensorIr) -> HandleKi
 #[cfg(all(test, feature = "flex"))]
 mod tests {
     use std::sync::mpsc::channel;
-    use std::thread;
+    use std::{slice, thread};
 
     use burn::backend::Flex;
     use burn::backend::ops::FloatTensorOps;
@@ -185,7 +185,7 @@ mod tests {
         let (id, shape, dtype) = (TensorId::new(0), Shape::new([1]), DType::F32);
         let tensor = TensorIr { id, shape, dtype, status: TensorStatus::ReadWrite };
         let scalars = [program, program, session, number].map(ScalarIr::UInt).to_vec();
-        CustomOpIr::with_scalars("", &[tensor.clone()], &[tensor], scalars)
+        CustomOpIr::with_scalars("", slice::from_ref(&tensor), slice::from_ref(&tensor), scalars)
     }
 
     /// Gives a tensor with one value, by the given request, as the session that this thread belongs to.
