@@ -1,6 +1,5 @@
 //! Resolves the flags into a [`Job`], whose existence means that they are valid and do not contradict each other.
 
-use std::num::NonZero;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -13,6 +12,7 @@ use stageline::{
 };
 
 use super::flags::TrainingFlags;
+use super::keeping::Keeping;
 use super::merge::Settings;
 use super::values::{
     CutBy, FallbacksName, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp,
@@ -45,18 +45,6 @@ pub struct Job {
     pub keeping: Keeping,
     /// The value of every setting of the run, for the log and for checkpoints.
     pub settings: Settings,
-}
-
-/// The settings of the checkpoints that a run writes: their folder, the interval between them, and how many to keep.
-pub struct Keeping {
-    pub folder: Option<PathBuf>,
-    /// The value of `--resume`: a checkpoint, or `latest`, `auto` or a folder, which stand for the newest one.
-    pub resume: Option<PathBuf>,
-    pub every: usize,
-    pub keep: NonZero<usize>,
-    /// The number of steps after which the training ends early with a checkpoint, counted over all its runs. `None`
-    /// trains to the last step.
-    pub stop_after: Option<usize>,
 }
 
 /// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
@@ -216,18 +204,6 @@ fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosin
         None => steps / 10,
     };
     Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
-}
-
-impl Keeping {
-    fn of(flags: &TrainingFlags) -> Self {
-        Self {
-            folder: flags.checkpoint.clone(),
-            resume: flags.resume.clone(),
-            every: flags.every,
-            keep: flags.keep,
-            stop_after: flags.stop_after,
-        }
-    }
 }
 
 impl Job {

@@ -10,9 +10,11 @@
 //! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
+//! - `keeping`: the settings of checkpoints, as a part of them (`Keeping`).
 
 pub mod flags;
 pub mod job;
+pub mod keeping;
 pub mod merge;
 pub mod resume;
 pub mod values;

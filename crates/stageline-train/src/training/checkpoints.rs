@@ -9,7 +9,8 @@ use serde_json::json;
 use stageline::checkpoint::{Checkpoint, CheckpointError, Saved, Store, Writer};
 use stageline::{Payload, Pipeline};
 
-use crate::settings::job::{Job, Keeping};
+use crate::settings::job::Job;
+use crate::settings::keeping::Keeping;
 use crate::settings::merge::Settings;
 use crate::settings::resume::shown;
 use crate::training::signals::Signals;

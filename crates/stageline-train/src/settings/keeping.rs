@@ -1,0 +1,31 @@
+//! The settings of the checkpoints that a run writes ([`Keeping`]).
+
+use std::num::NonZero;
+use std::path::PathBuf;
+
+use super::flags::TrainingFlags;
+
+/// The settings of the checkpoints that a run writes: their folder, the interval between them, and how many to keep.
+pub struct Keeping {
+    pub folder: Option<PathBuf>,
+    /// The value of `--resume`: a checkpoint, or `latest`, `auto` or a folder, which stand for the newest one.
+    pub resume: Option<PathBuf>,
+    pub every: usize,
+    pub keep: NonZero<usize>,
+    /// The number of steps after which the training ends early with a checkpoint, counted over all its runs. `None`
+    /// trains to the last step.
+    pub stop_after: Option<usize>,
+}
+
+impl Keeping {
+    /// Returns the settings of checkpoints in the flags of a run.
+    pub fn of(flags: &TrainingFlags) -> Self {
+        Self {
+            folder: flags.checkpoint.clone(),
+            resume: flags.resume.clone(),
+            every: flags.every,
+            keep: flags.keep,
+            stop_after: flags.stop_after,
+        }
+    }
+}
