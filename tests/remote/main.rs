@@ -172,10 +172,9 @@ fn two_trainings_share_a_server_and_each_matches_its_local_run() {
 fn a_training_after_a_killed_one_on_the_same_server_matches_a_local_run() {
     let place = place();
     let expected = place.said("--stages 2 --steps 8");
-    let (connection, token) = CONNECTIONS[3];
-    let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
-    let run = format!("--stages 2 {token} --device cpu,{}/0", server.host);
-    for _ in 0..3 {
+    for (connection, token) in [CONNECTIONS[1], CONNECTIONS[3], CONNECTIONS[3]] {
+        let server = Server::start(&format!("--port 0 --key @key {connection}"), &place);
+        let run = format!("--stages 2 {token} --device cpu,{}/0", server.host);
         let _ = fs::remove_file(place.path("log"));
         let mut command = place.command(&format!("--steps 400 --log @log {run}"));
         let mut training = command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();

@@ -73,6 +73,7 @@ pub use data::tokens::{TokenData, TokenRows, TokenSettings, TokenWindows, open_t
 pub use fingerprint::fingerprint;
 pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;
+pub use outputs::unwritten::Unwritten;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
 pub use training::run::{Run, Trained};

@@ -260,7 +260,7 @@ fn unwritable(path: &Path) -> String {
 
 /// Checks that a file can be written which does not change before the training ends. Leaves no file if there is none.
 fn try_out(path: &Path) -> io::Result<()> {
-    let is_new = !path.exists();
+    let is_new = fs::symlink_metadata(path).is_err();
     OpenOptions::new().append(true).create(true).open(path)?;
     if is_new { fs::remove_file(path) } else { Ok(()) }
 }

@@ -2,24 +2,28 @@
 
 use std::sync::Arc;
 
-use anyhow::Error;
+use anyhow::{Error, Result, anyhow};
 use parking_lot::Mutex;
 
 /// The errors in writing a checkpoint, a log or a page after the last step of a training. They must not take the trained
-/// pipeline from the program, which may still export it, so the program ends with them. Clones share the errors.
-#[derive(Clone, Default)]
+/// pipeline from the program, which may still export it. Clones share the errors.
+#[derive(Clone, Debug, Default)]
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
 impl Unwritten {
-    /// Logs an error, and keeps it for the end of the program.
-    pub fn add(&self, error: Error) {
-        tracing::error!("the training is complete, but: {error:#}");
-        self.0.lock().push(error);
+    /// Returns the value of a result. An error is logged and kept instead.
+    pub(crate) fn unless<T>(&self, written: Result<T>) -> Option<T> {
+        written
+            .inspect_err(|error| tracing::error!("the training is complete, but: {error:#}"))
+            .map_err(|error| self.0.lock().push(error))
+            .ok()
     }
 
-    /// Returns the first error, if there is one.
-    pub fn first(&self) -> Result<(), Error> {
-        let mut errors = self.0.lock();
-        if errors.is_empty() { Ok(()) } else { Err(errors.swap_remove(0)) }
+    /// Checks that all outputs are written.
+    ///
+    /// # Errors
+    /// Returns the first error in writing one.
+    pub fn first(&self) -> Result<()> {
+        self.0.lock().first().map_or(Ok(()), |error| Err(anyhow!("{error:#}")))
     }
 }

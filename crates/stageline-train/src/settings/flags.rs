@@ -253,7 +253,7 @@ impl TrainingFlags {
     }
 
     /// Returns the length of the learning rate schedule in steps. It is `--schedule-steps`. If that flag is unset, it
-    /// is `--steps`, but at least the program's default of `--steps`.
+    /// is `--steps`, but at least 400. [`with_schedule`](Self::with_schedule) sets it by the program's own default.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(STEPS))
     }

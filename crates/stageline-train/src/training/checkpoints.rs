@@ -114,7 +114,8 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     let mut store = Store::open(folder, keeping.keep).context("--checkpoint")?;
     if let Some(resumed) = resumed {
         check_newest(keeping, resumed, folder)?;
-        store = store.resuming(resumed.path());
+        let path = resumed.path().canonicalize().context("--resume")?; // a link may have another name
+        store = store.resuming(&path);
     }
     Ok(Some(Place { store, signals: Signals::handle()? }))
 }
@@ -122,10 +123,12 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
 /// Checks that the checkpoint from which the run resumes is still the newest one in `folder`, unless `--resume` names it.
 /// The folder is locked only now, and a run that was still ending may have saved another checkpoint before.
 fn check_newest(keeping: &Keeping, resumed: &Saved, folder: &Path) -> Result<()> {
-    let is_named = keeping.resume.as_deref().and_then(Path::file_name) == resumed.path().file_name();
+    if keeping.resume.as_deref().and_then(Path::file_name) == resumed.path().file_name() {
+        return Ok(());
+    }
     let newest = Saved::open(folder).context("--resume")?;
     ensure!(
-        is_named || newest.path().file_name() == resumed.path().file_name(),
+        newest.path().file_name() == resumed.path().file_name(),
         "--resume: another run has meanwhile saved {}; start again to resume from it",
         newest.path().display()
     );

@@ -9,7 +9,7 @@ use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use serde_json::{Value, json};
 use stageline::checkpoint::Saved;
-use stageline::{Batch, EvalReport, MemoryEstimate, Payload, Pipeline, StepReport};
+use stageline::{Batch, EvalReport, MemoryEstimate, Payload, Pipeline, StepError, StepReport};
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
@@ -55,6 +55,9 @@ pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The SHA-256 of all parameters of the trained model, in hexadecimal; `None` for a model that the user has cut
     /// into stages by hand.
     pub parameters_sha256: Option<String>,
+    /// The errors in writing a checkpoint, a log or a page after the last step. [`Program::main`](crate::Program::main)
+    /// ends with the first of them.
+    pub unwritten: Unwritten,
 }
 
 impl<F> Run<F> {
@@ -124,8 +127,8 @@ impl<F> Run<F> {
     /// sample, only for `--cut measured` and `--schedule search`.
     ///
     /// # Errors
-    /// Returns an error if the settings do not fit the model, if they ask for a check or an output of a training, or if
-    /// the checkpoint cannot be read.
+    /// Returns an error if the settings do not fit the model, if they ask for a comparison of trainings (`--verify`), or
+    /// if the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
         job.check_untrained()?;
@@ -151,7 +154,7 @@ impl<F> Run<F> {
     /// - The training does not fit into the memory.
     /// - A batch cannot be read, or two reads of one sample differ.
     /// - An output cannot be written. After the last step this is no error of this function, so that the trained
-    ///   pipeline is not lost: it is logged, and [`Program::main`](crate::Program::main) ends with it.
+    ///   pipeline is not lost, but one in [`Trained::unwritten`].
     /// - A step fails.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
@@ -213,12 +216,16 @@ impl<F> Run<F> {
             // The first error is the cause of the later ones, so it is the one that is returned.
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
-        let validation = validate(&mut pipeline, &mut log, training.steps)?;
+        let is_kept = unwritten.unless(kept).is_some();
+        let validation = match validate(&mut pipeline, &mut log, training.steps) {
+            Err(failed) if failed.is::<StepError>() => return Err(failed),
+            validated => unwritten.unless(validated).flatten(),
+        };
         let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
-        let trained = Trained { pipeline, validation, parameters_sha256 };
+        let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
         // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
-        let closed = if kept.is_ok() { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
-        [kept, closed].into_iter().filter_map(Result::err).for_each(|error| unwritten.add(error));
+        let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
+        trained.unwritten.unless(closed);
         Ok(Some(trained))
     }
 }
@@ -319,7 +326,8 @@ mod tests {
         let run = run_to(&page, &unwritten);
         let in_the_way = page.clone();
         let run = run.on_step(move |_, _| std::fs::create_dir_all(&in_the_way).unwrap());
-        assert!(run.train(&row(), Ones).unwrap().unwrap().parameters_sha256.is_some());
+        let trained = run.train(&row(), Ones).unwrap().unwrap();
+        assert!(trained.parameters_sha256.is_some() && trained.unwritten.first().is_err());
         let error = unwritten.first().unwrap_err().to_string();
         assert!(error.contains(&page.display().to_string()), "{error}");
     }

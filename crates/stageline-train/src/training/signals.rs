@@ -12,9 +12,11 @@ use signal_hook::{SigId, flag, low_level};
 const INTERRUPTED: i32 = 130;
 
 /// The handlers of SIGINT and SIGTERM. The first signal ends the training with a checkpoint, and the second ends the
-/// process. When this value is dropped, signals act as on any program again.
+/// process. If no signal came before this value is dropped, a later one ends the process as it does without handlers.
 pub struct Signals {
     signalled: Arc<AtomicBool>,
+    /// Whether a signal does what it does by default.
+    by_default: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
 }
 
@@ -24,18 +26,18 @@ static HANDLERS: Mutex<Vec<(SigId, Arc<AtomicBool>)>> = Mutex::new(Vec::new());
 impl Signals {
     /// Installs the handlers. Those of runs that are over are removed: they would end the process at the first signal.
     pub fn handle() -> Result<Self> {
-        let signals = Self { signalled: Arc::default(), over: Arc::default() };
+        let signals = Self { signalled: Arc::default(), by_default: Arc::default(), over: Arc::default() };
         let mut handlers = HANDLERS.lock();
         handlers.retain(|(handler, over)| !over.load(Ordering::Acquire) || !low_level::unregister(*handler));
         for signal in [SIGINT, SIGTERM] {
-            let (signalled, over) = (&signals.signalled, &signals.over);
+            let (signalled, by_default) = (&signals.signalled, &signals.by_default);
             // In this order, the first signal finds the flag unset and does not end the process.
             for handler in [
-                flag::register_conditional_default(signal, Arc::clone(over))?,
+                flag::register_conditional_default(signal, Arc::clone(by_default))?,
                 flag::register_conditional_shutdown(signal, INTERRUPTED, Arc::clone(signalled))?,
                 flag::register(signal, Arc::clone(signalled))?,
             ] {
-                handlers.push((handler, Arc::clone(over)));
+                handlers.push((handler, Arc::clone(&signals.over)));
             }
         }
         Ok(signals)
@@ -54,6 +56,8 @@ impl Signals {
 
 impl Drop for Signals {
     fn drop(&mut self) {
+        // After a first signal, a second one ends the process also while the pipeline is taken down.
+        self.by_default.store(!self.is_signalled(), Ordering::Release);
         self.over.store(true, Ordering::Release);
     }
 }

@@ -8,10 +8,10 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::kind::{Autodiff, Basic};
 use burn::tensor::{Bool, Device, Int, Tensor};
 
-use crate::device::location::{between_cuda, is_remote, one_gpu};
+use crate::device::location::{between_cuda, host, is_remote, one_gpu};
 use crate::device::remote::{by_the_host, moved, one_lent_gpu};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
-use stageline_nn::params::{is_quantized, with_value};
+use stageline_nn::params::{fork, is_quantized, with_value};
 
 /// Moves all tensors of a payload (a value made of tensors) to a device, for use by the calling thread. The moved
 /// tensors are in no autodiff graph.
@@ -49,10 +49,17 @@ pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
 }
 
 /// Moves those parameters of a module to `device` that are on a device of another host. burn's own move of a module
-/// knows neither the paths of tensors between hosts nor their names on a server. Quantized parameters, and parameters on
-/// devices of this host, stay where they are.
+/// knows neither the paths of tensors between hosts nor their names on a server. Tensors that are not parameters cannot
+/// be moved one by one: for their sake the module is moved to this host's CPU. Modules on devices of this host stay
+/// there.
 pub(crate) fn off_other_hosts<M: Module>(module: M, device: &Device) -> M {
-    module.map(&mut OffOtherHosts(device.clone().inner()))
+    let device = device.clone().inner();
+    let is_elsewhere = |other: &Device| is_remote(other) && other.clone().inner() != device;
+    let module = module.map(&mut OffOtherHosts(device.clone()));
+    match host().filter(|_| module.devices().iter().any(is_elsewhere)) {
+        Some(host) => fork(module, &host.autodiff()),
+        None => module,
+    }
 }
 
 struct OffOtherHosts(Device);

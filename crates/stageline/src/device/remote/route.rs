@@ -106,7 +106,7 @@ pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
     false
 }
 
-/// Whether tensors between two devices must go through this host's memory. This is so in four cases:
+/// Whether tensors between two devices must go through this host's memory. This is so in five cases:
 ///
 /// - The devices are two GPUs of this host, and at least one of them is not a CUDA device.
 /// - The devices belong to two servers on WebSocket. All tensors between these servers would share one connection, and
@@ -114,6 +114,7 @@ pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
 /// - One server uses WebSocket and the other Iroh, so they have no connection to each other.
 /// - The devices are two GPUs of one server. They would exchange tensors by NCCL, which can deadlock, because the plan
 ///   of the pipeline does not fix the order of these transfers.
+/// - The devices belong to other hosts, and this program has opened one of them without its name.
 pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
     if between_other_gpus(from, to) {
         return true;
@@ -128,7 +129,7 @@ pub(crate) fn goes_through_this_host(from: &Device, to: &Device) -> bool {
 
         let is_web_socket = |host: &HostName| matches!(host, HostName::WebSocket { .. });
         let [Some(from), Some(to)] = [from, to].map(find) else {
-            // A device that this program has not connected by its name has no known path to another host's.
+            // The host of a device that was opened without its name is not known.
             return is_remote(from) && is_remote(to) && from.clone().inner() != to.clone().inner();
         };
         let hosts = [&from.name.host, &to.name.host];

@@ -31,6 +31,10 @@ const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
 
+/// The time after which a connection counts as broken whose client acknowledges no data. Meanwhile it is not probed.
+#[cfg(target_os = "linux")]
+const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
+
 /// Accepts WebSocket connections until the process ends, and forwards them to burn's server at the address `inner`. A
 /// client is refused if it has too many connections. It is also refused if it sends too much or waits too long before
 /// it opens a session (an exchange of requests with a device).
@@ -106,6 +110,8 @@ async fn pass(mut client: TcpStream, inner: SocketAddr, place: Place) -> io::Res
     let Some(mut server) = admitted? else { return Ok(()) };
     client.set_nodelay(true)?;
     SockRef::from(&client).set_tcp_keepalive(&KEEPALIVE)?;
+    #[cfg(target_os = "linux")]
+    SockRef::from(&client).set_tcp_user_timeout(Some(UNACKNOWLEDGED))?;
     server.set_nodelay(true)?;
     copy_bidirectional(&mut client, &mut server).await.map(drop)
 }
