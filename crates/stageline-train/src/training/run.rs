@@ -217,17 +217,33 @@ impl<F> Run<F> {
             return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
         }
         let is_kept = unwritten.unless(kept).is_some();
-        let validation = match validate(&mut pipeline, &mut log, training.steps) {
-            Err(failed) if failed.is::<StepError>() => return Err(failed),
-            validated => unwritten.unless(validated).flatten(),
-        };
-        let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
-        let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
-        // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
-        let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
-        trained.unwritten.unless(closed);
-        Ok(Some(trained))
+        let validated = validate(&mut pipeline, &mut log, training.steps);
+        complete(model, pipeline, validated, log, is_kept, waited, unwritten).map(Some)
     }
+}
+
+/// Completes a training that reached its last step: prints the hash of its parameters, and completes its log. `validated`
+/// is the evaluation after the last step, and `waited` the total time that steps waited for their batches. `is_kept` says
+/// whether the last checkpoint is on disk.
+fn complete<M: Model>(
+    model: &M,
+    mut pipeline: PipelineOf<M>,
+    validated: Result<Option<EvalReport>>,
+    log: Log,
+    is_kept: bool,
+    waited: Duration,
+    unwritten: Unwritten,
+) -> Result<TrainedOf<M>> {
+    let validation = match validated {
+        Err(failed) if failed.is::<StepError>() => return Err(failed),
+        validated => unwritten.unless(validated).flatten(),
+    };
+    let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
+    let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
+    // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
+    let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
+    trained.unwritten.unless(closed);
+    Ok(trained)
 }
 
 /// Prints and returns the hash and the number of the parameters of a trained model; `None` for a model that the user has
