@@ -5,7 +5,7 @@
 //! and saves, and the reaction to Ctrl-C. It trains by calls of the pipeline: it must not compute on the tensors of
 //! stages, read settings, or format the files of `outputs`.
 //!
-//! - `run`: a run from its settings to its end (`Run`, `Trained`).
+//! - `run`: a run from its settings to its end (`Run`). `trained`: its result (`Trained`).
 //! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
 //! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
@@ -20,4 +20,5 @@ pub mod recipe;
 pub mod run;
 mod signals;
 pub mod steps;
+pub mod trained;
 pub mod watch;

@@ -1,4 +1,4 @@
-//! One training run ([`Run`]): from the settings, a model and its data to the trained pipeline ([`Trained`]).
+//! One training run ([`Run`]): from the settings, a model and its data to the trained pipeline.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -7,9 +7,8 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
-use serde_json::{Value, json};
 use stageline::checkpoint::Saved;
-use stageline::{Batch, EvalReport, MemoryEstimate, Payload, Pipeline, StepError, StepReport};
+use stageline::{Batch, MemoryEstimate, Payload, Pipeline, StepReport};
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
@@ -19,7 +18,6 @@ use crate::memory::demand;
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
-use crate::outputs::record;
 use crate::outputs::unwritten::Unwritten;
 use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
@@ -27,6 +25,7 @@ use crate::training::checkpoints::{self, Identity, Keeper};
 use crate::training::evaluation::{evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Loop, OnStep, Stopped};
+use crate::training::trained::{TrainedOf, complete};
 
 /// One run of a training program, with the settings of the training and the values of the program's own flags.
 pub struct Run<F> {
@@ -41,23 +40,6 @@ pub struct Run<F> {
     on_step: OnStep,
     /// The advice on how to make the model smaller, such as `lower --layers`. Error messages about memory contain it.
     smaller: &'static str,
-}
-
-type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
-
-/// The result of a training that reached its last step: the pipeline, the evaluation of the held-out samples, and the
-/// hash of the parameters.
-pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
-    /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
-    pub pipeline: Pipeline<In, Out, Target>,
-    /// The loss and the metrics on all held-out samples after the training; `None` if no samples are held out.
-    pub validation: Option<EvalReport>,
-    /// The SHA-256 of all parameters of the trained model, in hexadecimal; `None` for a model that the user has cut
-    /// into stages by hand.
-    pub parameters_sha256: Option<String>,
-    /// The errors in writing a checkpoint, a log or a page after the last step. [`Program::main`](crate::Program::main)
-    /// ends with the first of them.
-    pub unwritten: Unwritten,
 }
 
 impl<F> Run<F> {
@@ -154,7 +136,7 @@ impl<F> Run<F> {
     /// - The training does not fit into the memory.
     /// - A batch cannot be read, or two reads of one sample differ.
     /// - An output cannot be written. After the last step this is no error of this function, so that the trained
-    ///   pipeline is not lost, but one in [`Trained::unwritten`].
+    ///   pipeline is not lost, but one in [`Trained::unwritten`](crate::Trained::unwritten).
     /// - A step fails.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
@@ -220,56 +202,6 @@ impl<F> Run<F> {
         let validated = validate(&mut pipeline, &mut log, training.steps);
         complete(model, pipeline, validated, log, is_kept, waited, unwritten).map(Some)
     }
-}
-
-/// Completes a training that reached its last step: prints the hash of its parameters, and completes its log. `validated`
-/// is the evaluation after the last step, and `waited` the total time that steps waited for their batches. `is_kept` says
-/// whether the last checkpoint is on disk.
-fn complete<M: Model>(
-    model: &M,
-    mut pipeline: PipelineOf<M>,
-    validated: Result<Option<EvalReport>>,
-    log: Log,
-    is_kept: bool,
-    waited: Duration,
-    unwritten: Unwritten,
-) -> Result<TrainedOf<M>> {
-    let validation = match validated {
-        Err(failed) if failed.is::<StepError>() => return Err(failed),
-        validated => unwritten.unless(validated).flatten(),
-    };
-    let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
-    let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
-    // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
-    let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
-    trained.unwritten.unless(closed);
-    Ok(trained)
-}
-
-/// Prints and returns the hash and the number of the parameters of a trained model; `None` for a model that the user has
-/// cut into stages by hand.
-fn fingerprint<M: Model>(model: &M, pipeline: &mut PipelineOf<M>) -> Result<Option<(String, usize)>> {
-    let found = model.fingerprint(pipeline.snapshot()?)?;
-    found.iter().for_each(|(hash, parameters)| println!("{parameters} parameters, sha256 {hash}"));
-    Ok(found)
-}
-
-/// Returns the last line of the log of a complete training. `parameters` is the number of the model's parameters, and
-/// `waited` the total time that steps waited for their batches.
-fn last_line<In, Out, Target>(trained: &Trained<In, Out, Target>, parameters: Option<usize>, waited: Duration) -> Value
-where
-    In: Payload,
-    Out: Payload,
-    Target: Payload,
-{
-    json!({
-        "final": true,
-        "validation_loss": trained.validation.as_ref().map(|report| report.loss),
-        "validation_metrics": trained.validation.as_ref().map(|report| record::metrics(&report.metrics)),
-        "waited_for_batches_seconds": waited.as_secs_f64(),
-        "parameters": parameters,
-        "parameters_sha256": trained.parameters_sha256,
-    })
 }
 
 /// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.

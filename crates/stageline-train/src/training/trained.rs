@@ -1,0 +1,80 @@
+//! The result of a training that made its last step ([`Trained`]).
+
+use std::time::Duration;
+
+use anyhow::Result;
+use serde_json::{Value, json};
+use stageline::{EvalReport, Payload, Pipeline, StepError};
+
+use crate::model::Model;
+use crate::outputs::log::Log;
+use crate::outputs::record;
+use crate::outputs::unwritten::Unwritten;
+use crate::training::recipe::PipelineOf;
+
+pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
+
+/// The result of a training that reached its last step: the pipeline, the evaluation of the held-out samples, and the
+/// hash of the parameters.
+pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
+    /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
+    pub pipeline: Pipeline<In, Out, Target>,
+    /// The loss and the metrics on all held-out samples after the training; `None` if no samples are held out.
+    pub validation: Option<EvalReport>,
+    /// The SHA-256 of all parameters of the trained model, in hexadecimal; `None` for a model that the user has cut
+    /// into stages by hand.
+    pub parameters_sha256: Option<String>,
+    /// The errors in writing a checkpoint, a log or a page after the last step. [`Program::main`](crate::Program::main)
+    /// ends with the first of them.
+    pub unwritten: Unwritten,
+}
+
+/// Completes a training that reached its last step: prints the hash of its parameters, and completes its log. `validated`
+/// is the evaluation after the last step, and `waited` the total time that steps waited for their batches. `is_kept` says
+/// whether the last checkpoint is on disk.
+pub fn complete<M: Model>(
+    model: &M,
+    mut pipeline: PipelineOf<M>,
+    validated: Result<Option<EvalReport>>,
+    log: Log,
+    is_kept: bool,
+    waited: Duration,
+    unwritten: Unwritten,
+) -> Result<TrainedOf<M>> {
+    let validation = match validated {
+        Err(failed) if failed.is::<StepError>() => return Err(failed),
+        validated => unwritten.unless(validated).flatten(),
+    };
+    let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
+    let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
+    // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
+    let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
+    trained.unwritten.unless(closed);
+    Ok(trained)
+}
+
+/// Prints and returns the hash and the number of the parameters of a trained model; `None` for a model that the user has
+/// cut into stages by hand.
+fn fingerprint<M: Model>(model: &M, pipeline: &mut PipelineOf<M>) -> Result<Option<(String, usize)>> {
+    let found = model.fingerprint(pipeline.snapshot()?)?;
+    found.iter().for_each(|(hash, parameters)| println!("{parameters} parameters, sha256 {hash}"));
+    Ok(found)
+}
+
+/// Returns the last line of the log of a complete training. `parameters` is the number of the model's parameters, and
+/// `waited` the total time that steps waited for their batches.
+fn last_line<In, Out, Target>(trained: &Trained<In, Out, Target>, parameters: Option<usize>, waited: Duration) -> Value
+where
+    In: Payload,
+    Out: Payload,
+    Target: Payload,
+{
+    json!({
+        "final": true,
+        "validation_loss": trained.validation.as_ref().map(|report| report.loss),
+        "validation_metrics": trained.validation.as_ref().map(|report| record::metrics(&report.metrics)),
+        "waited_for_batches_seconds": waited.as_secs_f64(),
+        "parameters": parameters,
+        "parameters_sha256": trained.parameters_sha256,
+    })
+}
