@@ -1,12 +1,12 @@
 //! Tests the values in the charts of a run's HTML page, from synthetic logs.
 
+mod events;
 mod synthetic;
 
-use std::time::Duration;
-
-use stageline_report::record::{DeviceMemory, Event, Health, Line, Noise, SignalAndNoise, StageNoise};
+use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise};
 use stageline_report::{RunLog, run_page};
 
+use events::event;
 use synthetic::log;
 
 /// Returns the part of an HTML page that draws the chart with the given title; `None` if the page has no such chart.
@@ -204,18 +204,9 @@ fn the_memory_of_every_gpu_is_in_the_log_and_on_the_page() {
 #[test]
 fn the_timeline_is_as_long_as_its_last_event() {
     let mut log = log(&[1.0; 2], 2, 4, 0.0);
-    let event = |stage: usize, activity: &str, start: u64, end: u64| Event {
-        stage,
-        activity: activity.parse().unwrap(),
-        start: Duration::from_secs(start),
-        end: Duration::from_secs(end),
-        waited: Duration::ZERO,
-        asked: Duration::ZERO,
-        held: None,
-        sent: 0,
-    };
     log.steps[1].step_seconds = 2.0;
-    log.steps[1].timeline = vec![vec![event(0, "0F0", 0, 1)], vec![event(1, "1F0", 1, 2), event(1, "optimizer", 2, 4)]];
+    log.steps[1].timeline =
+        vec![vec![event(0, "0F0", 0.0..1.0)], vec![event(1, "1F0", 1.0..2.0), event(1, "optimizer", 2.0..4.0)]];
     let page = run_page(&log);
     let timeline = &page[page.find("aria-label='timeline'").unwrap()..];
     let timeline = &timeline[..timeline.find("</svg>").unwrap()];

@@ -1,12 +1,12 @@
 //! Tests the figures of runs that were resumed with another plan, from synthetic logs with two descriptions of the run.
 
+mod events;
 mod synthetic;
 
-use std::time::Duration;
-
-use stageline_report::record::{Event, Noise, SignalAndNoise, Step};
+use stageline_report::record::{Noise, SignalAndNoise, Step};
 use stageline_report::{Measured, PredictError, RunLog, run_page};
 
+use events::event;
 use synthetic::{log, text};
 
 /// The first part of a resumed run has 4 stages of one layer each, and makes the steps 0 to 4.
@@ -52,18 +52,10 @@ fn a_run_without_steps_since_it_was_resumed_has_no_costs() {
 
 #[test]
 fn the_page_draws_the_timeline_and_the_memory_of_the_last_plan() {
-    let event = |stage: usize| Event {
-        stage,
-        activity: format!("{stage}F0").parse().unwrap(),
-        start: Duration::ZERO,
-        end: Duration::from_secs(1),
-        waited: Duration::ZERO,
-        asked: Duration::ZERO,
-        held: None,
-        sent: 0,
-    };
     let (mut before, mut after) = (before(), after());
-    let draw = |step: &mut Step, stages: usize| step.timeline = (0..stages).map(|stage| vec![event(stage)]).collect();
+    let draw = |step: &mut Step, stages: usize| {
+        step.timeline = (0..stages).map(|stage| vec![event(stage, &format!("{stage}F0"), 0.0..1.0)]).collect()
+    };
     draw(&mut before.steps[1], 4);
     draw(&mut after.steps[1], 2);
     let page = run_page(&resumed(before, &after, 5));

@@ -1,13 +1,12 @@
 //! Tests predictions of schedules that split backwards, from synthetic runs.
 
+mod events;
 mod synthetic;
 
-use std::time::Duration;
-
-use stageline_report::record::Event;
 use stageline_report::{Cut, Measured, RunLog, Target};
 use stageline_schedule::{Costs, OneFOneB, Placement, Plan, Schedule, StageCost, ZbH1, check, simulate};
 
+use events::event;
 use synthetic::log;
 
 /// Makes the log of a run of two stages under ZB-H1, a schedule that splits backwards. A forward takes 2 s and a
@@ -15,16 +14,6 @@ use synthetic::log;
 fn split(share: f64) -> RunLog {
     let mut log = log(&[1.0; 4], 2, 4, 0.0);
     let plan: Plan = ZbH1.plan(2, 4).unwrap();
-    let event = |activity: String, seconds: f64| Event {
-        stage: activity[..1].parse().unwrap(),
-        activity: activity.parse().unwrap(),
-        start: Duration::ZERO,
-        end: Duration::from_secs_f64(seconds),
-        waited: Duration::ZERO,
-        asked: Duration::ZERO,
-        held: None,
-        sent: 0,
-    };
     let of_row = |row: &Vec<_>| {
         row.iter()
             .map(|action: &stageline_schedule::Action| {
@@ -33,7 +22,7 @@ fn split(share: f64) -> RunLog {
                     'I' => 4.0 * share,
                     _ => 4.0 * (1.0 - share),
                 };
-                event(action.to_string(), seconds)
+                event(action.stage, &action.to_string(), 0.0..seconds)
             })
             .collect()
     };

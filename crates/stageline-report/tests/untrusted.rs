@@ -1,12 +1,12 @@
 //! Tests that logs with an invalid plan or number are refused when they are read, with the line and the value.
 
+mod events;
 mod synthetic;
 
-use std::time::Duration;
-
-use stageline_report::record::{Event, Step};
+use stageline_report::record::Step;
 use stageline_report::{LogError, RunLog, run_page};
 
+use events::event;
 use synthetic::{log, text};
 
 /// Reads the log of a run of two stages after a change of its plan.
@@ -88,21 +88,17 @@ fn numbers_that_are_negative_or_too_large_are_refused_with_their_line() {
 
 #[test]
 fn events_of_stages_that_the_plan_lacks_are_refused() {
-    let event = |stage: usize| Event {
-        stage,
-        activity: "0F0".parse().unwrap(),
-        start: Duration::ZERO,
-        end: Duration::from_secs(1),
-        waited: Duration::ZERO,
-        asked: Duration::ZERO,
-        held: None,
-        sent: 0,
-    };
     for stage in [2, 1_000_000_000_000, usize::MAX] {
-        let error = with_step(|step| step.timeline = vec![vec![event(0)], vec![event(stage)]]).unwrap_err();
+        let error = with_step(|step| {
+            step.timeline = vec![vec![event(0, "0F0", 0.0..1.0)], vec![event(stage, "0F0", 0.0..1.0)]]
+        })
+        .unwrap_err();
         assert!(matches!(error, LogError::Stage { line: 4, stage: found, stages: 2 } if found == stage), "{error}");
     }
-    let page = run_page(&with_step(|step| step.timeline = vec![vec![event(0)], vec![event(1)]]).unwrap());
+    let page = run_page(
+        &with_step(|step| step.timeline = vec![vec![event(0, "0F0", 0.0..1.0)], vec![event(1, "0F0", 0.0..1.0)]])
+            .unwrap(),
+    );
     assert!(page.contains("stage 1</text>") && !page.contains("stage 2</text>"));
 }
 

@@ -79,8 +79,9 @@ impl Log {
         gpus: Vec<Device>,
     ) -> Result<Self> {
         let create = |path: &Path| File::create(path).map(BufWriter::new).with_context(|| unwritable(path));
-        let at_the_end = [&outputs.trace, &outputs.report].into_iter().flatten();
-        at_the_end.into_iter().try_for_each(|path| try_out(path).with_context(|| unwritable(path)))?;
+        for path in [&outputs.trace, &outputs.report].into_iter().flatten() {
+            try_out(path).with_context(|| unwritable(path))?;
+        }
         let (file, before) = match outputs.log.as_deref() {
             Some(path) if steps.start > 0 => reopen(path).with_context(|| unwritable(path))?,
             path => (path.map(create).transpose()?, Vec::new()),
