@@ -32,24 +32,29 @@ class Checks(Table):
         (Path(self.folder.name) / "cubecl.toml").write_text("[compilation]\ncache = true\n")
 
     def run(self, **settings):
-        """Runs the example and returns the steps in its log."""
+        """Runs the example and returns the steps in its log. `self.bits` becomes the digest of the trained parameters."""
         program, data, log = Path(self.arguments.program).resolve(), Path(self.arguments.data).resolve(), Path(self.folder.name) / "run.jsonl"
         command = [str(program), *flags(settings), "--log", str(log), "--data", str(data), "--sample", "0"]
         log.unlink(missing_ok=True)
         done = subprocess.run(command, capture_output=True, text=True, cwd=self.folder.name)
         if done.returncode != 0:
             raise RuntimeError(f"{' '.join(command)}\n{done.stderr[-2000:]}")
-        return [line for line in map(json.loads, log.read_text().splitlines()) if "step" in line]
+        lines = [json.loads(line) for line in log.read_text().splitlines()]
+        self.bits = lines[-1]["parameters_sha256"]
+        return [line for line in lines if "step" in line]
 
     def correctness(self):
-        """Compares losses among cuts, with the CPU, and between bf16 and f32."""
+        """Compares losses and bits among cuts, and losses with the CPU's and between bf16 and f32."""
         small = dict(layers=4, width=128, context=128, steps=20 if self.arguments.quick else 200)
         losses = lambda **more: [step["loss"] for step in self.run(**small, **more)]
         apart = lambda one, other: max(abs(a - b) / abs(b) for a, b in zip(one, other, strict=True))
         whole = losses(device=self.first, stages=1)
+        bits = self.bits
         for stages in (2, 4):
             off = apart(losses(device=self.arguments.device, stages=stages), whole)
             self.row(f"losses of P = {stages} against P = 1", f"{off:.1e}", f"{CUTS_AGREE:g}", off <= CUTS_AGREE)
+            same = self.bits == bits
+            self.row(f"trained parameters of P = {stages} and P = 1", "the same bits" if same else "other bits", "the same bits", same)
         on_cpu = losses(device="cpu", stages=1)
         off = apart(whole, on_cpu)
         self.row("losses in f32 against the CPU's", f"{off:.1e}", f"{DEVICES_AGREE:g}", off <= DEVICES_AGREE)

@@ -12,8 +12,8 @@
 //!   three times or more, both in split layers and directly: with split backwards its gradients are added in another
 //!   order.
 //! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
-//!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on a Vulkan device in software and on
-//!   an emulated NVIDIA GPU only. There, causal attention stores no scores, so [`selective`] saves little memory.
+//!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a Vulkan
+//!   device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.
 //! - **Fallbacks**: burn's own operations compute what a device has no kernel for, such as bf16 on a CPU.
 //!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]) in a forward, [`Operation`] before it.
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to

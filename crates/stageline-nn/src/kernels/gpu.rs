@@ -85,21 +85,6 @@ pub(super) fn first_positions(batch: usize, length: usize, device: &Device<Cube>
 }
 
 impl Products for Cube {
-    /// Returns the output of a linear layer, computed by burn's matrix product. The bias is reshaped before the
-    /// product. burn fuses the addition of the bias into the product's kernel only if no other operation is between
-    /// them.
-    fn product(input: Float, weight: Float, bias: Option<Float>) -> Float {
-        let bias = bias.map(|bias| {
-            let columns = bias.shape().num_elements();
-            Self::float_reshape(bias, Shape::new([1, columns]))
-        });
-        let product = Self::float_matmul(input, weight);
-        match bias {
-            Some(bias) => Self::float_add(product, bias),
-            None => product,
-        }
-    }
-
     fn to_bias(gradient: Float) -> Float {
         match gradient.shape().num_elements() {
             0 => Self::linear_bias_backward(gradient),

@@ -20,6 +20,7 @@
 //! - `adamw`: a step of the optimizer AdamW, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
+//! - `fusion`: what burn fuses on GPUs.
 //! - `flash`: causal attention that stores no scores, as GPU code of this crate.
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
@@ -34,6 +35,8 @@ pub(crate) mod declared;
 mod flash;
 #[cfg(any(feature = "gpu", all(test, feature = "flex")))]
 mod fused;
+#[cfg(feature = "fused")]
+mod fusion;
 #[cfg(feature = "gpu")]
 mod gpu;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
@@ -49,6 +52,8 @@ pub(crate) mod variants;
 pub use adamw::{AdamWStep, AdamWUpdate};
 #[cfg(feature = "flex")]
 pub use cpu::products::allocate_packing_buffer;
+#[cfg(feature = "fused")]
+pub use fusion::keep_products_apart;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub(crate) use interface::*;
 pub use sum_of_squares::sum_of_squares;

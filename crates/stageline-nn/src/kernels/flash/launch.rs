@@ -10,39 +10,25 @@ use burn_cubecl::ops::numeric::empty_device_contiguous_dtype;
 use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 
-use super::block::{LANES, Sizes};
-use super::{FlashAttention, along, forward, logarithms_shape, output_shape, to_key_value, to_query};
+use super::block::Sizes;
+use super::{FlashAttention, along, logarithms_shape, output_shape, scalar, tensor_cores};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
-
-/// The numbers of rows (queries or keys) that a thread block of attention can have on a GPU, the best number first. A
-/// block with more rows loads keys and values, or queries, from memory less often.
-const ROWS: [usize; 3] = [32, 16, 8];
-
-/// The largest size of an attention head, in elements, that the GPU kernels support. The sums of one row of a larger
-/// head would not fit into the registers.
-const LARGEST_HEAD: usize = 256;
-
-/// Returns the largest number of rows (queries or keys) that a thread block of attention can have on a GPU, for heads
-/// of `size` elements. The GPU's shared memory and its number of threads limit the block. Returns `None` if no block
-/// fits or the head is too large.
-fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
-    let properties = device.client();
-    let hardware = &properties.properties().hardware;
-    let bytes = |rows: usize| size_of::<f32>() * (3 * rows * (size + 1) + rows * (rows + 1 + LANES));
-    let fits = |rows: &usize| {
-        bytes(*rows) <= hardware.max_shared_memory_size && rows * LANES <= hardware.max_units_per_cube as usize
-    };
-    ROWS.into_iter().find(fits).filter(|_| size <= LARGEST_HEAD)
-}
 
 /// Returns the largest head size, in elements, for which a GPU can run the attention kernels; 0 if there is none.
 pub fn largest_head(device: &CubeDevice) -> usize {
-    (1..=LARGEST_HEAD).rev().find(|size| fits(device, *size)).unwrap_or(0)
+    (1..=scalar::LARGEST_HEAD).rev().find(|size| fits(device, *size)).unwrap_or(0)
 }
 
 /// Whether a GPU can run the attention kernels for heads of `size` elements.
 pub fn fits(device: &CubeDevice, size: usize) -> bool {
-    rows(device, size).is_some()
+    scalar::rows(device, size).is_some()
+}
+
+/// The kernels that compute an attention.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kernels {
+    Scalar,
+    TensorCores,
 }
 
 /// The values that all kernel launches for one input of attention have in common, such as the batch size.
@@ -53,20 +39,29 @@ struct Launch {
     window: u32,
     scale: f32,
     types: [ElemType; 2],
+    kernels: Kernels,
 }
 
 impl Launch {
     fn new(input: &CubeTensor, starts: &CubeTensor, heads: AttentionHeads) -> Self {
         let shape = input.shape();
         let (length, width) = (shape[1], shape[2] / heads.columns());
-        let rows = rows(&input.device, width).expect("the kernels were chosen because they fit the device");
+        let element = element_type(input.dtype);
+        let (kernels, rows) = match tensor_cores::fit(&input.device, element, width) {
+            true => (Kernels::TensorCores, tensor_cores::ROWS),
+            false => {
+                let rows = scalar::rows(&input.device, width);
+                (Kernels::Scalar, rows.expect("the kernels were chosen because they fit the device"))
+            }
+        };
         Self {
             batch: shape[0],
             length,
             sizes: Sizes { rows, width, query_heads: heads.query, key_heads: heads.key_value },
             window: heads.window.map_or(length, |window| window.min(length)) as u32,
             scale: scale(width) as f32,
-            types: [element_type(input.dtype), element_type(starts.dtype)],
+            types: [element, element_type(starts.dtype)],
+            kernels,
         }
     }
 
@@ -77,7 +72,11 @@ impl Launch {
     }
 
     fn units(&self) -> CubeDim {
-        CubeDim::new_1d((self.sizes.rows * LANES) as u32)
+        let count = match self.kernels {
+            Kernels::Scalar => self.sizes.rows * scalar::LANES,
+            Kernels::TensorCores => tensor_cores::UNITS,
+        };
+        CubeDim::new_1d(count as u32)
     }
 }
 
@@ -113,20 +112,28 @@ impl FlashAttention for CubeBackend {
         let launch = Launch::new(&input, &starts, heads);
         let output = empty(&input, output_shape(&input.shape(), heads), input.dtype);
         let logarithms = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
-        forward::forward::launch(
-            &input.client.clone(),
-            launch.cubes(heads.query),
-            launch.units(),
-            addresses(&[&input, &output, &logarithms, &starts]),
-            input.into_tensor_arg(),
-            starts.into_tensor_arg(),
-            output.clone().into_tensor_arg(),
-            logarithms.clone().into_tensor_arg(),
-            launch.window,
-            launch.scale,
-            launch.sizes,
-            launch.types,
-        );
+        macro_rules! compute {
+            ($kernel:path) => {
+                $kernel(
+                    &input.client.clone(),
+                    launch.cubes(heads.query),
+                    launch.units(),
+                    addresses(&[&input, &output, &logarithms, &starts]),
+                    input.into_tensor_arg(),
+                    starts.into_tensor_arg(),
+                    output.clone().into_tensor_arg(),
+                    logarithms.clone().into_tensor_arg(),
+                    launch.window,
+                    launch.scale,
+                    launch.sizes,
+                    launch.types,
+                )
+            };
+        }
+        match launch.kernels {
+            Kernels::Scalar => compute!(scalar::forward::forward::launch),
+            Kernels::TensorCores => compute!(tensor_cores::forward::forward::launch),
+        }
         (output, logarithms)
     }
 
@@ -179,8 +186,16 @@ impl FlashAttention for CubeBackend {
                 )
             };
         }
-        compute!(to_query::to_query::launch, heads.query);
-        compute!(to_key_value::to_key_value::launch, heads.key_value);
+        match launch.kernels {
+            Kernels::Scalar => {
+                compute!(scalar::to_query::to_query::launch, heads.query);
+                compute!(scalar::to_key_value::to_key_value::launch, heads.key_value);
+            }
+            Kernels::TensorCores => {
+                compute!(tensor_cores::to_query::to_query::launch, heads.query);
+                compute!(tensor_cores::to_key_value::to_key_value::launch, heads.key_value);
+            }
+        }
         to_input
     }
 }

@@ -3,23 +3,23 @@
 //!
 //! Input: queries, keys and values of all heads, side by side, and the first key of each query's document. Output:
 //! attention, and for the backward one number a query, the logarithm of the sum of its exponentiated scores; the
-//! backward computes scores from it again, block by block. Everything is computed in f32, and inputs and outputs are
-//! f32, bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
+//! backward computes scores from it again, block by block. Everything is added in f32, and inputs and outputs are f32,
+//! bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
 //!
-//! - `block`: the sizes for which the kernels are compiled (`Sizes`), and what they share on the device.
-//! - `forward`: the kernel of attention.
-//! - `to_query`: the kernel of the gradient of the queries.
-//! - `to_key_value`: the kernel of the gradients of the keys and values, which sums over the query heads that share
-//!   them.
+//! A cube (CubeCL's name for a thread block) computes one block: some consecutive rows (queries, or keys and values) of
+//! one head of one sample.
+//!
+//! - `block`: the sizes for which the kernels are compiled (`Sizes`), and the keys that a query sees.
+//! - `scalar`: kernels for all GPUs and types.
+//! - `tensor_cores`: kernels for bf16 and f16 on NVIDIA's tensor cores.
 //! - `along`: the kernel of the products of each output with its gradient, which both gradients need.
-//! - `launch`: launches the kernels, and checks that a device can run them.
+//! - `launch`: chooses and launches the kernels, and checks that a device can run them.
 
 mod along;
 mod block;
-mod forward;
 mod launch;
-mod to_key_value;
-mod to_query;
+mod scalar;
+mod tensor_cores;
 
 #[cfg(feature = "fused")]
 use burn::backend::fusion::custom::TensorSpec;

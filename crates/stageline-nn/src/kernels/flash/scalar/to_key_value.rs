@@ -3,10 +3,8 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{
-    LANES, Sizes, add_weighted, blocks_between, clear, column_of_keys, column_of_values, is_seen, load, product,
-    reload, write,
-};
+use super::tile::{LANES, add_weighted, clear, load, product, reload, write};
+use crate::kernels::flash::block::{Sizes, blocks_between, column_of_keys, column_of_values, is_seen};
 
 /// Computes the gradients of a block of keys and values (consecutive positions) of one key-value head of attention. One
 /// cube (thread block) runs for each block of keys, key-value head and sample.

@@ -3,9 +3,9 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{
-    LANES, Sizes, add_weighted, blocks_between, clear, column_of_keys, column_of_values, first_seen_block, is_seen,
-    load, product, reload, write,
+use super::tile::{LANES, add_weighted, clear, load, product, reload, write};
+use crate::kernels::flash::block::{
+    Sizes, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
 };
 
 /// Computes the gradients of a block of queries (consecutive positions) of one attention head. One cube (thread block)

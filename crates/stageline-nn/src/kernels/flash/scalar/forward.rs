@@ -4,9 +4,9 @@
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-use super::block::{
-    LANES, Sizes, UNSEEN, add_weighted, blocks_between, clear, column_of_keys, column_of_values, first_seen_block,
-    is_seen, load, product, reload, write,
+use super::tile::{LANES, add_weighted, clear, load, product, reload, write};
+use crate::kernels::flash::block::{
+    Sizes, UNSEEN, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
 };
 
 /// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of each query's sum of

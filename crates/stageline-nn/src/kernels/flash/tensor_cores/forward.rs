@@ -1,0 +1,169 @@
+//! The kernel of attention's forward on tensor cores. It processes the keys of a block of queries tile by tile, and
+//! corrects each query's largest score and its sum of exponentiated scores as larger scores appear.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+
+use super::fragments::{
+    Eight, Pair, ROWS, add_products, as_left, left_of, load, new_tile, rows_as_columns, rows_as_rows, write, zeros,
+};
+use crate::kernels::flash::block::{
+    Sizes, UNSEEN, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
+};
+
+/// Computes attention's outputs for a block of queries of one head on tensor cores, and the logarithm of each query's
+/// sum of exponentiated scores. One thread block runs for each block of queries, query head and sample.
+#[cube(launch, address_type = "dynamic")]
+#[allow(clippy::too_many_arguments)]
+pub fn forward<E: Float, I: Int>(
+    input: &Tensor<Eight<E>>,
+    starts: &Tensor<I>,
+    output: &mut Tensor<Pair<E>>,
+    logarithms: &mut Tensor<f32>,
+    window: u32,
+    scale: f32,
+    #[comptime] sizes: Sizes,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let length = input.shape(1);
+    let window = window as usize;
+    // Late queries see most keys, so their blocks begin first.
+    let first = (blocks_between(0, length, ROWS) - 1 - CUBE_POS_X as usize) * ROWS;
+    let head = CUBE_POS_Y as usize;
+    let sample = CUBE_POS_Z as usize;
+    let key_head = head / comptime!(sizes.group());
+    let own = UNIT_POS as usize / 32 * 16;
+    let row = first + own + UNIT_POS_PLANE as usize / 4;
+
+    let mut keys = new_tile::<E>(sizes);
+    let mut values = new_tile::<E>(sizes);
+    load::<E>(input, &mut keys, sample, first, head * sizes.width, comptime!(sizes.columns()), sizes);
+    sync_cube();
+    let queries = left_of::<E>(&keys, own, sizes);
+
+    let mut sums = zeros(comptime!(sizes.width / 8));
+    let mut largest = Array::<f32>::new(2usize);
+    let mut totals = Array::<f32>::new(2usize);
+    #[unroll]
+    for half in 0..2usize {
+        largest[half] = f32::new(UNSEEN);
+        totals[half] = f32::new(0.0);
+    }
+    let from = first_seen_block(first, window, ROWS);
+    let until = select(first + ROWS < length, first + ROWS, length);
+    for index in 0..blocks_between(from, until, ROWS) {
+        let tile_first = from + index * ROWS;
+        sync_cube();
+        let columns = comptime!(sizes.columns());
+        load::<E>(input, &mut keys, sample, tile_first, column_of_keys(key_head, sizes), columns, sizes);
+        load::<E>(input, &mut values, sample, tile_first, column_of_values(key_head, sizes), columns, sizes);
+        sync_cube();
+        let mut scores = zeros(comptime!(ROWS / 8));
+        #[unroll]
+        for step in 0..comptime!(sizes.width / 16) {
+            #[unroll]
+            for pair in 0..comptime!(ROWS / 16) {
+                let right = rows_as_columns::<E>(&keys, pair * 16, step * 16, sizes);
+                add_products::<E>(&mut scores, comptime!(2 * pair), &queries, step, &right);
+            }
+        }
+        #[unroll]
+        for half in 0..2usize {
+            let query = row + half * 8;
+            let known = select(query < length, query, length - 1);
+            let start = u32::cast_from(starts[sample * length + known]) as usize;
+            let next = hide_unseen(&mut scores, largest[half], half, known, tile_first, window, start, scale);
+            let shrink = (largest[half] - next).exp();
+            largest[half] = next;
+            totals[half] = totals[half] * shrink + weigh(&mut scores, next, half);
+            #[unroll]
+            for product in 0..comptime!(sizes.width / 8) {
+                sums[product * 2 + half] = sums[product * 2 + half] * Vector::new(shrink);
+            }
+        }
+        #[unroll]
+        for step in 0..comptime!(ROWS / 16) {
+            let weights = as_left::<E>(&scores, comptime!(2 * step));
+            #[unroll]
+            for pair in 0..comptime!(sizes.width / 16) {
+                let right = rows_as_rows::<E>(&values, step * 16, pair * 16, sizes);
+                add_products::<E>(&mut sums, comptime!(2 * pair), &weights, 0usize, &right);
+            }
+        }
+    }
+
+    let mut factors = Array::<f32>::new(2usize);
+    #[unroll]
+    for half in 0..2usize {
+        let total = sum_of_four(totals[half]);
+        factors[half] = f32::new(1.0) / total;
+        let query = row + half * 8;
+        if query < length && UNIT_POS_PLANE % 4 == 0 {
+            let at = (sample * sizes.query_heads + head) * length + query;
+            logarithms[at] = largest[half] + total.ln();
+        }
+    }
+    let columns = comptime!(sizes.query_heads * sizes.width);
+    write::<E>(output, &sums, &factors, sample, row, head * sizes.width, columns, sizes);
+}
+
+/// Scales this thread's attention scores of one query, and replaces scores of keys that the query does not see by
+/// [`UNSEEN`]. Returns the largest score of the query in this tile and in tiles before, whose largest score is
+/// `before`.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn hide_unseen(
+    scores: &mut Array<Pair<f32>>,
+    before: f32,
+    #[comptime] half: usize,
+    query: usize,
+    first_key: usize,
+    window: usize,
+    start: usize,
+    scale: f32,
+) -> f32 {
+    let place = UNIT_POS_PLANE as usize % 4;
+    let mut largest = before;
+    #[unroll]
+    for product in 0..comptime!(ROWS / 8) {
+        let mut pair = scores[product * 2 + half];
+        #[unroll]
+        for side in 0..2usize {
+            let key = first_key + product * 8 + place * 2 + side;
+            let score = select(is_seen(query, key, window, start), pair.extract(side) * scale, f32::new(UNSEEN));
+            pair.insert(side, score);
+            largest = max(largest, score);
+        }
+        scores[product * 2 + half] = pair;
+    }
+    let largest = max(largest, plane_shuffle_xor(largest, 1));
+    max(largest, plane_shuffle_xor(largest, 2))
+}
+
+/// Replaces this thread's attention scores of one query by attention weights, exp(score - `largest`), and returns the
+/// sum of these weights.
+#[cube]
+fn weigh(scores: &mut Array<Pair<f32>>, largest: f32, #[comptime] half: usize) -> f32 {
+    let mut sum = f32::new(0.0);
+    #[unroll]
+    for product in 0..comptime!(ROWS / 8) {
+        let mut pair = scores[product * 2 + half];
+        #[unroll]
+        for side in 0..2usize {
+            let score = pair.extract(side);
+            // The comparison keeps a NaN score as NaN, so that it is visible in the output.
+            let weight = select(score <= f32::new(UNSEEN), f32::new(0.0), (score - largest).exp());
+            pair.insert(side, weight);
+            sum += weight;
+        }
+        scores[product * 2 + half] = pair;
+    }
+    sum
+}
+
+/// Returns the sum of a number over the four threads that have parts of the same rows.
+#[cube]
+fn sum_of_four(number: f32) -> f32 {
+    let number = number + plane_shuffle_xor(number, 1);
+    number + plane_shuffle_xor(number, 2)
+}

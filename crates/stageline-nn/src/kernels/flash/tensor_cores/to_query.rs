@@ -1,0 +1,106 @@
+//! The kernel that computes the gradient of attention's queries on tensor cores.
+
+use burn_cubecl::cubecl;
+use burn_cubecl::cubecl::prelude::*;
+
+use super::fragments::{
+    Eight, Pair, ROWS, add_products, as_left, left_of, load, new_tile, rows_as_columns, rows_as_rows, write, zeros,
+};
+use crate::kernels::flash::block::{
+    Sizes, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
+};
+
+/// Computes the gradients of a block of queries (consecutive positions) of one attention head on tensor cores. One
+/// thread block runs for each block of queries, query head and sample.
+///
+/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
+/// heads + 2 x key-value heads) x size]`.
+#[cube(launch, address_type = "dynamic")]
+#[allow(clippy::too_many_arguments)]
+pub fn to_query<E: Float, I: Int>(
+    input: &Tensor<Eight<E>>,
+    starts: &Tensor<I>,
+    gradient: &Tensor<Eight<E>>,
+    logarithms: &Tensor<f32>,
+    along: &Tensor<f32>,
+    to_input: &mut Tensor<Pair<E>>,
+    window: u32,
+    scale: f32,
+    #[comptime] sizes: Sizes,
+    #[define(E, I)] _types: [ElemType; 2],
+) {
+    let length = input.shape(1);
+    let window = window as usize;
+    // Late queries see most keys, so their blocks begin first.
+    let first = (blocks_between(0, length, ROWS) - 1 - CUBE_POS_X as usize) * ROWS;
+    let head = CUBE_POS_Y as usize;
+    let sample = CUBE_POS_Z as usize;
+    let key_head = head / comptime!(sizes.group());
+    let own = UNIT_POS as usize / 32 * 16;
+    let row = first + own + UNIT_POS_PLANE as usize / 4;
+    let columns = comptime!(sizes.columns());
+
+    let mut keys = new_tile::<E>(sizes);
+    let mut values = new_tile::<E>(sizes);
+    load::<E>(input, &mut keys, sample, first, head * sizes.width, columns, sizes);
+    let upstream_columns = comptime!(sizes.query_heads * sizes.width);
+    load::<E>(gradient, &mut values, sample, first, head * sizes.width, upstream_columns, sizes);
+    sync_cube();
+    let queries = left_of::<E>(&keys, own, sizes);
+    let upstream = left_of::<E>(&values, own, sizes);
+    let of_rows = (sample * sizes.query_heads + head) * length;
+
+    let mut sums = zeros(comptime!(sizes.width / 8));
+    let from = first_seen_block(first, window, ROWS);
+    let until = select(first + ROWS < length, first + ROWS, length);
+    for index in 0..blocks_between(from, until, ROWS) {
+        let tile_first = from + index * ROWS;
+        sync_cube();
+        load::<E>(input, &mut keys, sample, tile_first, column_of_keys(key_head, sizes), columns, sizes);
+        load::<E>(input, &mut values, sample, tile_first, column_of_values(key_head, sizes), columns, sizes);
+        sync_cube();
+        for group in 0..comptime!(ROWS / 16) {
+            let mut scores = zeros(2usize);
+            let mut to_weights = zeros(2usize);
+            #[unroll]
+            for step in 0..comptime!(sizes.width / 16) {
+                let right = rows_as_columns::<E>(&keys, group * 16, step * 16, sizes);
+                add_products::<E>(&mut scores, 0usize, &queries, step, &right);
+                let right = rows_as_columns::<E>(&values, group * 16, step * 16, sizes);
+                add_products::<E>(&mut to_weights, 0usize, &upstream, step, &right);
+            }
+            #[unroll]
+            for half in 0..2usize {
+                let query = row + half * 8;
+                let known = select(query < length, query, length - 1);
+                let start = u32::cast_from(starts[sample * length + known]) as usize;
+                let logarithm = logarithms[of_rows + known];
+                let along = along[of_rows + known];
+                #[unroll]
+                for product in 0..2usize {
+                    let mut pair = scores[product * 2 + half];
+                    let to_weight = to_weights[product * 2 + half];
+                    #[unroll]
+                    for side in 0..2usize {
+                        let key = tile_first + group * 16 + product * 8 + UNIT_POS_PLANE as usize % 4 * 2 + side;
+                        let seen = is_seen(known, key, window, start);
+                        let weight = select(seen, (pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
+                        pair.insert(side, weight * (to_weight.extract(side) - along) * scale);
+                    }
+                    scores[product * 2 + half] = pair;
+                }
+            }
+            let to_scores = as_left::<E>(&scores, 0usize);
+            #[unroll]
+            for pair in 0..comptime!(sizes.width / 16) {
+                let right = rows_as_rows::<E>(&keys, group * 16, pair * 16, sizes);
+                add_products::<E>(&mut sums, comptime!(2 * pair), &to_scores, 0usize, &right);
+            }
+        }
+    }
+
+    let mut factors = Array::<f32>::new(2usize);
+    factors[0] = f32::new(1.0);
+    factors[1] = f32::new(1.0);
+    write::<E>(to_input, &sums, &factors, sample, row, head * sizes.width, columns, sizes);
+}
