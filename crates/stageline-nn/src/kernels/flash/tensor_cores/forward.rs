@@ -5,7 +5,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::fragments::{
-    Eight, Pair, ROWS, add_products, as_left, left_of, load, new_tile, rows_as_columns, rows_as_rows, write, zeros,
+    Eight, Pair, ROWS, add_dot_products, add_weighted, as_left, both, left_of, load, new_tile, write, zeros,
 };
 use crate::kernels::flash::block::{
     Sizes, UNSEEN, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
@@ -42,13 +42,8 @@ pub fn forward<E: Float, I: Int>(
     let queries = left_of::<E>(&keys, own, sizes);
 
     let mut sums = zeros(comptime!(sizes.width / 8));
-    let mut largest = Array::<f32>::new(2usize);
-    let mut totals = Array::<f32>::new(2usize);
-    #[unroll]
-    for half in 0..2usize {
-        largest[half] = f32::new(UNSEEN);
-        totals[half] = f32::new(0.0);
-    }
+    let mut largest = both(f32::new(UNSEEN));
+    let mut totals = both(f32::new(0.0));
     let from = first_seen_block(first, window, ROWS);
     let until = select(first + ROWS < length, first + ROWS, length);
     for index in 0..blocks_between(from, until, ROWS) {
@@ -59,14 +54,7 @@ pub fn forward<E: Float, I: Int>(
         load::<E>(input, &mut values, sample, tile_first, column_of_values(key_head, sizes), columns, sizes);
         sync_cube();
         let mut scores = zeros(comptime!(ROWS / 8));
-        #[unroll]
-        for step in 0..comptime!(sizes.width / 16) {
-            #[unroll]
-            for pair in 0..comptime!(ROWS / 16) {
-                let right = rows_as_columns::<E>(&keys, pair * 16, step * 16, sizes);
-                add_products::<E>(&mut scores, comptime!(2 * pair), &queries, step, &right);
-            }
-        }
+        add_dot_products::<E>(&mut scores, &queries, &keys, 0usize, comptime!(ROWS / 16), sizes);
         #[unroll]
         for half in 0..2usize {
             let query = row + half * 8;
@@ -78,29 +66,24 @@ pub fn forward<E: Float, I: Int>(
             totals[half] = totals[half] * shrink + weigh(&mut scores, next, half);
             #[unroll]
             for product in 0..comptime!(sizes.width / 8) {
-                sums[product * 2 + half] = sums[product * 2 + half] * Vector::new(shrink);
+                sums[product * 2 + half] *= Vector::new(shrink);
             }
         }
         #[unroll]
         for step in 0..comptime!(ROWS / 16) {
             let weights = as_left::<E>(&scores, comptime!(2 * step));
-            #[unroll]
-            for pair in 0..comptime!(sizes.width / 16) {
-                let right = rows_as_rows::<E>(&values, step * 16, pair * 16, sizes);
-                add_products::<E>(&mut sums, comptime!(2 * pair), &weights, 0usize, &right);
-            }
+            add_weighted::<E>(&mut sums, &weights, &values, step * 16, sizes);
         }
     }
 
-    let mut factors = Array::<f32>::new(2usize);
+    let mut factors = both(f32::new(1.0));
     #[unroll]
     for half in 0..2usize {
         let total = sum_of_four(totals[half]);
-        factors[half] = f32::new(1.0) / total;
+        factors[half] /= total;
         let query = row + half * 8;
-        if query < length && UNIT_POS_PLANE % 4 == 0 {
-            let at = (sample * sizes.query_heads + head) * length + query;
-            logarithms[at] = largest[half] + total.ln();
+        if query < length && UNIT_POS_PLANE.is_multiple_of(4) {
+            logarithms[(sample * sizes.query_heads + head) * length + query] = largest[half] + total.ln();
         }
     }
     let columns = comptime!(sizes.query_heads * sizes.width);

@@ -124,28 +124,13 @@ pub fn left_of<E: Float>(tile: &Shared<[Eight<E>]>, row: usize, #[comptime] size
     left
 }
 
-/// Loads two right matrices side by side, whose columns are 16 rows of a tile from `row` on, and whose rows are 16
-/// elements of the head from `column` on.
+/// Returns a number for each of this thread's two rows, at first the same.
 #[cube]
-pub fn rows_as_columns<E: Float>(
-    tile: &Shared<[Eight<E>]>,
-    row: usize,
-    column: usize,
-    #[comptime] sizes: Sizes,
-) -> Array<Pair<E>> {
-    matrices::<E>(tile, row, column, false, false, sizes)
-}
-
-/// Loads two right matrices side by side: 16 rows of a tile from `row` on, and 16 elements of the head from `column`
-/// on.
-#[cube]
-pub fn rows_as_rows<E: Float>(
-    tile: &Shared<[Eight<E>]>,
-    row: usize,
-    column: usize,
-    #[comptime] sizes: Sizes,
-) -> Array<Pair<E>> {
-    matrices::<E>(tile, row, column, true, true, sizes)
+pub fn both(number: f32) -> Array<f32> {
+    let mut numbers = Array::<f32>::new(2usize);
+    numbers[0] = number;
+    numbers[1] = number;
+    numbers
 }
 
 /// Returns this thread's part of `count` products, two pairs each, all zeros.
@@ -159,10 +144,48 @@ pub fn zeros(#[comptime] count: usize) -> Array<Pair<f32>> {
     sums
 }
 
+/// Adds the dot products of the rows in `left` with rows of a tile, from `row` on, to `sums`. The rows of the tile are
+/// the columns of `sums`, in `pairs` groups of 16.
+#[cube]
+pub fn add_dot_products<E: Float>(
+    sums: &mut Array<Pair<f32>>,
+    left: &Array<Pair<E>>,
+    tile: &Shared<[Eight<E>]>,
+    row: usize,
+    #[comptime] pairs: usize,
+    #[comptime] sizes: Sizes,
+) {
+    #[unroll]
+    for step in 0..comptime!(sizes.width / 16) {
+        #[unroll]
+        for pair in 0..pairs {
+            let right = matrices::<E>(tile, row + pair * 16, step * 16, false, false, sizes);
+            add_products::<E>(sums, comptime!(2 * pair), left, step, &right);
+        }
+    }
+}
+
+/// Adds 16 rows of a tile from `row` on, weighted by the 16 columns of `weights`, to `sums`, which have all elements of
+/// the head.
+#[cube]
+pub fn add_weighted<E: Float>(
+    sums: &mut Array<Pair<f32>>,
+    weights: &Array<Pair<E>>,
+    tile: &Shared<[Eight<E>]>,
+    row: usize,
+    #[comptime] sizes: Sizes,
+) {
+    #[unroll]
+    for pair in 0..comptime!(sizes.width / 16) {
+        let right = matrices::<E>(tile, row, pair * 16, true, true, sizes);
+        add_products::<E>(sums, comptime!(2 * pair), weights, 0usize, &right);
+    }
+}
+
 /// Adds the products of a left matrix and two right matrices side by side to the products `at` and `at + 1` in `sums`.
 /// The left matrix begins at the 16 columns `step` of `left`.
 #[cube]
-pub fn add_products<E: Float>(
+fn add_products<E: Float>(
     sums: &mut Array<Pair<f32>>,
     #[comptime] at: usize,
     left: &Array<Pair<E>>,

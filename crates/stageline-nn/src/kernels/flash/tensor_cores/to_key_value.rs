@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::fragments::{
-    Eight, Pair, ROWS, add_products, as_left, left_of, load, new_tile, rows_as_columns, rows_as_rows, write, zeros,
+    Eight, Pair, ROWS, add_dot_products, add_weighted, as_left, both, left_of, load, new_tile, write, zeros,
 };
 use crate::kernels::flash::block::{Sizes, blocks_between, column_of_keys, column_of_values, is_seen};
 
@@ -75,51 +75,57 @@ pub fn to_key_value<E: Float, I: Int>(
             for group in 0..comptime!(ROWS / 16) {
                 let mut weights = zeros(2usize);
                 let mut to_scores = zeros(2usize);
+                add_dot_products::<E>(&mut weights, &keys, &queries, group * 16, 1usize, sizes);
+                add_dot_products::<E>(&mut to_scores, &values, &upstream, group * 16, 1usize, sizes);
                 #[unroll]
-                for step in 0..comptime!(sizes.width / 16) {
-                    let right = rows_as_columns::<E>(&queries, group * 16, step * 16, sizes);
-                    add_products::<E>(&mut weights, 0usize, &keys, step, &right);
-                    let right = rows_as_columns::<E>(&upstream, group * 16, step * 16, sizes);
-                    add_products::<E>(&mut to_scores, 0usize, &values, step, &right);
+                for place in 0..4usize {
+                    let column = group * 16 + place / 2 * 8 + UNIT_POS_PLANE as usize % 4 * 2 + place % 2;
+                    let query = tile_first + column;
+                    // Queries beyond the end of the sequence see no key.
+                    let window = select(query < length, window, 0usize);
+                    let (logarithm, along) = (tile_logarithms[column], tile_along[column]);
+                    let start = tile_starts[column] as usize;
+                    weigh(&mut weights, &mut to_scores, place, query, row, window, start, scale, logarithm, along);
                 }
-                #[unroll]
-                for product in 0..2usize {
-                    #[unroll]
-                    for side in 0..2usize {
-                        let column = group * 16 + product * 8 + UNIT_POS_PLANE as usize % 4 * 2 + side;
-                        let query = tile_first + column;
-                        let start = tile_starts[column] as usize;
-                        #[unroll]
-                        for half in 0..2usize {
-                            let mut weight_pair = weights[product * 2 + half];
-                            let mut score_pair = to_scores[product * 2 + half];
-                            let seen = query < length && is_seen(query, row + half * 8, window, start);
-                            let score = weight_pair.extract(side) * scale;
-                            let weight = select(seen, (score - tile_logarithms[column]).exp(), f32::new(0.0));
-                            let to_weight = score_pair.extract(side) - tile_along[column];
-                            weight_pair.insert(side, weight);
-                            score_pair.insert(side, weight * to_weight * scale);
-                            weights[product * 2 + half] = weight_pair;
-                            to_scores[product * 2 + half] = score_pair;
-                        }
-                    }
-                }
-                let weights = as_left::<E>(&weights, 0usize);
-                let to_scores = as_left::<E>(&to_scores, 0usize);
-                #[unroll]
-                for pair in 0..comptime!(sizes.width / 16) {
-                    let right = rows_as_rows::<E>(&upstream, group * 16, pair * 16, sizes);
-                    add_products::<E>(&mut to_values, comptime!(2 * pair), &weights, 0usize, &right);
-                    let right = rows_as_rows::<E>(&queries, group * 16, pair * 16, sizes);
-                    add_products::<E>(&mut to_keys, comptime!(2 * pair), &to_scores, 0usize, &right);
-                }
+                add_weighted::<E>(&mut to_values, &as_left::<E>(&weights, 0usize), &upstream, group * 16, sizes);
+                add_weighted::<E>(&mut to_keys, &as_left::<E>(&to_scores, 0usize), &queries, group * 16, sizes);
             }
         }
     }
-
-    let mut factors = Array::<f32>::new(2usize);
-    factors[0] = f32::new(1.0);
-    factors[1] = f32::new(1.0);
+    let factors = both(f32::new(1.0));
     write::<E>(to_input, &to_keys, &factors, sample, row, column_of_keys(key_head, sizes), columns, sizes);
     write::<E>(to_input, &to_values, &factors, sample, row, column_of_values(key_head, sizes), columns, sizes);
+}
+
+/// Replaces this thread's products of two keys (`key` and the eighth after it) and one query by attention weights, and
+/// the gradients of these weights by the gradients of the products. `place` is the place of the query among the four
+/// that the thread has. `logarithm` is that of the query's sum of exponentiated scores, and `along` the product of the
+/// query's output with the output's gradient.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn weigh(
+    weights: &mut Array<Pair<f32>>,
+    to_scores: &mut Array<Pair<f32>>,
+    #[comptime] place: usize,
+    query: usize,
+    key: usize,
+    window: usize,
+    start: usize,
+    scale: f32,
+    logarithm: f32,
+    along: f32,
+) {
+    let side = comptime!(place % 2);
+    #[unroll]
+    for half in 0..2usize {
+        let at = comptime!(place / 2 * 2 + half);
+        let mut weight_pair = weights[at];
+        let mut score_pair = to_scores[at];
+        let seen = is_seen(query, key + half * 8, window, start);
+        let weight = select(seen, (weight_pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
+        weight_pair.insert(side, weight);
+        score_pair.insert(side, weight * (score_pair.extract(side) - along) * scale);
+        weights[at] = weight_pair;
+        to_scores[at] = score_pair;
+    }
 }

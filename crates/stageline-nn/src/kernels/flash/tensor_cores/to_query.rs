@@ -4,7 +4,7 @@ use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::fragments::{
-    Eight, Pair, ROWS, add_products, as_left, left_of, load, new_tile, rows_as_columns, rows_as_rows, write, zeros,
+    Eight, Pair, ROWS, add_dot_products, add_weighted, as_left, both, left_of, load, new_tile, write, zeros,
 };
 use crate::kernels::flash::block::{
     Sizes, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
@@ -62,45 +62,53 @@ pub fn to_query<E: Float, I: Int>(
         for group in 0..comptime!(ROWS / 16) {
             let mut scores = zeros(2usize);
             let mut to_weights = zeros(2usize);
-            #[unroll]
-            for step in 0..comptime!(sizes.width / 16) {
-                let right = rows_as_columns::<E>(&keys, group * 16, step * 16, sizes);
-                add_products::<E>(&mut scores, 0usize, &queries, step, &right);
-                let right = rows_as_columns::<E>(&values, group * 16, step * 16, sizes);
-                add_products::<E>(&mut to_weights, 0usize, &upstream, step, &right);
-            }
+            add_dot_products::<E>(&mut scores, &queries, &keys, group * 16, 1usize, sizes);
+            add_dot_products::<E>(&mut to_weights, &upstream, &values, group * 16, 1usize, sizes);
             #[unroll]
             for half in 0..2usize {
                 let query = row + half * 8;
                 let known = select(query < length, query, length - 1);
                 let start = u32::cast_from(starts[sample * length + known]) as usize;
-                let logarithm = logarithms[of_rows + known];
-                let along = along[of_rows + known];
-                #[unroll]
-                for product in 0..2usize {
-                    let mut pair = scores[product * 2 + half];
-                    let to_weight = to_weights[product * 2 + half];
-                    #[unroll]
-                    for side in 0..2usize {
-                        let key = tile_first + group * 16 + product * 8 + UNIT_POS_PLANE as usize % 4 * 2 + side;
-                        let seen = is_seen(known, key, window, start);
-                        let weight = select(seen, (pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
-                        pair.insert(side, weight * (to_weight.extract(side) - along) * scale);
-                    }
-                    scores[product * 2 + half] = pair;
-                }
+                let first_key = tile_first + group * 16;
+                let (logarithm, along) = (logarithms[of_rows + known], along[of_rows + known]);
+                differentiate(&mut scores, &to_weights, half, known, first_key, window, start, scale, logarithm, along);
             }
             let to_scores = as_left::<E>(&scores, 0usize);
-            #[unroll]
-            for pair in 0..comptime!(sizes.width / 16) {
-                let right = rows_as_rows::<E>(&keys, group * 16, pair * 16, sizes);
-                add_products::<E>(&mut sums, comptime!(2 * pair), &to_scores, 0usize, &right);
-            }
+            add_weighted::<E>(&mut sums, &to_scores, &keys, group * 16, sizes);
         }
     }
+    write::<E>(to_input, &sums, &both(f32::new(1.0)), sample, row, head * sizes.width, columns, sizes);
+}
 
-    let mut factors = Array::<f32>::new(2usize);
-    factors[0] = f32::new(1.0);
-    factors[1] = f32::new(1.0);
-    write::<E>(to_input, &sums, &factors, sample, row, head * sizes.width, columns, sizes);
+/// Replaces this thread's products of one query and 16 keys, from `first_key` on, by the gradients of these products.
+/// `to_weights` has the gradients of the attention weights. `logarithm` is that of the query's sum of exponentiated
+/// scores, and `along` the product of the query's output with the output's gradient.
+#[cube]
+#[allow(clippy::too_many_arguments)]
+fn differentiate(
+    scores: &mut Array<Pair<f32>>,
+    to_weights: &Array<Pair<f32>>,
+    #[comptime] half: usize,
+    query: usize,
+    first_key: usize,
+    window: usize,
+    start: usize,
+    scale: f32,
+    logarithm: f32,
+    along: f32,
+) {
+    #[unroll]
+    for product in 0..2usize {
+        let at = comptime!(product * 2 + half);
+        let to_weight = to_weights[at];
+        let mut pair = scores[at];
+        #[unroll]
+        for side in 0..2usize {
+            let key = first_key + product * 8 + UNIT_POS_PLANE as usize % 4 * 2 + side;
+            let seen = is_seen(query, key, window, start);
+            let weight = select(seen, (pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
+            pair.insert(side, weight * (to_weight.extract(side) - along) * scale);
+        }
+        scores[at] = pair;
+    }
 }
