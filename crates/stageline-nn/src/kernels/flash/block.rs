@@ -29,6 +29,11 @@ impl Sizes {
     pub fn columns(self) -> usize {
         (self.query_heads + 2 * self.key_heads) * self.width
     }
+
+    /// Returns the number of columns of attention's output: all heads of one position.
+    pub fn output_columns(self) -> usize {
+        self.query_heads * self.width
+    }
 }
 
 /// Returns the index of the column in attention's input at which the keys of a key-value head begin.

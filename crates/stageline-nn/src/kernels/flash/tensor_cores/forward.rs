@@ -86,7 +86,7 @@ pub fn forward<E: Float, I: Int>(
             logarithms[(sample * sizes.query_heads + head) * length + query] = largest[half] + total.ln();
         }
     }
-    let columns = comptime!(sizes.query_heads * sizes.width);
+    let columns = comptime!(sizes.output_columns());
     write::<E>(output, &sums, &factors, sample, row, head * sizes.width, columns, sizes);
 }
 

@@ -52,9 +52,7 @@ pub fn to_key_value<E: Float, I: Int>(
     let mut to_values = zeros(comptime!(sizes.width / 8));
     // The queries that see a key of the block begin at the block's first key, and end with the last query whose window
     // includes the block's last key.
-    let last = first + ROWS - 1 + window;
-    let until = select(last < length, last, length);
-    let tiles = blocks_between(first, until, ROWS);
+    let tiles = blocks_between(first, min(first + ROWS - 1 + window, length), ROWS);
     for member in 0..comptime!(sizes.group()) {
         let head = key_head * comptime!(sizes.group()) + member;
         let of_rows = (sample * sizes.query_heads + head) * length;
@@ -62,8 +60,8 @@ pub fn to_key_value<E: Float, I: Int>(
             let tile_first = first + index * ROWS;
             sync_cube();
             load::<E>(input, &mut queries, sample, tile_first, head * sizes.width, columns, sizes);
-            let upstream_columns = comptime!(sizes.query_heads * sizes.width);
-            load::<E>(gradient, &mut upstream, sample, tile_first, head * sizes.width, upstream_columns, sizes);
+            let of_output = comptime!(sizes.output_columns());
+            load::<E>(gradient, &mut upstream, sample, tile_first, head * sizes.width, of_output, sizes);
             let unit = UNIT_POS as usize;
             if unit < ROWS {
                 let known = select(tile_first + unit < length, tile_first + unit, length - 1);

@@ -43,8 +43,7 @@ pub fn to_query<E: Float, I: Int>(
     let mut keys = new_tile::<E>(sizes);
     let mut values = new_tile::<E>(sizes);
     load::<E>(input, &mut keys, sample, first, head * sizes.width, columns, sizes);
-    let upstream_columns = comptime!(sizes.query_heads * sizes.width);
-    load::<E>(gradient, &mut values, sample, first, head * sizes.width, upstream_columns, sizes);
+    load::<E>(gradient, &mut values, sample, first, head * sizes.width, comptime!(sizes.output_columns()), sizes);
     sync_cube();
     let queries = left_of::<E>(&keys, own, sizes);
     let upstream = left_of::<E>(&values, own, sizes);
