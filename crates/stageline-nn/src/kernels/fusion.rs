@@ -5,8 +5,8 @@ use burn_cubecl::fusion;
 /// Makes burn compute each matrix product in a kernel of its own, without the operations that follow it. Returns whether
 /// it will; it is too late for that once the program has made a tensor on a GPU.
 ///
-/// On an H100, a product with GELU at its end took twice as long as the product alone, and GELU in a kernel of its own
-/// takes a tenth of that. Such products also took two thirds of the time in which burn tunes the kernels of a training.
+/// On an H100, a product with GELU at its end took 1.5 ms, while the product alone takes 0.9 ms and GELU 0.1 ms. Such
+/// products also took more than half of the time in which burn tunes the kernels of a training.
 pub fn keep_products_apart() -> bool {
     fusion::remove("Matmul").is_ok()
 }

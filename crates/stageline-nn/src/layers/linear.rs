@@ -123,8 +123,6 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
         if let Some(node) = of_bias.filter(|_| !waits[1]) {
             gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
         }
-        // The gradient of the input comes last, so that burn's fusion can join it with the backward of the previous
-        // layer.
         if let Some(node) = of_input {
             let to_input = B::to_input(weight, gradient);
             gradients.register::<B>(node.id, B::float_reshape(to_input, shape));

@@ -18,7 +18,7 @@
 //!   drivers and packages that they need.
 //! - `gpu_search`: the search for the GPUs of an interface: its libraries, and the errors (`GpuSearchError`).
 //! - `gpu`: the GPUs that are present (`Gpu`), listed for each interface.
-//! - `kernel_settings`: makes cubecl keep compiled and tuned kernels in the user's cache folder.
+//! - `kernel_settings`: burn's settings of GPU kernels: where compiled ones are kept, and which operations are fused.
 //! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one
 //!   (`Unloadable`).
 //! - `memory`: the size of a GPU's memory, and what this program has reserved and in use there (`DeviceMemory`).

@@ -24,7 +24,8 @@ pub enum DeviceName {
     ///
     /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order in
     /// which they are issued. It changes nothing if the program has set or used `BurnConfig` before, or if a
-    /// `burn.toml` sets `fusion.beam_search.max_blocks` to another value than burn's default of 5.
+    /// `burn.toml` sets `fusion.beam_search.max_blocks` to another value than burn's default of 5. It also makes burn
+    /// compute matrix products in kernels of their own, in the whole program.
     Gpu {
         /// The interface, such as CUDA, through which the GPU is used.
         api: GpuApi,

@@ -10,7 +10,7 @@ use super::block::Sizes;
 /// `[batch, length, query heads x size]`. The results go to `along`, `[batch, query heads, length]`. Each GPU thread
 /// computes one result.
 #[cube(launch, address_type = "dynamic")]
-pub fn along<E: Float>(
+pub fn attention_along<E: Float>(
     output: &Tensor<E>,
     gradient: &Tensor<E>,
     along: &mut Tensor<f32>,

@@ -131,8 +131,8 @@ impl FlashAttention for CubeBackend {
             };
         }
         match launch.kernels {
-            Kernels::Scalar => compute!(scalar::forward::forward::launch),
-            Kernels::TensorCores => compute!(tensor_cores::forward::forward::launch),
+            Kernels::Scalar => compute!(scalar::forward::attention_forward::launch),
+            Kernels::TensorCores => compute!(tensor_cores::forward::tensor_core_attention_forward::launch),
         }
         (output, logarithms)
     }
@@ -152,7 +152,7 @@ impl FlashAttention for CubeBackend {
         let products = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
         let count = products.shape().num_elements();
         let units = CubeDim::new(&client, count);
-        along::along::launch(
+        along::attention_along::launch(
             &client,
             calculate_cube_count_elemwise(&client, count, units),
             units,
@@ -188,12 +188,12 @@ impl FlashAttention for CubeBackend {
         }
         match launch.kernels {
             Kernels::Scalar => {
-                compute!(scalar::to_query::to_query::launch, heads.query);
-                compute!(scalar::to_key_value::to_key_value::launch, heads.key_value);
+                compute!(scalar::to_query::attention_to_query::launch, heads.query);
+                compute!(scalar::to_key_value::attention_to_key_value::launch, heads.key_value);
             }
             Kernels::TensorCores => {
-                compute!(tensor_cores::to_query::to_query::launch, heads.query);
-                compute!(tensor_cores::to_key_value::to_key_value::launch, heads.key_value);
+                compute!(tensor_cores::to_query::tensor_core_attention_to_query::launch, heads.query);
+                compute!(tensor_cores::to_key_value::tensor_core_attention_to_key_value::launch, heads.key_value);
             }
         }
         to_input

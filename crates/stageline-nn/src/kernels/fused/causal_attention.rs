@@ -162,19 +162,16 @@ pub(crate) fn attended(
     let parts = apart(input, heads);
     let [query, key, value] = each(&parts, heads);
     let mask = masked(length, heads, starts, &parts.device());
-    let (heads, grouped) = (heads.query, [batch * heads.key_value, heads.group() * length]);
+    let heads = heads.query;
     let scales = Scales::of(parts.dtype(), length, size);
     let query = if scales.query == 1.0 { query } else { query * scales.query };
     let products = query.matmul(key.swap_dims(1, 2)).mask_fill(mask, f32::NEG_INFINITY);
-    // The reshape keeps the following operations out of the product's kernel, which would store its result in f32.
-    let products = products.reshape([batch * heads * length, length]);
-    let largest = wide(products.clone()).max_dim(1);
+    let largest = wide(products.clone()).max_dim(2);
     let weights = ((wide(products) - largest) * scales.rest).exp();
     let weights = as_given(if scales.weights == 1.0 { weights } else { weights * scales.weights }, &parts);
     // Dividing the outputs instead of the weights takes fewer divisions (Dao et al., 2022, arXiv:2205.14135, section
     // 3.1).
-    let shares = wide(weights.clone()).sum_dim(1).recip().reshape([grouped[0], grouped[1], 1]);
-    let weights = weights.reshape([grouped[0], grouped[1], length]);
+    let shares = wide(weights.clone()).sum_dim(2).recip();
     let output = as_given(wide(weights.clone().matmul(value)) * shares.clone(), &parts);
     let output = output.reshape([batch, heads, length, size]).swap_dims(1, 2).reshape([batch, length, heads * size]);
     (output.clone(), Attended { parts, weights, shares, output })

@@ -13,7 +13,7 @@ use crate::kernels::flash::block::{
 /// exponentiated scores. One cube (thread block) runs for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn forward<E: Float, I: Int>(
+pub fn attention_forward<E: Float, I: Int>(
     input: &Tensor<E>,
     starts: &Tensor<I>,
     output: &mut Tensor<E>,

@@ -14,7 +14,7 @@ use crate::kernels::flash::block::{Sizes, blocks_between, column_of_keys, column
 /// not depend on the order of the thread blocks.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn to_key_value<E: Float, I: Int>(
+pub fn attention_to_key_value<E: Float, I: Int>(
     input: &Tensor<E>,
     starts: &Tensor<I>,
     gradient: &Tensor<E>,

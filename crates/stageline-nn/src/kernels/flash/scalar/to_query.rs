@@ -15,7 +15,7 @@ use crate::kernels::flash::block::{
 /// heads + 2 x key-value heads) x size]`.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn to_query<E: Float, I: Int>(
+pub fn attention_to_query<E: Float, I: Int>(
     input: &Tensor<E>,
     starts: &Tensor<I>,
     gradient: &Tensor<E>,

@@ -15,7 +15,7 @@ use crate::kernels::flash::block::{
 /// sum of exponentiated scores. One thread block runs for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn forward<E: Float, I: Int>(
+pub fn tensor_core_attention_forward<E: Float, I: Int>(
     input: &Tensor<Eight<E>>,
     starts: &Tensor<I>,
     output: &mut Tensor<Pair<E>>,

@@ -1,6 +1,7 @@
 //! The kernels of attention for tensor cores, the units of NVIDIA's GPUs that multiply small matrices in half
 //! precision and add in f32. Queries, keys, values and their gradients are multiplied as they are, in bf16 or f16.
-//! Weights of attention and gradients of scores are rounded to this type before they are multiplied.
+//! Weights of attention and gradients of scores are rounded to this type before they are multiplied. The factor of the
+//! scores is applied after that, because it would make gradients smaller that are small in f16 already.
 //!
 //! - `fragments`: the parts of matrices that the threads of a plane (CubeCL's name for a warp) have in registers.
 //! - `forward`: the kernel of attention.

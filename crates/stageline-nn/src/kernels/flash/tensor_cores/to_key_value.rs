@@ -16,7 +16,7 @@ use crate::kernels::flash::block::{Sizes, blocks_between, column_of_keys, column
 /// not depend on the order of the thread blocks.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn to_key_value<E: Float, I: Int>(
+pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
     input: &Tensor<Eight<E>>,
     starts: &Tensor<I>,
     gradient: &Tensor<Eight<E>>,
@@ -90,13 +90,13 @@ pub fn to_key_value<E: Float, I: Int>(
             }
         }
     }
-    let factors = both(f32::new(1.0));
-    write::<E>(to_input, &to_keys, &factors, sample, row, column_of_keys(key_head, sizes), columns, sizes);
-    write::<E>(to_input, &to_values, &factors, sample, row, column_of_values(key_head, sizes), columns, sizes);
+    write::<E>(to_input, &to_keys, &both(scale), sample, row, column_of_keys(key_head, sizes), columns, sizes);
+    let column = column_of_values(key_head, sizes);
+    write::<E>(to_input, &to_values, &both(f32::new(1.0)), sample, row, column, columns, sizes);
 }
 
 /// Replaces this thread's products of two keys (`key` and the eighth after it) and one query by attention weights, and
-/// the gradients of these weights by the gradients of the products. `place` is the place of the query among the four
+/// the gradients of these weights by the gradients of the scores, which are the products times `scale`. `place` is the place of the query among the four
 /// that the thread has. `logarithm` is that of the query's sum of exponentiated scores, and `along` the product of the
 /// query's output with the output's gradient.
 #[cube]
@@ -122,7 +122,7 @@ fn weigh(
         let seen = is_seen(query, key + half * 8, window, start);
         let weight = select(seen, (weight_pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
         weight_pair.insert(side, weight);
-        score_pair.insert(side, weight * (score_pair.extract(side) - along) * scale);
+        score_pair.insert(side, weight * (score_pair.extract(side) - along));
         weights[at] = weight_pair;
         to_scores[at] = score_pair;
     }

@@ -17,7 +17,7 @@ use crate::kernels::flash::block::{
 /// heads + 2 x key-value heads) x size]`.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
-pub fn to_query<E: Float, I: Int>(
+pub fn tensor_core_attention_to_query<E: Float, I: Int>(
     input: &Tensor<Eight<E>>,
     starts: &Tensor<I>,
     gradient: &Tensor<Eight<E>>,
@@ -76,11 +76,11 @@ pub fn to_query<E: Float, I: Int>(
             add_weighted::<E>(&mut sums, &to_scores, &keys, group * 16, sizes);
         }
     }
-    write::<E>(to_input, &sums, &both(f32::new(1.0)), sample, row, head * sizes.width, columns, sizes);
+    write::<E>(to_input, &sums, &both(scale), sample, row, head * sizes.width, columns, sizes);
 }
 
-/// Replaces this thread's products of one query and 16 keys, from `first_key` on, by the gradients of these products.
-/// `to_weights` has the gradients of the attention weights. `logarithm` is that of the query's sum of exponentiated
+/// Replaces this thread's products of one query and 16 keys, from `first_key` on, by the gradients of the scores, which
+/// are these products times `scale`. `to_weights` has the gradients of the attention weights. `logarithm` is that of the query's sum of exponentiated
 /// scores, and `along` the product of the query's output with the output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
@@ -106,7 +106,7 @@ fn differentiate(
             let key = first_key + product * 8 + UNIT_POS_PLANE as usize % 4 * 2 + side;
             let seen = is_seen(query, key, window, start);
             let weight = select(seen, (pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
-            pair.insert(side, weight * (to_weight.extract(side) - along) * scale);
+            pair.insert(side, weight * (to_weight.extract(side) - along));
         }
         scores[at] = pair;
     }
