@@ -203,4 +203,16 @@ mod tests {
         let (_, noted) = finding_fallbacks(|| swiglu(plain.clone(), plain.clone().autodiff()));
         assert_eq!(noted, [Fallback { operation: "SwiGLU", layer: String::new(), reason: Reason::MixedDevices }]);
     }
+
+    #[test]
+    fn a_search_inside_a_search_ends_neither() {
+        let fall_back = |operation| report_fallback(operation, || Reason::Type(DType::F64));
+        let ((), found) = finding_fallbacks(|| {
+            fall_back("before");
+            let ((), inside) = finding_fallbacks(|| fall_back("inside"));
+            assert_eq!(inside.len(), 1);
+            fall_back("after");
+        });
+        assert_eq!(found.iter().map(|found| found.operation).collect::<Vec<_>>(), ["before", "after"]);
+    }
 }

@@ -17,17 +17,16 @@ pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl F
 }
 
 /// Runs the closure `run` with the thread-local variable `key` set to the collection `empty`. Code in the closure can
-/// add to the collection. Returns the closure's result and the collection. Afterwards the variable is `None`, also
-/// after a panic.
+/// add to the collection. Returns the closure's result and the collection. Afterwards the variable has its previous
+/// value, also after a panic.
 pub fn collecting<T, R>(key: &'static LocalKey<RefCell<Option<T>>>, empty: T, run: impl FnOnce() -> R) -> (R, T) {
-    struct Close<T: 'static>(&'static LocalKey<RefCell<Option<T>>>);
-    impl<T> Drop for Close<T> {
+    struct Restore<T: 'static>(&'static LocalKey<RefCell<Option<T>>>, Option<T>);
+    impl<T> Drop for Restore<T> {
         fn drop(&mut self) {
-            self.0.take();
+            self.0.set(self.1.take());
         }
     }
-    key.set(Some(empty));
-    let _close = Close(key);
+    let _restore = Restore(key, key.replace(Some(empty)));
     let result = run();
     (result, key.take().expect("the collection stays open for the time of the call"))
 }

@@ -1,6 +1,6 @@
 //! [`AdamWStep`]: one step of the optimizer AdamW. On the CPU it passes over the memory once.
 
-use burn::tensor::Tensor;
+use burn::tensor::{DType, FloatDType, Tensor};
 
 /// The numbers of one step of the optimizer AdamW (Loshchilov and Hutter, 2019,
 /// [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)).
@@ -43,7 +43,15 @@ impl AdamWStep {
         if self::on_cpu::computes(&parameter, &gradient, moments.as_ref()) {
             return self.update_on_cpu(parameter, gradient, moments);
         }
-        self.composed(parameter, gradient, moments)
+        if parameter.dtype() != DType::F16 {
+            return self.composed(parameter, gradient, moments);
+        }
+        // In f16 the squares of gradients below 1e-4 are 0, and so is the usual epsilon.
+        let wide = |tensor: Tensor<D>| tensor.cast(FloatDType::F32);
+        let AdamWUpdate { parameter, first, second } =
+            self.composed(wide(parameter), wide(gradient), moments.map(|moments| moments.map(wide)));
+        let [parameter, first, second] = [parameter, first, second].map(|tensor| tensor.cast(FloatDType::F16));
+        AdamWUpdate { parameter, first, second }
     }
 
     /// Updates a parameter by burn's operations, which burn fuses on GPUs.
@@ -198,5 +206,19 @@ mod tests {
         let addresses = [&parameter, &first, &second].map(address);
         let again = STEP.update(parameter, gradient, Some([first, second]));
         assert_eq!([&again.parameter, &again.first, &again.second].map(address), addresses);
+    }
+
+    /// Tests gradients whose squares, and an epsilon that itself, are 0 in f16.
+    #[test]
+    fn a_step_in_f16_has_the_values_of_a_step_in_f32() {
+        let numbers = |number: f32| Tensor::<2>::full([1, 3], number, &Device::flex());
+        let step = |dtype: FloatDType| {
+            let (parameter, gradient) = (numbers(1.0).cast(dtype), Tensor::from_floats([[1e-3, 0.0, -1e-3]], &Device::flex()));
+            STEP.update(parameter, gradient.cast(dtype), None).parameter.into_data()
+        };
+        let (found, exact) = (step(FloatDType::F16), step(FloatDType::F32));
+        for (found, exact) in found.iter::<f32>().zip(exact.iter::<f32>()) {
+            assert!((found - exact).abs() < 1e-3, "{found} instead of {exact}");
+        }
     }
 }

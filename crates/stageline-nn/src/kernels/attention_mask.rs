@@ -1,6 +1,6 @@
 //! Makes masks, as burn tensors, of the keys that a query of causal attention does not see.
 
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, Device, Int, IntDType, Tensor};
 
 /// Returns the mask `[length, length]` that is true where a query (row) does not see a key (column). Such a key is at a
 /// later position than the query, or before the window of the query.
@@ -19,5 +19,6 @@ pub fn before_document(starts: Tensor<2, Int>) -> Tensor<3, Bool> {
     let ([batch, length], device) = (starts.dims(), starts.device());
     let keys = Tensor::<1, Int>::arange(0..length as i64, &device).reshape([1, 1, length]);
     let shape = [batch, length, length];
+    let starts = starts.cast(IntDType::from(keys.dtype()));
     keys.expand(shape).lower(starts.reshape([batch, length, 1]).expand(shape))
 }

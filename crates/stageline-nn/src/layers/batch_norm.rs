@@ -135,9 +135,9 @@ impl Update {
         let towards = |state: &RunningState<Tensor<1>>, target: Vec<f64>| {
             let old = state.value_sync();
             let moved = values(old.clone()).into_iter().zip(target);
-            let moved = moved.map(|(old, new)| (old * (1.0 - norm.momentum) + new * norm.momentum) as f32);
+            let moved = moved.map(|(old, new)| old * (1.0 - norm.momentum) + new * norm.momentum);
             let moved = TensorData::new(moved.collect::<Vec<_>>(), [channels]);
-            state.update(Tensor::from_data(moved, &old.device()));
+            state.update(Tensor::from_data(moved, (&old.device(), old.dtype())));
             state.value_sync(); // Without this, other threads would read the previous value.
         };
         towards(&norm.running_mean, mean);
@@ -226,7 +226,7 @@ impl ModuleVisitor for Search {
 mod tests {
     use super::*;
     use burn::nn::{BatchNormConfig, LinearConfig};
-    use burn::tensor::Device;
+    use burn::tensor::{DType, Device};
 
     use crate::params::visit::describe;
 
@@ -268,5 +268,21 @@ mod tests {
         let (mean, variance) = merged(parts.into_iter(), 1).unwrap();
         let (expected_mean, expected_variance) = moments(&whole);
         assert!((mean[0] - expected_mean).abs() < 1e-6 && (variance[0] - expected_variance).abs() < 1e-6);
+    }
+
+    #[test]
+    fn running_statistics_keep_their_type() {
+        let of = |number: f64| Tensor::<1>::from_data([number], (&Device::flex(), DType::F64));
+        let mut norm = BatchNormConfig::new(1).with_momentum(0.5).init(&Device::flex());
+        (norm.running_mean, norm.running_var) = (RunningState::new(of(0.1)), RunningState::new(of(0.3)));
+        let update = Update { norm: norm.clone(), step: 0 };
+        let moments = Moments { count: 2, mean: of(0.2), variance: of(0.4) };
+        PENDING.with_borrow_mut(|pending| pending.entry(update.key()).or_default().insert((0, 0), moments));
+        update.apply();
+        for (state, exact) in [(&norm.running_mean, 0.15), (&norm.running_var, 0.35)] {
+            let found = state.value_sync();
+            assert_eq!(found.dtype(), DType::F64);
+            assert!((found.into_scalar::<f64>() - exact).abs() < 1e-12);
+        }
     }
 }

@@ -2,7 +2,7 @@
 //! backend has a kernel; heads may share keys and values, and a query may see a window or a document only.
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Int, Tensor};
+use burn::tensor::{DType, Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
@@ -39,8 +39,8 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHe
 /// start of the sample.
 ///
 /// # Panics
-/// Panics as [`causal_attention`] does. On the host it also panics if an element of `starts` is greater than its own
-/// position.
+/// Panics as [`causal_attention`] does, and if `starts` has another shape. In f32 on the host it also panics if an
+/// element of `starts` is greater than its own position.
 pub fn causal_attention_within(
     query_key_value: Tensor<3>,
     heads: impl Into<AttentionHeads>,
@@ -60,6 +60,9 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
         columns.is_multiple_of(heads.columns()) && columns > 0,
         "{columns} columns do not divide into the queries, keys and values of {query} heads with {key_value} key-value heads"
     );
+    if let Some(starts) = &starts {
+        assert_eq!(starts.dims(), [batch, length], "the starts of documents must have the samples and positions of the input");
+    }
     let size = columns / heads.columns();
     if batch * length == 0 {
         return query_key_value.slice_dim(2, 0..query * size);
@@ -81,7 +84,9 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     };
     let (queries, keys) = (grouped(part(0, query)), grouped(part(query, key_value)));
     let values = grouped(part(query + key_value, key_value));
-    let scores = queries.matmul(keys.swap_dims(3, 4)) * scale(size);
+    // In f16 products of large queries and keys would be infinite before they are scaled. A power of two rounds nothing.
+    let before = if queries.dtype() == DType::F16 { scale(size).log2().floor().exp2() } else { 1.0 };
+    let scores = (queries * before).matmul(keys.swap_dims(3, 4)) * (scale(size) / before);
     let mask = hidden(length, window, &device).unsqueeze::<5>().expand(scores.shape());
     let mask = match starts {
         Some(starts) => {
@@ -305,5 +310,22 @@ mod tests {
     #[should_panic = "8 columns do not divide into the queries, keys and values of 2 heads with 2 key-value heads"]
     fn columns_that_do_not_divide_into_heads_are_rejected() {
         causal_attention(Tensor::zeros([1, 2, 8], &Device::flex()), 2);
+    }
+
+    #[test]
+    #[should_panic(expected = "the starts of documents must have the samples and positions of the input")]
+    fn starts_of_one_sample_are_not_those_of_two() {
+        let starts = Tensor::<2, Int>::zeros([1, 4], &Device::flex());
+        causal_attention_within(Tensor::zeros([2, 4, 3 * SIZE], &Device::flex()), 1, starts);
+    }
+
+    /// Tests the attention of burn's operations: starts in i64, and f16 scores that overflow before they are scaled.
+    #[test]
+    fn attention_without_a_kernel_takes_all_positions_and_large_scores() {
+        let device = Device::flex();
+        let starts = Tensor::<1, Int>::from_data(TensorData::new(vec![0_i64, 0, 2, 2], [4]), (&device, DType::I64));
+        let input = Tensor::<3>::full([1, 4, 3 * 64], 32.0, &device).cast(FloatDType::F16);
+        let output = causal_attention_within(input, 1, starts.reshape([1, 4]));
+        assert!(numbers(output).iter().all(|number| (number - 32.0).abs() < 0.1));
     }
 }

@@ -4,7 +4,7 @@
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::LayerNormConfig;
 use burn::tensor::module::layer_norm;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
@@ -64,12 +64,10 @@ impl LayerNorm {
         }
         let beta = self.beta.as_ref().map(Param::val);
         // A sum of squares needs f32, because f16 has too small a range and bf16 too few bits.
-        if matches!(input.dtype(), DType::F16 | DType::BF16) {
-            let (given, wide) = (FloatDType::from(input.dtype()), FloatDType::F32);
-            let (gamma, beta) = (self.gamma.val().cast(wide), beta.map(|beta| beta.cast(wide)));
-            return layer_norm(input.cast(wide), gamma, beta, self.epsilon).cast(given);
-        }
-        layer_norm(input, self.gamma.val(), beta, self.epsilon)
+        let given = FloatDType::from(input.dtype());
+        let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
+        let (gamma, beta) = (self.gamma.val().cast(wide), beta.map(|beta| beta.cast(wide)));
+        layer_norm(input.cast(wide), gamma, beta, self.epsilon).cast(given)
     }
 }
 
@@ -123,6 +121,30 @@ mod tests {
                 assert!(apart(&numbers(beta.val().grad(&gradients).unwrap()), &exact.3) < 5e-5);
             }
             assert_eq!(bias, norm.beta.is_some());
+        }
+    }
+
+    #[test]
+    fn inputs_and_parameters_may_have_other_types() {
+        let device = Device::flex();
+        let random = || Tensor::<2>::random([3, WIDTH], Distribution::Uniform(-1.0, 1.0), &device);
+        let norm = |dtype: FloatDType| {
+            let mut norm = LayerNorm::init(&LayerNormConfig::new(WIDTH), &device);
+            norm.gamma = Param::from_tensor(norm.gamma.val().cast(dtype));
+            norm.beta = norm.beta.map(|beta| Param::from_tensor(beta.val().cast(dtype)));
+            norm
+        };
+        let input = random();
+        let exact = numbers(norm(FloatDType::F64).forward(input.clone().cast(FloatDType::F64)));
+        for (of_input, of_parameters) in [
+            (FloatDType::F64, FloatDType::F32),
+            (FloatDType::F32, FloatDType::F64),
+            (FloatDType::F32, FloatDType::BF16),
+        ] {
+            let output = norm(of_parameters).forward(input.clone().cast(of_input));
+            assert_eq!(FloatDType::from(output.dtype()), of_input);
+            let apart = numbers(output).iter().zip(&exact).map(|(one, other)| (one - other).abs()).fold(0.0, f64::max);
+            assert!(apart < 1e-5, "{of_input:?} and {of_parameters:?}: {apart}");
         }
     }
 }

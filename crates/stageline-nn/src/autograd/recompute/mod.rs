@@ -58,8 +58,11 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 /// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the
 /// backward.
 ///
-/// `forward` computes the block from `module` and `input`. It must use no parameters other than the module's, because
-/// gradients of other parameters are lost if the block is recomputed.
+/// `forward` computes the block from `module` and `input`. It must use no other parameters and no other activations
+/// that need gradients, because a recomputation could not pass gradients on to them.
+///
+/// # Panics
+/// Panics if the block is recomputed and `forward` uses a parameter or an activation from outside.
 ///
 /// ```
 /// use burn::module::Module;
@@ -88,7 +91,7 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 
 /// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
 /// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward. As in [`block`],
-/// `forward` must use no parameters other than those of `module`.
+/// `forward` must use no parameters other than those of `module`, and panics otherwise.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -99,7 +102,7 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
 
 /// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
 /// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward. As in [`block`],
-/// `forward` must use no parameters other than those of `module`.
+/// `forward` must use no parameters other than those of `module`, and panics otherwise.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -151,8 +154,8 @@ fn leaves<M: Module>(module: &M, tracked: bool) -> M {
 }
 
 /// A closure that recomputes a part of a model (such as a block) in the backward. It takes the gradient of the part's
-/// output, and returns the gradient of its input. It returns `None` if the output does not depend on the input.
-type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> Option<FloatTensor<B>> + Send>;
+/// output, and returns the gradient of its input.
+type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> FloatTensor<B> + Send>;
 
 /// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The
 /// backward of the part takes the closure out and calls it once.
@@ -181,8 +184,9 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
         let recompute = ops.state.0.lock().take().expect("a backward visits every operation once");
-        if let (Some(gradient), [Some(node)]) = (recompute(gradient), ops.parents) {
-            gradients.register::<B>(node.id, gradient);
+        let to_input = recompute(gradient);
+        if let [Some(node)] = ops.parents {
+            gradients.register::<B>(node.id, to_input);
         }
     }
 }
@@ -208,11 +212,18 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
     // backward consumes it.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
     let output = B::tracked(output).expect("the output of a recomputed part must stay on the backend of its input");
-    let (output, _) = output.into_parts();
+    let (output, node_of_output) = output.into_parts();
+    // The module's parameters and the input are untracked here. With anything else, the backward inside the backward
+    // would wait for the graph of that tensor, which this thread has locked.
+    assert!(
+        node_of_output.requirement.is_none(),
+        "a recomputed part uses a parameter or an activation other than those of its module and its input; pass it as \
+         part of them, or do not mark this part for recomputation"
+    );
     let module = module.clone();
-    let to_input = move |gradient: FloatTensor<B>| {
+    let gradient_of = move |gradient: FloatTensor<B>, input: Tensor<D>| {
         let module = leaves(&module, true);
-        let leaf = kept.autodiff().require_grad();
+        let leaf = input.autodiff().require_grad();
         let run = || Recompute::Nothing.during(|| forward(&module, leaf.clone()));
         let output = as_recomputation(|| samples.map_or_else(run, |samples| samples.during(run)));
         let mut gradients = seed_gradient::root(output, B::of_plain::<E>(gradient))?.backward();
@@ -222,8 +233,66 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
             let beside = beside.as_mut().expect("a part is recomputed only in a backward that gathers its gradients");
             beside.add_all(&module, gradients);
         });
-        B::plain(to_input?)
+        to_input
+    };
+    let to_input = move |gradient: FloatTensor<B>| {
+        // burn visits the operations before this one, even if this part's output does not depend on its input.
+        let to_input = gradient_of(gradient, kept.clone()).unwrap_or_else(|| kept.zeros_like());
+        B::plain(to_input).expect("the gradient of a part's input is outside autodiff")
     };
     let state = State(Arc::new(Mutex::new(Some(Box::new(to_input) as RecomputePart<B>))));
     Some(recorded::<B, _, 1, E>(Recomputed, [node], state, output))
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::module::Param;
+    use burn::tensor::Device;
+
+    use super::*;
+
+    fn parameter(number: f32) -> Param<Tensor<1>> {
+        Param::from_tensor(Tensor::from_floats([number, number], &Device::flex().autodiff()).require_grad())
+    }
+
+    fn input() -> Tensor<1> {
+        Tensor::from_floats([1.0, 2.0], &Device::flex().autodiff()).require_grad()
+    }
+
+    #[test]
+    #[should_panic(expected = "uses a parameter or an activation other than")]
+    fn a_part_that_uses_an_activation_from_outside_panics() {
+        let (module, input) = (parameter(3.0), input());
+        let before = input.clone() * 2.0;
+        Recompute::Full.during(|| {
+            block(&module, input * 5.0, move |module, input| module.val() * input + before.clone());
+        });
+    }
+
+    #[test]
+    fn a_part_may_use_constants_from_outside() {
+        let (module, input) = (parameter(3.0), input());
+        let constant = input.clone().detach();
+        let run = |recompute: Recompute| {
+            let constant = constant.clone();
+            let output = recompute.during(|| {
+                block(&module, input.clone() * 5.0, move |module, input| module.val() * input + constant.clone())
+            });
+            let (gradients, _) = gather(|| output.sum().backward());
+            input.grad(&gradients).unwrap().into_data()
+        };
+        assert_eq!(run(Recompute::Full), run(Recompute::Nothing));
+    }
+
+    #[test]
+    fn a_part_that_does_not_depend_on_its_input_has_a_gradient_of_zero() {
+        let (module, input) = (parameter(3.0), input());
+        let output = Recompute::Full.during(|| block(&module, input.clone() * 5.0, |module, _| module.val() * 2.0));
+        let (gradients, of_parts) = gather(|| output.sum().backward());
+        let to_input = input.grad(&gradients).map(|gradient| gradient.into_data().to_vec::<f32>().unwrap());
+        assert!(to_input.is_none_or(|gradient| gradient == [0.0, 0.0]));
+        let of_module = of_parts.get::<1>(module.id).unwrap().into_data().to_vec::<f32>().unwrap();
+        assert_eq!(of_module, [2.0, 2.0]);
+    }
 }

@@ -92,10 +92,10 @@ fn twice_cubic(x: f32) -> f32 {
     GeluForm::TWICE as f32 * (GeluForm::CUBIC as f32 * x * x).mul_add(x, x)
 }
 
-/// The largest argument with which the derivative of GELU's tanh approximation is computed. A larger argument is
-/// replaced by this number, because in f32 the derivative is 1 for both. Negative arguments are limited in the same
-/// way, where the derivative is 0.
-const FLAT_TANH: f32 = 12.0;
+/// The largest argument with which GELU's derivative is computed. A larger argument is replaced by this number, because
+/// in f32 the derivative is 1 for both, and the square of a large number would be infinite. Negative arguments are
+/// limited in the same way, where the derivative is 0.
+const FLAT: f32 = 15.0;
 
 /// Returns the derivative of the activation function GELU at x. `form` selects the exact function or its tanh
 /// approximation.
@@ -103,12 +103,12 @@ const FLAT_TANH: f32 = 12.0;
 fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {
         GeluForm::Exact => {
+            let x = x.clamp(-FLAT, FLAT);
             let exponent = (-0.5 * x * x).max(-87.0);
             (x * DENSITY_AT_0).mul_add(exp(exponent), phi(x))
         }
         GeluForm::Tanh => {
-            // The clamp keeps the square of a large number from becoming infinite.
-            let x = x.clamp(-FLAT_TANH, FLAT_TANH);
+            let x = x.clamp(-FLAT, FLAT);
             let share = sigmoid(twice_cubic(x));
             let slope = GeluForm::TWICE as f32 * (3.0 * GeluForm::CUBIC as f32 * x).mul_add(x, 1.0);
             (x * share * (1.0 - share)).mul_add(slope, share)
@@ -203,6 +203,16 @@ mod tests {
             let off = |found: f32, exact: f64| (f64::from(found) - exact).abs() / exact.abs().max(1.0);
             let found = [off(value(x, Tanh), exact), off(derivative(x, Tanh), slope)];
             assert!(found[0] < 1e-6 && found[1] < 2e-6, "{x}: {found:?}");
+        }
+    }
+
+    #[test]
+    fn derivatives_at_large_numbers_are_0_and_1() {
+        for form in [Exact, Tanh] {
+            let found = [-f32::INFINITY, -1e38, -30.0, 30.0, 1e38, f32::INFINITY].map(|x| derivative(x, form));
+            let off = found.iter().zip([0.0, 0.0, 0.0, 1.0, 1.0, 1.0]).map(|(found, exact)| (found - exact).abs());
+            assert!(off.fold(0.0, f32::max) < 1e-30, "{form:?}: {found:?}");
+            assert!(derivative(f32::NAN, form).is_nan());
         }
     }
 }

@@ -35,6 +35,8 @@ pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
 pub(crate) fn to_input(input: &Tensor<2>, gradient: Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     if form == GeluForm::Tanh {
+        // The square of a large number would be infinite, and the derivative is 0 or 1 there.
+        let x = x.clamp(-15.0, 15.0);
         let share = approximated(x.clone());
         let slope = (x.clone() * x.clone() * (3.0 * GeluForm::CUBIC) + 1.0) * GeluForm::TWICE;
         let derivative = share.clone() + x * share.clone() * (share.neg() + 1.0) * slope;
@@ -65,5 +67,14 @@ mod tests {
                 near(to_input(&input, upstream.clone(), form), &gradient, bound);
             }
         });
+    }
+
+    #[test]
+    fn derivatives_at_large_numbers_are_0_and_1() {
+        let input = Tensor::<2>::from_floats([[-3e38, -30.0, 30.0, 3e38]], &burn::tensor::Device::flex());
+        for form in [GeluForm::Exact, GeluForm::Tanh] {
+            let derivative = to_input(&input, input.ones_like(), form).into_data();
+            assert_eq!(derivative.iter::<f32>().map(f32::abs).collect::<Vec<_>>(), [0.0, 0.0, 1.0, 1.0], "{form:?}");
+        }
     }
 }
