@@ -213,7 +213,8 @@ mod tests {
     fn a_step_in_f16_has_the_values_of_a_step_in_f32() {
         let numbers = |number: f32| Tensor::<2>::full([1, 3], number, &Device::flex());
         let step = |dtype: FloatDType| {
-            let (parameter, gradient) = (numbers(1.0).cast(dtype), Tensor::from_floats([[1e-3, 0.0, -1e-3]], &Device::flex()));
+            let (parameter, gradient) =
+                (numbers(1.0).cast(dtype), Tensor::from_floats([[1e-3, 0.0, -1e-3]], &Device::flex()));
             STEP.update(parameter, gradient.cast(dtype), None).parameter.into_data()
         };
         let (found, exact) = (step(FloatDType::F16), step(FloatDType::F32));

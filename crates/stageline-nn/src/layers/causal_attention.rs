@@ -61,7 +61,11 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
         "{columns} columns do not divide into the queries, keys and values of {query} heads with {key_value} key-value heads"
     );
     if let Some(starts) = &starts {
-        assert_eq!(starts.dims(), [batch, length], "the starts of documents must have the samples and positions of the input");
+        assert_eq!(
+            starts.dims(),
+            [batch, length],
+            "the starts of documents must have the samples and positions of the input"
+        );
     }
     let size = columns / heads.columns();
     if batch * length == 0 {
