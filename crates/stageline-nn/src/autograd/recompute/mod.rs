@@ -211,15 +211,15 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
     // results differ in the last bits from those of the recomputation. A recorded graph would be freed late, because no
     // backward consumes it.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
-    let output = B::tracked(output).expect("the output of a recomputed part must stay on the backend of its input");
-    let (output, node_of_output) = output.into_parts();
     // The module's parameters and the input are untracked here. With anything else, the backward inside the backward
     // would wait for the graph of that tensor, which this thread has locked.
     assert!(
-        node_of_output.requirement.is_none(),
+        !output.is_tracked(),
         "a recomputed part uses a parameter or an activation other than those of its module and its input; pass it as \
          part of them, or do not mark this part for recomputation"
     );
+    let output = B::tracked(output).expect("the output of a recomputed part must stay on the backend of its input");
+    let (output, _) = output.into_parts();
     let module = module.clone();
     let gradient_of = move |gradient: FloatTensor<B>, input: Tensor<D>| {
         let module = leaves(&module, true);
@@ -256,6 +256,10 @@ mod tests {
         Param::from_tensor(Tensor::from_floats([number, number], &Device::flex().autodiff()).require_grad())
     }
 
+    fn numbers(tensor: Tensor<1>) -> Vec<f32> {
+        tensor.into_data().iter::<f32>().collect()
+    }
+
     fn input() -> Tensor<1> {
         Tensor::from_floats([1.0, 2.0], &Device::flex().autodiff()).require_grad()
     }
@@ -273,7 +277,7 @@ mod tests {
     #[test]
     fn a_part_may_use_constants_from_outside() {
         let (module, input) = (parameter(3.0), input());
-        let constant = input.clone().detach();
+        let constant = (input.clone() * 2.0).detach();
         let run = |recompute: Recompute| {
             let constant = constant.clone();
             let output = recompute.during(|| {
@@ -290,9 +294,9 @@ mod tests {
         let (module, input) = (parameter(3.0), input());
         let output = Recompute::Full.during(|| block(&module, input.clone() * 5.0, |module, _| module.val() * 2.0));
         let (gradients, of_parts) = gather(|| output.sum().backward());
-        let to_input = input.grad(&gradients).map(|gradient| gradient.into_data().to_vec::<f32>().unwrap());
+        let to_input = input.grad(&gradients).map(numbers);
         assert!(to_input.is_none_or(|gradient| gradient == [0.0, 0.0]));
-        let of_module = of_parts.get::<1>(module.id).unwrap().into_data().to_vec::<f32>().unwrap();
+        let of_module = numbers(of_parts.get::<1>(module.id).unwrap());
         assert_eq!(of_module, [2.0, 2.0]);
     }
 }

@@ -95,7 +95,7 @@ fn twice_cubic(x: f32) -> f32 {
 /// The largest argument with which GELU's derivative is computed. A larger argument is replaced by this number, because
 /// in f32 the derivative is 1 for both, and the square of a large number would be infinite. Negative arguments are
 /// limited in the same way, where the derivative is 0.
-const FLAT: f32 = 15.0;
+const FLAT_DERIVATIVE: f32 = 15.0;
 
 /// Returns the derivative of the activation function GELU at x. `form` selects the exact function or its tanh
 /// approximation.
@@ -103,12 +103,12 @@ const FLAT: f32 = 15.0;
 fn derivative(x: f32, form: GeluForm) -> f32 {
     match form {
         GeluForm::Exact => {
-            let x = x.clamp(-FLAT, FLAT);
+            let x = x.clamp(-FLAT_DERIVATIVE, FLAT_DERIVATIVE);
             let exponent = (-0.5 * x * x).max(-87.0);
             (x * DENSITY_AT_0).mul_add(exp(exponent), phi(x))
         }
         GeluForm::Tanh => {
-            let x = x.clamp(-FLAT, FLAT);
+            let x = x.clamp(-FLAT_DERIVATIVE, FLAT_DERIVATIVE);
             let share = sigmoid(twice_cubic(x));
             let slope = GeluForm::TWICE as f32 * (3.0 * GeluForm::CUBIC as f32 * x).mul_add(x, 1.0);
             (x * share * (1.0 - share)).mul_add(slope, share)
