@@ -89,7 +89,8 @@ pub enum Cause {
     #[error(
         "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
         recomputed part with this parameter depends on more than its module and its input; look for captured \
-        tensors, counters and random numbers in its forward"
+        tensors, counters and random numbers in its forward, and for an input that is used more than once in the part \
+        and once more outside of it"
     )]
     Recomputation {
         /// The index of the last stage (the nearest to the loss) in which recomputation changes a gradient. If no

@@ -9,7 +9,8 @@ use crate::forward::thread_scope::during;
 
 /// A setting of activation checkpointing: the choice of parts of a stage (such as blocks) whose activations the
 /// backward recomputes. All other activations are kept from the forward. Gradients have the same bits with every
-/// setting.
+/// setting, except where a part uses its input more than once and the model also uses this input outside of the part,
+/// or where several parts use one weight more than once each. Their gradients are then added in another order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// The setting that recomputes nothing in the backward: all activations are kept from the forward.
