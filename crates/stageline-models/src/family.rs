@@ -282,7 +282,8 @@ mod tests {
         let device = Device::flex();
         let gpt2 = json!({"vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16});
         let llama = json!({
-            "vocab_size": 11, "hidden_size": 8, "intermediate_size": 9, "num_hidden_layers": 1, "num_attention_heads": 2,
+            "vocab_size": 11, "hidden_size": 8, "intermediate_size": 9, "num_hidden_layers": 1,
+            "num_attention_heads": 2,
         });
         for (kind, config) in [("gpt2", gpt2), ("llama", llama)] {
             let family = Family::read(kind, &config).unwrap().unwrap();

@@ -149,9 +149,9 @@ impl LanguageModel {
         self.0.family.positions()
     }
 
-    /// Returns the ids of the tokens that end a text, from the field `eos_token_id` of the model's configuration. If the
-    /// configuration lacks the field, this is the default of the Transformers library for its `model_type`, unless the
-    /// vocabulary lacks that token. Empty if there is none.
+    /// Returns the ids of the tokens that end a text, from the field `eos_token_id` of the model's configuration. If
+    /// the configuration lacks the field, this is the default of the Transformers library for its `model_type`, unless
+    /// the vocabulary lacks that token. Empty if there is none.
     pub fn end_of_text(&self) -> Vec<u32> {
         let config = &self.0.config;
         match config.get("eos_token_id") {
@@ -162,8 +162,8 @@ impl LanguageModel {
 
     /// Returns the ids of the tokens after which a generated text ends: `eos_token_id` of the folder's
     /// `generation_config.json`. This file may name more tokens than the configuration, such as the end of a turn in a
-    /// conversation. Without the file or the field, returns the tokens of `eos_token_id` in the configuration, without a
-    /// default: the Transformers library then reads the file `config.json` alone.
+    /// conversation. Without the file or the field, returns the tokens of `eos_token_id` in the configuration, without
+    /// a default: the Transformers library then reads the file `config.json` alone.
     pub fn end_of_generation(&self) -> Vec<u32> {
         let of_generation = self.folder().and_then(ModelFolder::generation_config).map(end_tokens);
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| end_tokens(self.config()))
