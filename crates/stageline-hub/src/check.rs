@@ -21,8 +21,8 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, has a subfolder with the
-///   name of a file to write, or has weights that some programs would load instead of the new ones. Also if it has a
-///   companion that `from` lacks.
+///   name of a file to write, has weights that some programs would load instead of the new ones, or has a companion
+///   that `from` lacks.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
 ///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
