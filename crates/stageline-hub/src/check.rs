@@ -21,21 +21,23 @@ use crate::refusal::Refusal;
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, has a subfolder with the
-///   name of a file to write, or has weights that some programs would load instead of the new ones.
+///   name of a file to write, has weights that some programs would load instead of the new ones, or has a companion
+///   that `from` lacks.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
 ///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
 pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    let companions = companions::present(from);
+    let companions = companions::present(from)?;
     companions.iter().try_for_each(|name| companions::open(from, name).map(drop))?;
     let _trial = Trial::create(to)?;
     if is_same(from, to)? {
         return Err(FolderError::refused(to, Refusal::Source));
     }
     layout.check_target(to)?;
+    companions::check_target(&companions, to)?;
     let weights = layout.files().iter().map(|file| file.name.as_str());
-    let mut written = weights.chain(companions).chain([CONFIG, INDEX]);
+    let mut written = weights.chain(companions.iter().map(String::as_str)).chain([CONFIG, INDEX]);
     let is_folder = |name: &str| fs::symlink_metadata(to.join(name)).is_ok_and(|metadata| metadata.is_dir());
     if let Some(file) = written.find(|name| is_folder(name)) {
         return Err(FolderError::refused(to, Refusal::FolderInTheWay { file: file.to_owned() }));
@@ -54,6 +56,7 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
 ///   the path, or if the file is one of the model's files.
 /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`FolderError::Write`] if the operating system refuses to write the file.
+/// - [`FolderError::Read`] or [`FolderError::Malformed`] if the chat templates of the model cannot be listed.
 pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result<(), FolderError> {
     let path = path.as_ref();
     let refused = |reason| Err(FolderError::refused(path, reason));
@@ -61,9 +64,13 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
     if !folder.is_dir() {
         return refused(Refusal::NoFolder);
     }
+    let is_read = match model {
+        Some(model) => is_of(model, path)?,
+        None => false,
+    };
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => refused(Refusal::NotAFile),
-        Ok(_) if model.is_some_and(|model| is_of(model, path)) => refused(Refusal::SourceFile),
+        Ok(_) if is_read => refused(Refusal::SourceFile),
         Ok(_) => OpenOptions::new().write(true).open(path).map(drop).map_err(FolderError::write("write", path)),
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
             Err(FolderError::DanglingLink { path: path.to_path_buf() })
@@ -76,10 +83,11 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
 }
 
 /// Whether the file at `path` is one of the files from which an open model is read.
-fn is_of(model: &ModelFolder, path: &Path) -> bool {
+fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
+    let companions = companions::present(model.path())?;
     let weights = model.files().iter().map(|file| file.name.as_str());
-    let mut names = weights.chain(companions::present(model.path())).chain([INDEX]);
-    names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false))
+    let mut names = weights.chain(companions.iter().map(String::as_str)).chain([INDEX]);
+    Ok(names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false)))
 }
 
 /// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The operating system does not accept an

@@ -8,34 +8,62 @@ use serde_json::Value;
 
 use crate::disk::{self, NewFile};
 use crate::error::FolderError;
-use crate::names::{COMPANIONS, CONFIG};
+use crate::names::{COMPANIONS, CONFIG, TEMPLATE_ENDING, TEMPLATES};
 use crate::refusal::Refusal;
 
 /// Copies the files that describe a model and its tokenizer from the model folder `from` to the folder `to`. Creates
-/// `to` if necessary. Returns the names of the copied files.
+/// `to` if necessary. Returns the names of the copied files, with `/` between their parts.
 ///
 /// The following files are copied if they are present: `config.json`, `generation_config.json`, `tokenizer.json`,
 /// `tokenizer_config.json`, `special_tokens_map.json`, `vocab.json`, `vocab.txt`, `merges.txt`, `tokenizer.model`,
-/// `spiece.model`, `sentencepiece.bpe.model`, `tekken.json`, `added_tokens.json`, `chat_template.jinja` and
-/// `chat_template.json`. A file of the same name in `to` is replaced.
+/// `spiece.model`, `sentencepiece.bpe.model`, `tekken.json`, `added_tokens.json`, `chat_template.jinja`,
+/// `chat_template.json`, and the files in `additional_chat_templates` whose names end with `.jinja`. A file of the same
+/// name in `to` is replaced.
 ///
 /// # Errors
-/// Returns an error that names the file if a file cannot be read or written, or if both folders are the same.
-pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<&'static str>, FolderError> {
+/// Returns an error that names the file if a file cannot be read or written, or if both folders are the same. Returns
+/// [`Refusal::OtherCompanion`] if `to` has one of these files and `from` lacks it. The configuration is an exception,
+/// because [`write_config`] may replace it.
+pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<String>, FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
     fs::create_dir_all(to).map_err(FolderError::write("create the folder", to))?;
     if is_same(from, to)? {
         return Err(FolderError::refused(to, Refusal::Source));
     }
-    let present = present(from);
-    for name in &present {
+    let companions = present(from)?;
+    check_target(&companions, to)?;
+    let templates = to.join(TEMPLATES);
+    let has_templates = has_templates(&companions);
+    if has_templates {
+        fs::create_dir_all(&templates).map_err(FolderError::write("create the folder", &templates))?;
+    }
+    for name in &companions {
         let mut old = open(from, name)?;
         let path = to.join(name);
         let copy = |new: &mut fs::File| io::copy(&mut old, new).map(drop).map_err(FolderError::write("write", &path));
         NewFile::write(to, name, copy)?.publish()?;
     }
+    if has_templates {
+        disk::sync_folder(&templates)?;
+    }
     disk::sync_folder(to)?;
-    Ok(present)
+    Ok(companions)
+}
+
+/// Returns an error if the files with the names `companions` must not be copied to the folder `to`. This is so if the
+/// folder has a companion of another model, or something other than a folder in the place of the chat templates.
+pub(crate) fn check_target(companions: &[String], to: &Path) -> Result<(), FolderError> {
+    let templates = to.join(TEMPLATES);
+    if has_templates(companions) && disk::has(to, TEMPLATES) && !templates.is_dir() {
+        return Err(FolderError::refused(&templates, Refusal::NotAFolder));
+    }
+    let other = present(to)?.into_iter().find(|name| *name != CONFIG && !companions.contains(name));
+    other.map_or(Ok(()), |file| Err(FolderError::refused(to, Refusal::OtherCompanion { file })))
+}
+
+/// Whether files of the folder with further chat templates are among the companions.
+fn has_templates(companions: &[String]) -> bool {
+    companions.iter().any(|name| name.starts_with(TEMPLATES))
 }
 
 /// Whether two paths lead to the same file or folder. Returns an error if nothing exists at one of the paths.
@@ -44,10 +72,34 @@ pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
     Ok(real(a)? == real(b)?)
 }
 
-/// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) in a model folder. A broken
-/// link counts too.
-pub(crate) fn present(folder: &Path) -> Vec<&'static str> {
-    COMPANIONS.into_iter().filter(|name| disk::has(folder, name)).collect()
+/// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) in a model folder, with `/`
+/// between their parts. A broken link counts too.
+pub(crate) fn present(folder: &Path) -> Result<Vec<String>, FolderError> {
+    let mut found: Vec<_> = COMPANIONS.into_iter().filter(|name| disk::has(folder, name)).map(str::to_owned).collect();
+    found.extend(templates(folder)?);
+    Ok(found)
+}
+
+/// Returns the names of the further chat templates of a model folder, sorted. These are the files that the Transformers
+/// library reads.
+fn templates(folder: &Path) -> Result<Vec<String>, FolderError> {
+    let path = folder.join(TEMPLATES);
+    // Something else than a folder is ignored by the Transformers library as well.
+    if !path.is_dir() {
+        return Ok(Vec::new());
+    }
+    let mut found = Vec::new();
+    for entry in fs::read_dir(&path).map_err(FolderError::read(&path))? {
+        let entry = entry.map_err(FolderError::read(&path))?;
+        let Ok(name) = entry.file_name().into_string() else {
+            return Err(FolderError::malformed(&entry.path(), "its name is not Unicode"));
+        };
+        if name.ends_with(TEMPLATE_ENDING) {
+            found.push(format!("{TEMPLATES}/{name}"));
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Opens a companion of a model folder: a file beside the weights, such as `tokenizer.json`. It must be a regular file

@@ -111,10 +111,7 @@ impl NewFile {
         name: &str,
         fill: impl FnOnce(&mut File) -> Result<(), FolderError>,
     ) -> Result<Self, FolderError> {
-        static COUNT: AtomicU64 = AtomicU64::new(0);
-        let count = COUNT.fetch_add(1, Ordering::Relaxed);
-        let temporary = folder.join(format!(".stageline-hub-{}-{count}.tmp", process::id()));
-        let mut file = File::create_new(&temporary).map_err(FolderError::write("create", &temporary))?;
+        let (temporary, mut file) = create_temporary(folder)?;
         let new = Self { temporary, path: folder.join(name) };
         fill(&mut file)?;
         file.sync_all().map_err(FolderError::write("sync", &new.temporary))?;
@@ -134,10 +131,44 @@ impl Drop for NewFile {
     }
 }
 
+/// Creates a file with a new temporary name in `folder`. Returns its path and the open file.
+fn create_temporary(folder: &Path) -> Result<(PathBuf, File), FolderError> {
+    static COUNT: AtomicU64 = AtomicU64::new(0);
+    loop {
+        let count = COUNT.fetch_add(1, Ordering::Relaxed);
+        let path = folder.join(format!(".stageline-hub-{}-{count}.tmp", process::id()));
+        match File::create_new(&path) {
+            Ok(file) => return Ok((path, file)),
+            // A killed process with this number left the file, or a process on another host shares the folder.
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+            Err(error) => return Err(FolderError::write("create", &path)(error)),
+        }
+    }
+}
+
 /// Writes a value as JSON to a temporary file in `folder`. [`NewFile::publish`] renames this file to `name`.
 pub(crate) fn write_json(folder: &Path, name: &str, value: &impl Serialize) -> Result<NewFile, FolderError> {
     let path = folder.join(name);
     let text = serde_json::to_string_pretty(value);
     let text = text.map_err(|error| FolderError::refused(&path, Refusal::Json { reason: error.to_string() }))? + "\n";
     NewFile::write(folder, name, |file| file.write_all(text.as_bytes()).map_err(FolderError::write("write", &path)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Tests that an export works in a folder in which a killed process left files. In a container, the next process
+    /// has the same number.
+    #[test]
+    fn a_temporary_file_that_a_killed_process_left_is_not_in_the_way() {
+        let folder = tempfile::tempdir().unwrap();
+        // Other tests of this process may have taken some of these counts, but not all.
+        let left: Vec<_> = (0..100).map(|count| format!(".stageline-hub-{}-{count}.tmp", process::id())).collect();
+        left.iter().for_each(|name| fs::write(folder.path().join(name), "left").unwrap());
+        write_json(folder.path(), "config.json", &Map::new()).unwrap().publish().unwrap();
+        assert_eq!(fs::read_to_string(folder.path().join("config.json")).unwrap(), "{}\n");
+        // Nobody knows whether another process still writes these files.
+        assert!(left.iter().all(|name| fs::read(folder.path().join(name)).unwrap() == b"left"));
+    }
 }

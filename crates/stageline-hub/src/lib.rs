@@ -37,6 +37,7 @@
 //!   model.safetensors.index.json       the file of each tensor, if the weights are in several files
 //!   model-00001-of-00002.safetensors   weights that the index names
 //!   tokenizer.json ...                 companions, which are copied without a look at their contents
+//!   additional_chat_templates/         companions, too: further chat templates, which end with .jinja
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.

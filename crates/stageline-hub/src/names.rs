@@ -27,6 +27,10 @@ pub(crate) const COMPANIONS: [&str; 15] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
+/// The name of the folder in a model folder that has further chat templates, as files that end with
+/// [`TEMPLATE_ENDING`].
+pub(crate) const TEMPLATES: &str = "additional_chat_templates";
+pub(crate) const TEMPLATE_ENDING: &str = ".jinja";
 /// The name of the file in a model folder that describes an adapter, such as LoRA: changes of the weights, which the
 /// Transformers library applies when it loads the model.
 pub(crate) const ADAPTER: &str = "adapter_config.json";

@@ -32,6 +32,18 @@ pub enum Refusal {
         /// instead of the new weights, or in addition to them.
         file: String,
     },
+    /// The folder to which the model is to be written has a companion (a file beside the weights, such as
+    /// `generation_config.json`) that the new model lacks. Programs would use it with the new weights.
+    #[error(
+        "the folder has `{}` of another model, which programs would use with the new weights; remove it, or give \
+         another folder",
+        Printable::new(file)
+    )]
+    OtherCompanion {
+        /// The name of a companion, such as `generation_config.json`, that the folder already has and the new model
+        /// lacks.
+        file: String,
+    },
     /// The model cannot be written to the folder, because something other than a folder is at its path or at the path
     /// of a folder above it.
     #[error("it is not a folder; remove it, or give the path of a folder")]

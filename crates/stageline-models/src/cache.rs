@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use burn::tensor::activation::softmax;
-use burn::tensor::{Bool, Device, Int, Tensor};
+use burn::tensor::{Bool, DType, Device, FloatDType, Int, Tensor};
 use parking_lot::Mutex;
 use stageline::SharedInput;
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
@@ -158,7 +158,15 @@ impl BlockCache {
 /// Computes causal attention in which only the last positions of a text have queries, such as a newly generated token.
 /// `new` is the number of these positions. The queries and the output are `[batch, new, query heads x head size]`. The
 /// keys and values of all positions are `[batch, positions, key-value heads x head size]`.
+///
+/// The attention of queries, keys and values in bf16 or f16 is computed in f32. The output has their type.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
+    if matches!(queries.dtype(), DType::BF16 | DType::F16) {
+        // Scores in half precision would be rounded before the softmax, or overflow.
+        let given = FloatDType::from(queries.dtype());
+        let [queries, keys, values] = [queries, keys, values].map(|input| input.cast(FloatDType::F32));
+        return continued(queries, keys, values, heads).cast(given);
+    }
     let ([batch, new, width], [_, positions, _]) = (queries.dims(), keys.dims());
     let (size, group) = (width / heads.query, heads.query / heads.key_value);
     let device = queries.device();
@@ -183,6 +191,27 @@ fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: Atte
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Tests that scores are not rounded to bf16, in which the first two are equal, and do not overflow in f16.
+    #[test]
+    fn new_tokens_in_half_precision_have_the_attention_of_f32() {
+        let heads = AttentionHeads { query: 1, key_value: 1, window: None };
+        let tensor = |rows: &[f32]| {
+            let rows = Tensor::<1>::from_floats(rows, &Device::flex());
+            let [count] = rows.dims();
+            rows.reshape([1, count / 4, 4])
+        };
+        for (dtype, first, larger) in [(FloatDType::BF16, 16.0, 16.125), (FloatDType::F16, 200.0, 200.125)] {
+            let queries = tensor(&[first; 4]);
+            let keys = tensor(&[[first; 4], [first, first, first, larger]].concat());
+            let values = tensor(&[[0.0; 4], [1.0; 4]].concat());
+            let exact = continued(queries.clone(), keys.clone(), values.clone(), heads);
+            let half = continued(queries.cast(dtype), keys.cast(dtype), values.cast(dtype), heads);
+            assert_eq!(FloatDType::from(half.dtype()), dtype);
+            let apart = (half.cast(FloatDType::F32) - exact).abs().max().into_scalar::<f32>();
+            assert!(apart < 0.01, "{dtype:?}: {apart}");
+        }
+    }
 
     fn starts(columns: usize) -> Option<DocumentStarts> {
         Some(SharedInput::new(Tensor::zeros([1, columns], &Device::flex())))

@@ -23,8 +23,8 @@ impl LanguageModel {
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
     /// - [`ModelError::Folder`] if the folder cannot be written, has something that the export cannot replace, or has
-    ///   weights that some programs would load instead of the new ones. The error is also returned if a file of the
-    ///   tokenizer cannot be read.
+    ///   weights or a file of another model that some programs would use instead of the new ones or with them. The
+    ///   error is also returned if a file of the tokenizer cannot be read.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
         let real = |path: &Path| path.canonicalize().ok();
@@ -80,7 +80,8 @@ impl LanguageModel {
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
-    /// opened from this folder.
+    /// opened from this folder. Returns it, too, before anything is written, if the folder has files of another model
+    /// that programs would use instead of the new ones or with them.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let (first, blocks, last) = self.row().join(modules)?;
         let mut found = hub_parameters(&first, Place::Embeddings, self.naming());
@@ -97,14 +98,17 @@ impl LanguageModel {
             let mut tensors: Vec<TensorLayout> = found.iter().map(layout).collect();
             let mut seen = std::collections::HashSet::new();
             tensors.retain(|tensor| seen.insert(tensor.name.clone()));
-            let values = by_name(found);
-            Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
+            let (values, layout) = (by_name(found), Layout::single(tensors)?);
+            check_export(&layout, self.home(), &folder)?;
+            layout.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
             copy_companions(self.home(), &folder)?;
             return Ok(write_config(folder, &of_export(self.config().clone()))?);
         };
         let values = by_name(found);
         let table = self.naming().table().name;
-        self.layout(source)?.write(&folder, |name| -> Result<Values, ModelError> {
+        let layout = self.layout(source)?;
+        check_export(&layout, source.path(), &folder)?;
+        layout.write(&folder, |name| -> Result<Values, ModelError> {
             let name = if self.naming().is_copy_of_table(name) { &table } else { name };
             match values.get(name) {
                 Some(parameter) => Ok(parameter.read().into()),

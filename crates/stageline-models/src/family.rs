@@ -170,8 +170,9 @@ pub enum Block {
 }
 
 /// The last layer of a model, with one variant for each model family. It normalises activations (layer norm in GPT-2,
-/// RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. The loss is the summed
-/// cross-entropy of the next tokens in nats.
+/// RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. While a text is generated,
+/// it projects the last position only, `[batch, 1, vocabulary]`. The loss is the summed cross-entropy of the next
+/// tokens in nats.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Head {
@@ -229,7 +230,12 @@ impl Stage for Head {
     type Input = Activations;
     type Output = Tensor<3>;
 
-    fn forward(&self, (input, _): Activations) -> Tensor<3> {
+    fn forward(&self, (input, scope): Activations) -> Tensor<3> {
+        let input = match scope {
+            // Logits of a whole prompt, which nobody reads, would take much memory.
+            Scope::Generated { .. } => last_position(input),
+            Scope::Sample | Scope::Documents(_) => input,
+        };
         let (dims, input) = (input.dims(), rows(input));
         match self {
             Self::Gpt2(Gpt2Head { norm, output }) => head::logits(output, norm.forward(input), dims),
@@ -246,6 +252,12 @@ impl Stage for Head {
     }
 }
 
+/// Returns the last position, `[batch, 1, width]`, of activations or logits `[batch, length, width]`.
+pub fn last_position(values: Tensor<3>) -> Tensor<3> {
+    let [_, length, _] = values.dims();
+    values.slice_dim(1, length - 1..length)
+}
+
 impl LossStage for Head {
     type Target = Tensor<2, Int>;
 
@@ -255,5 +267,33 @@ impl LossStage for Head {
 
     fn weight(&self, targets: &Tensor<2, Int>) -> Weight {
         head::weight(targets)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use burn::tensor::Distribution;
+    use serde_json::json;
+
+    use super::*;
+
+    #[test]
+    fn the_head_projects_only_the_last_position_of_a_generated_text() {
+        let device = Device::flex();
+        let gpt2 = json!({"vocab_size": 11, "n_embd": 8, "n_layer": 1, "n_head": 2, "n_positions": 16});
+        let llama = json!({
+            "vocab_size": 11, "hidden_size": 8, "intermediate_size": 9, "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+        });
+        for (kind, config) in [("gpt2", gpt2), ("llama", llama)] {
+            let family = Family::read(kind, &config).unwrap().unwrap();
+            let head = family.head(family.table(&device), &device);
+            let input = Tensor::<3>::random([2, 5, 8], Distribution::Uniform(-1.0, 1.0), &device);
+            let all = head.forward((input.clone(), Scope::Sample));
+            let last = head.forward((input, Scope::Generated { text: 1, position: 0 }));
+            assert_eq!((all.dims(), last.dims()), ([2, 5, 11], [2, 1, 11]), "{kind}");
+            let apart = (all.slice_dim(1, 4..5) - last).abs().max().into_scalar::<f32>();
+            assert!(apart < 1e-5, "{kind}: {apart}");
+        }
     }
 }

@@ -3,13 +3,13 @@
 
 use std::collections::BTreeSet;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{Device, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline::{Pipeline, StepError};
 
 use crate::cache::KeyValueCache;
-use crate::family::Samples;
+use crate::family::{Samples, last_position};
 use crate::model::{LanguageModel, Logits, Tokens};
 
 /// The settings of sampling: how the next token is drawn from the logits of a model.
@@ -74,11 +74,15 @@ pub enum GenerationError {
     /// Another generation of a text with this model is still running.
     #[error("the model generates another text; let that generation end, or open the model a second time")]
     Busy,
-    /// At least one of the model's logits for the next token of a text is NaN.
-    #[error("the logits at position {position} are not numbers; are the parameters of the model valid?")]
+    /// The model's logits for the next token of a text give no probabilities: at least one is NaN or +infinity, or all
+    /// are -infinity.
+    #[error(
+        "the logits at position {position} give no probabilities, because one is NaN or +infinity, or all are \
+         -infinity; are the parameters of the model valid, and is the repetition penalty not too small?"
+    )]
     NotANumber {
         /// The position in the generated text, counted from 0, of the last processed token. The logits for the token
-        /// after it are NaN.
+        /// after it give no probabilities.
         position: usize,
     },
     /// A stage of the pipeline that generates the text has failed; the value is the underlying error.
@@ -166,12 +170,12 @@ impl Iterator for Generation<'_> {
         };
         self.model.cache().advance(new);
         self.known += new;
-        let last: Tensor<3> = logits.slice_dim(1, new - 1..new);
-        let mut logits: Vec<_> = last.into_data().iter::<f32>().collect();
-        if logits.iter().any(|logit| logit.is_nan()) {
+        // This crate's head has projected the last position only; a program's own head may have projected all.
+        let mut logits: Vec<_> = last_position(logits).into_data().iter::<f32>().collect();
+        penalise(&mut logits, &self.seen, self.sampling.repetition_penalty);
+        if !have_probabilities(&logits) {
             return Some(Err(GenerationError::NotANumber { position: self.known - 1 }));
         }
-        penalise(&mut logits, &self.seen, self.sampling.repetition_penalty);
         let token = draw(logits, &self.sampling, &mut self.random);
         self.input.push(token);
         self.seen.insert(token);
@@ -212,8 +216,14 @@ fn penalise(logits: &mut [f32], seen: &BTreeSet<u32>, penalty: f64) {
     }
 }
 
+/// Whether the logits give each token a probability. A logit of -infinity means a probability of 0.
+fn have_probabilities(logits: &[f32]) -> bool {
+    let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+    largest.is_finite() && !logits.iter().any(|logit| logit.is_nan())
+}
+
 /// Chooses the next token of a text and returns its id. The settings `sampling` say how; the choice is random unless
-/// the temperature is 0. `logits` has one number for each token of the vocabulary.
+/// the temperature is 0. `logits` has one number for each token of the vocabulary, and passes [`have_probabilities`].
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
     // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.
@@ -241,7 +251,9 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
         left -= weight;
         left < 0.0
     });
-    ranked[drawn.unwrap_or(weights.len() - 1)].0 as u32
+    // Rounding may leave a rest, which must not draw a token of the probability 0.
+    let last = || weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
+    ranked[drawn.unwrap_or_else(last)].0 as u32
 }
 
 #[cfg(test)]
@@ -290,6 +302,24 @@ mod tests {
         assert_eq!(logits.map(f32::to_bits), expected);
         penalise(&mut logits, &[0, 1].into_iter().collect(), 1.0);
         assert_eq!(logits.map(f32::to_bits), expected);
+    }
+
+    #[test]
+    fn logits_without_probabilities_are_refused() {
+        let (infinite, none) = (f32::INFINITY, f32::NEG_INFINITY);
+        for refused in [[1.0, f32::NAN, 0.0], [f32::NAN; 3], [1.0, infinite, 0.0], [infinite, none, 0.0], [none; 3]] {
+            assert!(!have_probabilities(&refused), "{refused:?}");
+        }
+        for valid in [[1.0, 2.0, 0.0], [none, 2.0, 0.0], [none, none, f32::MIN]] {
+            assert!(have_probabilities(&valid), "{valid:?}");
+        }
+    }
+
+    #[test]
+    fn a_logit_of_minus_infinity_has_the_probability_0() {
+        let plain = Sampling { temperature: 1.0, ..Sampling::GREEDY };
+        let shares = shares(&[0.0, 0.5, 0.5, 0.0], plain);
+        assert!(shares[0] + shares[3] <= 0.0, "{shares:?}");
     }
 
     #[test]

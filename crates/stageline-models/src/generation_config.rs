@@ -12,7 +12,7 @@ use crate::model::LanguageModel;
 /// The values `null`, `false` and an empty list have no effect either.
 ///
 /// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`] has them.
-const NOT_IMPLEMENTED: [(&str, f64); 22] = [
+const NOT_IMPLEMENTED: [(&str, f64); 24] = [
     ("min_length", 0.0),
     ("min_new_tokens", 0.0),
     ("stop_strings", 0.0),
@@ -26,6 +26,7 @@ const NOT_IMPLEMENTED: [(&str, f64); 22] = [
     ("eta_cutoff", 0.0),
     ("encoder_repetition_penalty", 1.0),
     ("no_repeat_ngram_size", 0.0),
+    ("encoder_no_repeat_ngram_size", 0.0),
     ("bad_words_ids", 0.0),
     ("forced_bos_token_id", -1.0),
     ("forced_eos_token_id", -1.0),
@@ -35,6 +36,7 @@ const NOT_IMPLEMENTED: [(&str, f64); 22] = [
     ("sequence_bias", 0.0),
     ("guidance_scale", 1.0),
     ("watermarking_config", 0.0),
+    ("token_healing", 0.0),
 ];
 
 /// The number of likeliest tokens from which the Transformers library draws by default.
@@ -67,8 +69,12 @@ impl LanguageModel {
     /// Returns the settings of generation that this crate does not implement, although they change the text that the
     /// Transformers library generates. They are fields of the folder's `generation_config.json`, or of `config.json` in
     /// a folder without this file. A caller may warn of them.
+    ///
+    /// `sliding_window` of a Llama is one of them. The Transformers library ignores it in the attention of a Llama, but
+    /// keeps only the keys and values of the window while it generates a text.
     pub fn ignored_in_generation(&self) -> Vec<&'static str> {
-        ignored(self.generation_settings())
+        let fields = ignored(self.generation_settings());
+        fields.into_iter().chain(ignored_window(self.config())).collect()
     }
 
     /// Returns the object with the settings of generation. As in the Transformers library, it is the configuration of
@@ -76,6 +82,12 @@ impl LanguageModel {
     fn generation_settings(&self) -> &Value {
         self.folder().and_then(ModelFolder::generation_config).unwrap_or(self.config())
     }
+}
+
+/// Returns the name of the field with the sliding window if the model is a Llama and its `config.json` sets the field.
+fn ignored_window(config: &Value) -> Option<&'static str> {
+    let is_set = config["model_type"] == "llama" && !config["sliding_window"].is_null();
+    is_set.then_some("sliding_window")
 }
 
 fn ignored(fields: &Value) -> Vec<&'static str> {
@@ -110,5 +122,8 @@ mod tests {
             json!({"no_repeat_ngram_size": 3, "num_beams": 4, "bad_words_ids": [[5]], "forced_eos_token_id": 0});
         let expected = ["num_beams", "no_repeat_ngram_size", "bad_words_ids", "forced_eos_token_id"];
         assert_eq!(ignored(&changing), expected);
+        let of_prompt = json!({"encoder_no_repeat_ngram_size": 2, "token_healing": true});
+        assert_eq!(ignored(&of_prompt), ["encoder_no_repeat_ngram_size", "token_healing"]);
+        assert!(ignored(&json!({"encoder_no_repeat_ngram_size": 0, "token_healing": false})).is_empty());
     }
 }

@@ -12,7 +12,7 @@ use crate::tokens::source::Source;
 
 /// Returns the key of a token file, by which a later call for the same source (the text files to tokenise) finds the
 /// file. The key is a SHA-256 of the format version, the encoding, the options that change the tokens, the path of the
-/// source, and the name, length and modification time of each of its files.
+/// source, and of each of its files the name, whether it is read as JSON lines, the length and the modification time.
 ///
 /// Each string is hashed after its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
@@ -34,6 +34,8 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     hash.update((source.files.len() as u64).to_le_bytes());
     for file in &source.files {
         text(&mut hash, file.name.as_bytes());
+        // The name of a single file is empty, and links with different extensions may lead to the same file.
+        hash.update([u8::from(file.is_json_lines())]);
         hash.update(file.stamp.length.to_le_bytes());
         hash.update(nanoseconds(file.stamp.modified).to_le_bytes());
     }
@@ -87,5 +89,19 @@ mod tests {
         fs::write(root.path().join("b.txt"), "").unwrap();
         keys.push(key(root.path(), &options));
         assert_eq!(keys.iter().collect::<BTreeSet<_>>().len(), keys.len());
+    }
+
+    /// Tests links with different extensions to one file, as in the cache of the Hugging Face hub.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_has_one_key_as_text_and_another_as_json_lines() {
+        let root = tempfile::tempdir().unwrap();
+        fs::write(root.path().join("blob"), "{\"text\": \"a\"}\n").unwrap();
+        let [plain, other_plain, lines, other_lines] = ["x.txt", "x.md", "x.jsonl", "x.NDJSON"].map(|name| {
+            std::os::unix::fs::symlink("blob", root.path().join(name)).unwrap();
+            key(&root.path().join(name), &TokenOptions::default())
+        });
+        assert_ne!(plain, lines);
+        assert_eq!((plain, lines), (other_plain, other_lines));
     }
 }

@@ -31,9 +31,9 @@ use crate::tokens::write::TokenWriter;
 ///
 /// # Token files
 /// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and
-/// modification times of its files. Another call with the same arguments opens that file and does not read the source,
-/// unless the source has changed. A change that keeps both the length and the modification time of a file is not
-/// detected. A damaged token file is written again.
+/// modification times of its files, and which of them are JSON lines. Another call with the same arguments opens that
+/// file and does not read the source, unless the source has changed. A change that keeps both the length and the
+/// modification time of a file is not detected. A damaged token file is written again.
 ///
 /// A token file is written under a temporary name and then renamed, so several processes may prepare the same source at
 /// once. Files that end in `.tmp` are left by processes that were killed. Nothing deletes them, or the token files of

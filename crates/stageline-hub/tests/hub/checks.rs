@@ -86,6 +86,30 @@ fn weights_that_would_hide_the_new_ones_are_refused_before_the_export() {
 }
 
 #[test]
+fn companions_of_another_model_are_refused_before_the_export() {
+    const TEMPLATES: &str = "additional_chat_templates";
+    for name in ["generation_config.json", "tokenizer.model", "additional_chat_templates/tools.jinja"] {
+        let (source, target) = (toy::sharded(), toy::folder(&[("config.json", b"{}")]));
+        let layout = ModelFolder::open(source.path()).unwrap().layout().unwrap();
+        fs::create_dir(target.path().join(TEMPLATES)).unwrap();
+        fs::write(target.path().join(TEMPLATES).join("notes.md"), "").unwrap();
+        check_export(&layout, source.path(), target.path()).unwrap();
+        fs::write(target.path().join(name), "old").unwrap();
+        let part = format!("has `{name}` of another model");
+        let error = assert_refused(&layout, source.path(), target.path(), &[&part, "remove it"]);
+        assert!(matches!(error, FolderError::Refused { reason: Refusal::OtherCompanion { .. }, .. }));
+        copy_companions(source.path(), target.path()).unwrap_err();
+        assert_eq!(fs::read(target.path().join("config.json")).unwrap(), b"{}");
+        // A file that the source has, too, is replaced.
+        fs::create_dir(source.path().join(TEMPLATES)).unwrap();
+        fs::write(source.path().join(name), "new").unwrap();
+        check_export(&layout, source.path(), target.path()).unwrap();
+        assert_eq!(copy_companions(source.path(), target.path()).unwrap(), ["config.json", name]);
+        assert_eq!(fs::read(target.path().join(name)).unwrap(), b"new");
+    }
+}
+
+#[test]
 fn a_target_that_is_no_folder_or_is_below_a_file_is_refused() {
     let (source, root) = (toy::sharded(), toy::folder(&[("file", b"old")]));
     symlink("nowhere", root.path().join("link")).unwrap();

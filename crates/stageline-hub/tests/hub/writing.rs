@@ -177,6 +177,26 @@ fn companions_are_copied_and_a_configuration_is_written() {
     assert_eq!(files(target.path()), BTreeMap::from(expected));
 }
 
+#[cfg(unix)]
+#[test]
+fn further_chat_templates_are_copied() {
+    let (source, target) = (toy::folder(&[("config.json", b"{}"), ("blob", b"linked")]), toy::folder(&[]));
+    let [from, to] = [&source, &target].map(|folder| folder.path().join("additional_chat_templates"));
+    fs::create_dir(&from).unwrap();
+    fs::write(from.join("tools.jinja"), "plain").unwrap();
+    fs::write(from.join("notes.md"), "").unwrap();
+    std::os::unix::fs::symlink("../blob", from.join("rag.jinja")).unwrap();
+    let copied = ["config.json", "additional_chat_templates/rag.jinja", "additional_chat_templates/tools.jinja"];
+    assert_eq!(copy_companions(source.path(), target.path()).unwrap(), copied);
+    let expected = [("rag.jinja", "linked"), ("tools.jinja", "plain")];
+    let expected = expected.map(|(name, text)| (name.to_owned(), text.as_bytes().to_vec()));
+    assert_eq!(files(&to), BTreeMap::from(expected));
+
+    let target = toy::folder(&[("additional_chat_templates", b"a file")]);
+    let error = copy_companions(source.path(), target.path()).unwrap_err();
+    toy::assert_says(&error, &["additional_chat_templates is not written: it is not a folder", "remove it"]);
+}
+
 #[test]
 fn a_tensor_that_comes_in_parts_is_a_file_of_the_safetensors_crate() {
     let target = toy::folder(&[("logits", b"old contents, which are longer than those of the new file, by far")]);

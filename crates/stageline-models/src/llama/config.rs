@@ -110,7 +110,8 @@ impl Config {
         let mut filled = defaults(kind);
         merge(&mut filled, config);
         if kind == "llama" {
-            // As in the Transformers library, a Llama has no windows, whatever these fields say.
+            // As in the Transformers library, the attention of a Llama has no windows, whatever these fields say. That
+            // library's cache of keys and values has one while it generates; see `ignored_in_generation`.
             merge(&mut filled, &json!({ "sliding_window": null, "layer_types": null }));
             merge(&mut filled, &json!({ "use_sliding_window": false, "max_window_layers": 0 }));
         }

@@ -42,6 +42,26 @@ fn an_export_that_would_fail_is_refused_and_a_check_leaves_no_trace() {
 }
 
 #[test]
+fn an_export_to_the_folder_of_another_model_writes_nothing() {
+    let root = tempfile::tempdir().unwrap();
+    let (place, other) = (root.path().join("model"), root.path().join("other"));
+    let model = new(root.path(), &configurations()[0]);
+    model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
+    let opened = LanguageModel::open(&place).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("generation_config.json"), "{}").unwrap();
+    for model in [&model, &opened] {
+        for error in [
+            model.check_export(&other).unwrap_err(),
+            model.export(plain(model).snapshot().unwrap(), &other).unwrap_err(),
+        ] {
+            assert!(error.to_string().contains("has `generation_config.json` of another model"), "{error}");
+        }
+    }
+    assert_eq!(names(&other), ["generation_config.json"]);
+}
+
+#[test]
 fn a_file_of_results_that_cannot_be_written_is_refused() {
     let root = tempfile::tempdir().unwrap();
     let place = root.path().join("model");
