@@ -4,10 +4,10 @@
 use std::collections::BTreeSet;
 
 use burn::lr_scheduler::cosine::CosineAnnealingLrSchedulerConfig;
-use burn::module::ParamGroup;
+use burn::module::{Param, ParamGroup};
 use burn::optim::momentum::MomentumConfig;
 use burn::optim::{AdamConfig, AdamWConfig, LionConfig, ModuleOptimizer, MuonConfig, RmsPropConfig, SgdConfig};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, FloatDType, Tensor};
 use stageline::checkpoint::{Checkpoint, Dtype};
 use stageline::schedule::{EagerOneFOneB, GPipe, Interleaved, OneFOneB, Schedule};
 use stageline::{
@@ -419,6 +419,56 @@ fn optimizer_states_that_contradict_each_other_are_refused() {
             assert!(differences.len() == 1 && differences.iter().all(is_it), "{differences:?}");
         }
     }
+}
+
+/// Tests that centered RMSProp resumes where the square of a small gradient is 0 in f32, but the gradient is not.
+#[test]
+fn squares_that_are_zero_in_f32_are_accepted() {
+    let build = || {
+        let model = Mlp::new(LAYERS, WIDTH, 1);
+        let names_of_it = names(&model);
+        let optimizer = RmsPropConfig::new().with_centered(true).init();
+        model.split(2, &StageConfig::new(device(), optimizer, 0.01)).micro_batches(2).names(names_of_it)
+    };
+    let mut pipeline = build().build().unwrap();
+    train(&mut pipeline, 0..3);
+    let (_, changed) = with_first_number(&pipeline.checkpoint().unwrap(), "square_avg.square_avg", 0.0);
+    build().restore(with_first_number(&changed, "centered.grad_avg", 1e-27).1).build().unwrap();
+}
+
+/// A stage for tests with a parameter in f64.
+#[derive(burn::module::Module, Debug)]
+struct Scaled {
+    factor: Param<Tensor<2>>,
+}
+
+impl Stage for Scaled {
+    type Input = Tensor<2>;
+    type Output = Tensor<2>;
+
+    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        (input.cast(FloatDType::F64) * self.factor.val()).cast(FloatDType::F32)
+    }
+}
+
+/// Tests that a checkpoint with a parameter in f64 is refused with the types: burn restores states of optimizers in
+/// f32, with which the next step would panic.
+#[test]
+fn states_in_another_type_than_f32_are_refused() {
+    let build = || {
+        let factor = Param::from_tensor(Tensor::<2>::ones([1, WIDTH], (&device(), DType::F64)));
+        let config = || StageConfig::new(device(), AdamWConfig::new().init(), 0.01);
+        let error = Mlp::new(1, WIDTH, 1).error;
+        Pipeline::builder()
+            .stage(Scaled { factor }, config())
+            .loss((Vec::<Layer>::new(), error), config())
+            .micro_batches(2)
+    };
+    let mut pipeline = build().build().unwrap();
+    train(&mut pipeline, 0..2);
+    let differences = refused(pipeline.checkpoint().unwrap(), build());
+    let is_it = |difference: &Difference| matches!(difference, Difference::Value { found, expected, .. } if found.contains("F64") && expected.contains("F32"));
+    assert!(differences.len() == 2 && differences.iter().all(is_it), "{differences:?}");
 }
 
 /// A stage for tests that does not use one of its layers, so this layer's parameters get no optimizer state.

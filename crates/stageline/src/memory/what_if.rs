@@ -8,6 +8,7 @@ use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 use crate::device::location::{host, is_host, share_memory};
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
 use crate::memory::whatever_rows::WhateverRows;
+use crate::update::optimizer_step::Rollback;
 
 impl Leaf {
     /// Returns the device and the parameter sizes that a replica has after all its stages are joined into one stage.
@@ -59,9 +60,13 @@ impl MemoryEstimate {
         Self { plan: Arc::new(plan), recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them.
+    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them. It is
+    /// this estimate where they run one after the other: without rollback, and with replicas.
     #[must_use]
     pub fn of_overlapping_steps(&self) -> Self {
+        if self.rollback == Rollback::Off || !self.leaves.is_empty() {
+            return self.clone();
+        }
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.of_overlapping_steps()));
         Self { steps: Steps::Overlapping, recomputed, ..self.clone() }
     }

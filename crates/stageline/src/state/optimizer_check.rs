@@ -8,7 +8,7 @@ use burn::optim::ModuleOptimizer;
 use burn::tensor::DType;
 use burn_pack::Scalar;
 
-use crate::state::optimizer_state::{Field, STATELESS, Value, read};
+use crate::state::optimizer_state::{Field, NotRestored, STATELESS, Value, read};
 
 /// The kind of value in a field of an optimizer's state: a tensor, a number, or the parameter's rank. It is the same
 /// after every step.
@@ -38,10 +38,19 @@ pub(crate) struct Unfit {
     pub(crate) reason: Reason,
 }
 
-impl Unfit {
-    /// Creates the record of a field of a checkpoint's optimizer state that the stage's optimizer does not keep.
-    pub(crate) fn other_optimizer(id: ParamId, field: String) -> Self {
-        Self { id, field, reason: Reason::OtherOptimizer }
+impl From<NotRestored> for Unfit {
+    fn from(NotRestored { id, field, types }: NotRestored) -> Self {
+        let reason = match types {
+            None => Reason::OtherOptimizer,
+            Some((given, restored)) => Reason::Value {
+                found: format!("numbers in {given:?}"),
+                expected: format!(
+                    "numbers in {restored:?}, in which burn restores all states of optimizers; train parameters of that \
+                     type, with `Precision` for forwards and backwards in a lower one"
+                ),
+            },
+        };
+        Self { id, field, reason }
     }
 }
 
@@ -151,7 +160,11 @@ impl Bound {
             return None;
         }
         let mut pairs = value.iter::<f64>().zip(smaller.iter::<f64>());
-        let is_below = |&(value, smaller): &(f64, f64)| value < smaller.powi(self.power) * (1.0 - self.rounding);
+        // In f32 squares below the smallest normal number are inexact or 0.
+        let is_below = |&(value, smaller): &(f64, f64)| {
+            let least = smaller.powi(self.power);
+            value < least * (1.0 - self.rounding) && least > f64::from(f32::MIN_POSITIVE)
+        };
         let (found, _) = pairs.find(is_below)?;
         Some(Reason::Value { found: found.to_string(), expected: self.expected.to_owned() })
     }

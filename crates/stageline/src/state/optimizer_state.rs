@@ -3,11 +3,11 @@
 //! burn gives access to an optimizer's state only in its saved form. That form has tensors and numbers named
 //! `{parameter id}.{field}`, and under each parameter's id alone the path by which parameter groups find the parameter.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 
 use burn::module::ParamId;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use burn_pack::{Error, Reader, Scalar, Tensor, Writer};
 
 /// The name of the checkpoint field that marks a trained parameter as having no optimizer state, because the parameter
@@ -28,6 +28,16 @@ pub(crate) struct Field {
 pub(crate) enum Value {
     Tensor(TensorData),
     Scalar(Scalar),
+}
+
+impl Value {
+    /// Returns the type of a tensor's elements; `None` for a number.
+    fn dtype(&self) -> Option<DType> {
+        match self {
+            Self::Tensor(data) => Some(data.dtype()),
+            Self::Scalar(_) => None,
+        }
+    }
 }
 
 /// Returns all fields of an optimizer's state, for all its parameters.
@@ -58,14 +68,15 @@ fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
 /// module, by which parameter groups find the parameters.
 ///
 /// # Errors
-/// Returns the fields that burn did not restore because this optimizer cannot use them, each as the parameter's id and
-/// the field's name.
+/// Returns the fields that burn did not restore because this optimizer cannot use them, or that it restored in another
+/// type.
 pub(crate) fn write<'a>(
     optimizer: ModuleOptimizer,
     fields: Vec<Field>,
     paths: impl Iterator<Item = (ParamId, &'a str)>,
-) -> Result<ModuleOptimizer, Vec<(ParamId, String)>> {
-    let mut missing: BTreeSet<_> = fields.iter().map(|field| (field.id.val(), field.name.clone())).collect();
+) -> Result<ModuleOptimizer, Vec<NotRestored>> {
+    let mut missing: BTreeMap<_, _> =
+        fields.iter().map(|field| ((field.id.val(), field.name.clone()), (field.value.dtype(), None))).collect();
     let (mut tensors, mut scalars) = (Vec::new(), Vec::new());
     for Field { id, name, value } in fields {
         let name = format!("{}.{name}", id.val());
@@ -86,13 +97,28 @@ pub(crate) fn write<'a>(
     }
     let bytes = writer.into_bytes().expect("a state can be written to memory");
     let optimizer = optimizer.from_bytes(bytes).expect("a state that was just written can be read");
-    // burn ignores a field that it cannot use, without an error; so the restored state is read back and compared.
+    // burn ignores a field that it cannot use, without an error, and restores float tensors in the default type of its
+    // default device; so the restored state is read back and compared.
     for field in read(&optimizer) {
-        missing.remove(&(field.id.val(), field.name));
+        let (id, found) = ((field.id.val(), field.name), field.value.dtype());
+        match missing.get_mut(&id) {
+            Some((given, other)) if *given != found => *other = found,
+            _ => drop(missing.remove(&id)),
+        }
     }
-    if missing.is_empty() {
-        Ok(optimizer)
-    } else {
-        Err(missing.into_iter().map(|(id, field)| (id.into(), field)).collect())
-    }
+    let not_restored = |((id, field), (given, other)): ((u64, String), (Option<DType>, Option<DType>))| NotRestored {
+        id: id.into(),
+        field,
+        types: given.zip(other),
+    };
+    if missing.is_empty() { Ok(optimizer) } else { Err(missing.into_iter().map(not_restored).collect()) }
+}
+
+/// A field of a saved optimizer state that burn did not restore, or restored in another type.
+#[derive(Debug, PartialEq)]
+pub(crate) struct NotRestored {
+    pub(crate) id: ParamId,
+    pub(crate) field: String,
+    /// The type of the saved tensor, and that of the restored one; `None` if the field was not restored at all.
+    pub(crate) types: Option<(DType, DType)>,
 }

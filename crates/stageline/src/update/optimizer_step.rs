@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
+use burn::tensor::Device;
 
+use crate::device::location::host;
 use crate::state::layout::{Restored, StageState};
 use crate::state::optimizer_check::{Given, Unfit, unfit};
 use crate::state::optimizer_state;
@@ -159,11 +161,13 @@ impl<M: Module> Trained<M> {
     }
 
     /// Copies the stage's optimizer state, and its parameters in the host's memory, to memory that the calling thread
-    /// allocates. That memory is near the cores of the thread.
+    /// allocates. That memory is near the cores of the thread. In a build whose default device is a GPU, the state stays
+    /// where it is, because burn would copy it to that GPU.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));
-        if let Ok(state) = self.optimizer.into_bytes()
+        if host() == Some(Device::default())
+            && let Ok(state) = self.optimizer.into_bytes()
             && let Ok(optimizer) = self.optimizer.clone().from_bytes(state)
         {
             self.optimizer = optimizer;
@@ -193,8 +197,7 @@ impl<M: Module> Trained<M> {
         // bounded.
         let last = (0..*steps).fold(None, |_, _| Some(self.learning_rate.step().base()));
         let restored = optimizer_state::write(self.optimizer.clone(), optimizer, own());
-        let other = |(id, field)| Unfit::other_optimizer(id, field);
-        self.optimizer = restored.map_err(|fields| fields.into_iter().map(other).collect::<Vec<_>>())?;
+        self.optimizer = restored.map_err(|fields| fields.into_iter().map(Unfit::from).collect::<Vec<_>>())?;
         Ok(last)
     }
 

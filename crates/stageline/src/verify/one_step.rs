@@ -228,7 +228,11 @@ impl OneStep {
     /// Returns the likely cause of the difference between the pipeline's step and the same step of a plain training
     /// loop. `None` if they are equal.
     pub(super) fn cause(&self) -> Option<Cause> {
-        let (stage, name) = self.configured.first_apart(&self.plain, self.bar)?;
+        let Some((stage, name)) = self.configured.first_apart(&self.plain, self.bar) else {
+            // Without recomputation, the pipeline must have the bits of the plain loop as well.
+            let (stage, name) = self.kept.as_ref()?.first_apart(&self.plain, self.bar)?;
+            return Some(Cause::OtherBits { stage, name });
+        };
         if !self.is_repeatable {
             return Some(Cause::DrawsRandomNumbers);
         }
