@@ -256,6 +256,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// and devices, and for any number of replicas with the same number of gradient groups. The state of burn's random
     /// number generator, from which burn's dropout draws, is not in a checkpoint. [`Dropout`](crate::Dropout) does not
     /// depend on it.
+    ///
+    /// burn restores the states of its optimizers on its default device, which is a GPU in a build with a feature of
+    /// GPUs. They are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState) restores them
+    /// on the host instead.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self
