@@ -30,7 +30,7 @@ DEADLOCK = 86
 # The exit status of the example after its watchdog has given up.
 STALLED = 3
 # The most kernels that may be launched for a layer and a micro-batch, by precision: a little more than there are.
-LAUNCHES = dict(bf16=65, f16=69, full=80)
+LAUNCHES = dict(bf16=60, f16=60, full=72)
 # The largest relative difference that losses and gradient norms may have from those on the CPU, by precision.
 VALUES = dict(full=1e-5, bf16=2e-3)
 SMALL = dict(layers=4, width=64, context=32, micro_batch_size=2, sample=0)
