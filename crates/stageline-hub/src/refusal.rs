@@ -35,8 +35,8 @@ pub enum Refusal {
     /// The folder to which the model is to be written has a companion (a file beside the weights, such as
     /// `generation_config.json`) that the new model lacks. Programs would use it with the new weights.
     #[error(
-        "the folder has `{}` of another model, which programs would use with the new weights; remove it, or give \
-         another folder",
+        "the folder has `{}`, which the new model lacks, and programs would use it with the new weights; remove it, give \
+         another folder, or copy it to the model's folder if it belongs to the model",
         Printable::new(file)
     )]
     OtherCompanion {

@@ -99,7 +99,6 @@ impl LanguageModel {
             let mut seen = std::collections::HashSet::new();
             tensors.retain(|tensor| seen.insert(tensor.name.clone()));
             let (values, layout) = (by_name(found), Layout::single(tensors)?);
-            check_export(&layout, self.home(), &folder)?;
             layout.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
             copy_companions(self.home(), &folder)?;
             return Ok(write_config(folder, &of_export(self.config().clone()))?);
@@ -107,7 +106,6 @@ impl LanguageModel {
         let values = by_name(found);
         let table = self.naming().table().name;
         let layout = self.layout(source)?;
-        check_export(&layout, source.path(), &folder)?;
         layout.write(&folder, |name| -> Result<Values, ModelError> {
             let name = if self.naming().is_copy_of_table(name) { &table } else { name };
             match values.get(name) {

@@ -149,24 +149,19 @@ impl LanguageModel {
         self.0.family.positions()
     }
 
-    /// Returns the ids of the tokens that end a text, from the field `eos_token_id` of the model's configuration. If
-    /// the configuration lacks the field, this is the default of the Transformers library for its `model_type`, unless
-    /// the vocabulary lacks that token. Empty if there is none.
+    /// Returns the ids of the tokens that end a text, from the field `eos_token_id` of the model's configuration; empty
+    /// if the configuration has none. The defaults of the Transformers library for a missing field are not used,
+    /// because another tokenizer may have an ordinary token there.
     pub fn end_of_text(&self) -> Vec<u32> {
-        let config = &self.0.config;
-        match config.get("eos_token_id") {
-            Some(_) => end_tokens(config),
-            None => default_end(config).into_iter().filter(|end| (*end as usize) < self.vocabulary()).collect(),
-        }
+        end_tokens(&self.0.config)
     }
 
     /// Returns the ids of the tokens after which a generated text ends: `eos_token_id` of the folder's
     /// `generation_config.json`. This file may name more tokens than the configuration, such as the end of a turn in a
-    /// conversation. Without the file or the field, returns the tokens of `eos_token_id` in the configuration, without
-    /// a default: the Transformers library then reads the file `config.json` alone.
+    /// conversation. Without the file or the field, returns the tokens of [`end_of_text`](Self::end_of_text).
     pub fn end_of_generation(&self) -> Vec<u32> {
         let of_generation = self.folder().and_then(ModelFolder::generation_config).map(end_tokens);
-        of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| end_tokens(self.config()))
+        of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
     /// Returns the fields of the model's configuration that ask for dropout, each with its dropout probability. A field
@@ -293,16 +288,6 @@ impl Inner {
     fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
         let preparation = Preparation { folder: self.folder.as_ref(), frozen: &*self.frozen };
         preparation.of_layer(layer, place, &self.naming)
-    }
-}
-
-/// Returns the end of a text that the Transformers library assumes for a configuration without `eos_token_id`; `None`
-/// for Qwen2 and Qwen3, for which it assumes none.
-fn default_end(config: &Value) -> Option<u32> {
-    match config["model_type"].as_str() {
-        Some("gpt2") => Some(50_256),
-        Some("llama" | "mistral") => Some(2),
-        _ => None,
     }
 }
 

@@ -35,7 +35,9 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
     for file in &source.files {
         text(&mut hash, file.name.as_bytes());
         // The name of a single file is empty, and links with different extensions may lead to the same file.
-        hash.update([u8::from(file.is_json_lines())]);
+        if file.name.is_empty() && file.is_json_lines() {
+            text(&mut hash, b"JSON lines");
+        }
         hash.update(file.stamp.length.to_le_bytes());
         hash.update(nanoseconds(file.stamp.modified).to_le_bytes());
     }

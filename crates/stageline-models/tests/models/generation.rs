@@ -2,7 +2,7 @@
 //! into stages).
 
 use burn::tensor::{Device, TensorData};
-use serde_json::{Value, json};
+use serde_json::json;
 use stageline::{Pipeline, Recompute};
 use stageline_hub::ModelFolder;
 use stageline_models::{GenerationError, LanguageModel, Logits, Samples, Sampling, Tokens};
@@ -155,38 +155,4 @@ fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
     std::fs::write(place.join("generation_config.json"), r#"{"eos_token_id": [3, 5]}"#).unwrap();
     let opened = LanguageModel::open(&place).unwrap();
     assert_eq!((opened.end_of_text(), opened.end_of_generation()), (vec![3], vec![3, 5]));
-}
-
-#[test]
-fn a_configuration_without_an_end_of_text_has_that_of_transformers() {
-    let folder = tempfile::tempdir().unwrap();
-    let ends = |config: &Value| {
-        let model = new(folder.path(), config);
-        (model.end_of_text(), model.end_of_generation())
-    };
-    for mut config in configurations() {
-        let kind = config["model_type"].as_str().unwrap().to_owned();
-        // The end of a text of GPT-2 is not in the small vocabulary, and Qwen has no default.
-        let expected = if ["llama", "mistral"].contains(&kind.as_str()) { vec![2] } else { vec![] };
-        assert_eq!(ends(&config), (expected, vec![]), "{kind}");
-        config["eos_token_id"] = Value::Null;
-        assert_eq!(ends(&config), (vec![], vec![]), "{kind}");
-    }
-    let mut gpt2 = configurations().swap_remove(0);
-    gpt2["vocab_size"] = 50_257.into();
-    assert_eq!(ends(&gpt2), (vec![50_256], vec![]));
-}
-
-#[test]
-fn the_window_of_a_llama_is_named_as_ignored_in_a_generation() {
-    let folder = tempfile::tempdir().unwrap();
-    for mut config in configurations() {
-        assert!(new(folder.path(), &config).ignored_in_generation().is_empty(), "{}", config["model_type"]);
-        config["sliding_window"] = Value::Null;
-        if config["model_type"] == "llama" {
-            assert!(new(folder.path(), &config).ignored_in_generation().is_empty());
-            config["sliding_window"] = 5.into();
-            assert_eq!(new(folder.path(), &config).ignored_in_generation(), ["sliding_window"]);
-        }
-    }
 }

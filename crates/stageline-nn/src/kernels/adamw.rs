@@ -32,7 +32,7 @@ pub struct AdamWUpdate<const D: usize> {
 impl AdamWStep {
     /// Updates a parameter, with PyTorch's order of operations. `gradient` has the shape of the parameter, and so have
     /// the first and the second moment of the previous step, `moments`. `moments` is `None` in the first step. All
-    /// tensors must be outside autodiff.
+    /// tensors must be outside autodiff. The new moments of a parameter in f16 are in f32.
     pub fn update<const D: usize>(
         &self,
         parameter: Tensor<D>,
@@ -48,10 +48,8 @@ impl AdamWStep {
         }
         // In f16 the squares of gradients below 1e-4 are 0, and so is the usual epsilon.
         let wide = |tensor: Tensor<D>| tensor.cast(FloatDType::F32);
-        let AdamWUpdate { parameter, first, second } =
-            self.composed(wide(parameter), wide(gradient), moments.map(|moments| moments.map(wide)));
-        let [parameter, first, second] = [parameter, first, second].map(|tensor| tensor.cast(FloatDType::F16));
-        AdamWUpdate { parameter, first, second }
+        let update = self.composed(wide(parameter), wide(gradient), moments.map(|moments| moments.map(wide)));
+        AdamWUpdate { parameter: update.parameter.cast(FloatDType::F16), ..update }
     }
 
     /// Updates a parameter by burn's operations, which burn fuses on GPUs.
@@ -208,18 +206,23 @@ mod tests {
         assert_eq!([&again.parameter, &again.first, &again.second].map(address), addresses);
     }
 
-    /// Tests gradients whose squares, and an epsilon that itself, are 0 in f16.
+    /// Tests gradients whose squares, and an epsilon that itself, are 0 in f16. Later gradients are 0.
     #[test]
-    fn a_step_in_f16_has_the_values_of_a_step_in_f32() {
-        let numbers = |number: f32| Tensor::<2>::full([1, 3], number, &Device::flex());
-        let step = |dtype: FloatDType| {
-            let (parameter, gradient) =
-                (numbers(1.0).cast(dtype), Tensor::from_floats([[1e-3, 0.0, -1e-3]], &Device::flex()));
-            STEP.update(parameter, gradient.cast(dtype), None).parameter.into_data()
+    fn steps_in_f16_have_the_values_of_steps_in_f32() {
+        let trained = |dtype: FloatDType| {
+            let mut parameter = Tensor::<2>::ones([1, 3], &Device::flex()).cast(dtype);
+            let mut moments = None;
+            for time in 1..=40 {
+                let size = if time <= 30 { 1e-3 } else { 0.0 };
+                let gradient = Tensor::from_floats([[size, 0.0, -size]], &Device::flex()).cast(dtype);
+                let update = AdamWStep { time, ..STEP }.update(parameter, gradient, moments);
+                parameter = update.parameter;
+                moments = Some([update.first, update.second]);
+            }
+            parameter.into_data().iter::<f32>().collect::<Vec<_>>()
         };
-        let (found, exact) = (step(FloatDType::F16), step(FloatDType::F32));
-        for (found, exact) in found.iter::<f32>().zip(exact.iter::<f32>()) {
-            assert!((found - exact).abs() < 1e-3, "{found} instead of {exact}");
+        for (found, exact) in trained(FloatDType::F16).into_iter().zip(trained(FloatDType::F32)) {
+            assert!((found - exact).abs() < 0.02, "{found} instead of {exact}");
         }
     }
 }

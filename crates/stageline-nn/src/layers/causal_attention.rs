@@ -89,8 +89,14 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     let (queries, keys) = (grouped(part(0, query)), grouped(part(query, key_value)));
     let values = grouped(part(query + key_value, key_value));
     // In f16 products of large queries and keys would be infinite before they are scaled. A power of two rounds nothing.
-    let before = if queries.dtype() == DType::F16 { scale(size).log2().floor().exp2() } else { 1.0 };
-    let scores = (queries * before).matmul(keys.swap_dims(3, 4)) * (scale(size) / before);
+    let (queries, rest) = match queries.dtype() {
+        DType::F16 => {
+            let before = scale(size).log2().floor().exp2();
+            (queries * before, scale(size) / before)
+        }
+        _ => (queries, scale(size)),
+    };
+    let scores = queries.matmul(keys.swap_dims(3, 4)) * rest;
     let mask = hidden(length, window, &device).unsqueeze::<5>().expand(scores.shape());
     let mask = match starts {
         Some(starts) => {

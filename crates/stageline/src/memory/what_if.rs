@@ -61,7 +61,7 @@ impl MemoryEstimate {
     }
 
     /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them. It is
-    /// this estimate where they run one after the other: without rollback, and with replicas.
+    /// this estimate where steps never overlap: without rollback, and with replicas.
     #[must_use]
     pub fn of_overlapping_steps(&self) -> Self {
         if self.rollback == Rollback::Off || !self.leaves.is_empty() {

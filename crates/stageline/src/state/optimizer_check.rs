@@ -160,10 +160,10 @@ impl Bound {
             return None;
         }
         let mut pairs = value.iter::<f64>().zip(smaller.iter::<f64>());
-        // In f32 squares below the smallest normal number are inexact or 0.
+        // In f32 squares near the smallest normal number, times the weight of a new gradient, are inexact or 0.
         let is_below = |&(value, smaller): &(f64, f64)| {
             let least = smaller.powi(self.power);
-            value < least * (1.0 - self.rounding) && least > f64::from(f32::MIN_POSITIVE)
+            value < least * (1.0 - self.rounding) && least > 1e3 * f64::from(f32::MIN_POSITIVE)
         };
         let (found, _) = pairs.find(is_below)?;
         Some(Reason::Value { found: found.to_string(), expected: self.expected.to_owned() })

@@ -189,7 +189,8 @@ impl OneStep {
         let kept = recomputes.then(|| Run::of(Configured(build()).without_recomputation(), batch)).transpose()?;
         let (mut is_repeatable, mut wrong_split, mut split_rounding) = (true, None, None);
         let bar_of_bits = (!on_host).then_some(bar);
-        if configured.first_apart(&plain, bar_of_bits).is_some() {
+        let is_apart = |run: &Run| run.first_apart(&plain, bar_of_bits).is_some();
+        if is_apart(&configured) || kept.as_ref().is_some_and(is_apart) {
             let again = plain_loop(false)?;
             is_repeatable = again.first_apart(&plain, bar_of_bits).is_none();
             if splits && is_repeatable {
@@ -228,15 +229,16 @@ impl OneStep {
     /// Returns the likely cause of the difference between the pipeline's step and the same step of a plain training
     /// loop. `None` if they are equal.
     pub(super) fn cause(&self) -> Option<Cause> {
-        let Some((stage, name)) = self.configured.first_apart(&self.plain, self.bar) else {
-            // Without recomputation, the pipeline must have the bits of the plain loop as well.
-            let (stage, name) = self.kept.as_ref()?.first_apart(&self.plain, self.bar)?;
-            return Some(Cause::OtherBits { stage, name });
-        };
+        let of_configured = self.configured.first_apart(&self.plain, self.bar);
+        // Without recomputation, the pipeline must have the bits of the plain loop as well.
+        let of_kept = self.kept.as_ref().and_then(|kept| kept.first_apart(&self.plain, self.bar));
+        let (stage, name) = of_configured.clone().or(of_kept)?;
         if !self.is_repeatable {
             return Some(Cause::DrawsRandomNumbers);
         }
-        if self.kept.as_ref().is_some_and(|kept| kept.first_apart(&self.plain, self.bar).is_none()) {
+        if of_configured.is_some()
+            && self.kept.as_ref().is_some_and(|kept| kept.first_apart(&self.plain, self.bar).is_none())
+        {
             return Some(Cause::Recomputation { stage, name });
         }
         Some(match self.wrong_split.clone() {
