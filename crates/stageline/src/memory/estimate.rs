@@ -323,6 +323,14 @@ pub(crate) mod tests {
     /// Tests that gradients in flight count for the sending stage if both stages share one memory. Under 1F1B, two
     /// gradients are in flight at a time: a stage sends one while the previous stage still uses the one before.
     #[test]
+    fn steps_without_rollback_do_not_overlap() {
+        let mut estimate = of_activations(&[0.0; 3], 8);
+        assert!(matches!(estimate.of_overlapping_steps().steps, Steps::Overlapping));
+        estimate.rollback = Rollback::Off;
+        assert!(matches!(estimate.of_overlapping_steps().steps, Steps::Apart));
+    }
+
+    #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);
         for stage in estimate.stages.iter_mut().skip(1) {
