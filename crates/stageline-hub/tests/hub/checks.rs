@@ -95,7 +95,7 @@ fn companions_of_another_model_are_refused_before_the_export() {
         fs::write(target.path().join(TEMPLATES).join("notes.md"), "").unwrap();
         check_export(&layout, source.path(), target.path()).unwrap();
         fs::write(target.path().join(name), "old").unwrap();
-        let part = format!("has `{name}` of another model");
+        let part = format!("has `{name}`, which the new model lacks");
         let error = assert_refused(&layout, source.path(), target.path(), &[&part, "remove it"]);
         assert!(matches!(error, FolderError::Refused { reason: Refusal::OtherCompanion { .. }, .. }));
         copy_companions(source.path(), target.path()).unwrap_err();
