@@ -1,8 +1,26 @@
-//! Sets the order in which burn fuses tensor operations into kernels on GPUs.
+//! Sets which tensor operations burn fuses into kernels on GPUs, and in which order.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
+
+/// Changes burn's settings of fusion. This must be called before the first tensor is made on a GPU, and before the first
+/// connection to another host.
+#[cfg(feature = "fused")]
+pub(crate) fn set_fusion() {
+    use std::sync::Once;
+
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        fuse_in_issue_order();
+        if !stageline_nn::kernels::keep_products_apart() {
+            tracing::warn!(
+                "matrix products are computed together with the operations that follow them, which takes longer: the program \
+                 used a GPU before it opened one by `DeviceName`; open that first"
+            );
+        }
+    });
+}
 
 /// Makes burn fuse tensor operations in the order in which they are issued, by burn's setting `max_blocks = 1`. The
 /// setting is not changed if it differs from burn's default, or if the program has set or used burn's settings before.
@@ -12,21 +30,16 @@ use serde_json::json;
 /// `stageline-nn` issue their operations in an order that fuses well without a search. The effect on other operations
 /// was not measured.
 #[cfg(feature = "fused")]
-pub(crate) fn fuse_in_issue_order() {
-    use std::sync::Once;
-
+fn fuse_in_issue_order() {
     use burn_std::config::RuntimeConfig;
 
-    static FIRST: Once = Once::new();
-    FIRST.call_once(|| {
-        let is_set = BurnConfig::try_set(chosen(&BurnConfig::from_current_dir().override_from_env()));
-        if !is_set && is_default(&BurnConfig::get()) {
-            tracing::warn!(
-                "burn was used before the first GPU was opened, so it fuses operations by a search that makes more kernels: open \
-                 GPUs first, or set `max_blocks = 1` in `[fusion.beam_search]` of a `burn.toml`"
-            );
-        }
-    });
+    let is_set = BurnConfig::try_set(chosen(&BurnConfig::from_current_dir().override_from_env()));
+    if !is_set && is_default(&BurnConfig::get()) {
+        tracing::warn!(
+            "burn was used before the first GPU was opened, so it fuses operations by a search that makes more kernels: open \
+             GPUs first, or set `max_blocks = 1` in `[fusion.beam_search]` of a `burn.toml`"
+        );
+    }
 }
 
 /// Returns burn's settings `given`, with `max_blocks = 1` in place of burn's default. burn then fuses tensor operations

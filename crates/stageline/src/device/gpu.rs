@@ -84,7 +84,7 @@ impl GpuApi {
 
     #[cfg(feature = "gpu")]
     fn found(self, enumerate: impl FnOnce() -> Vec<Device>) -> Result<Vec<Device>, GpuSearchError> {
-        crate::device::kernel_settings::prepare_kernels();
+        crate::device::kernel_cache::keep_kernels();
         crate::device::gpu_search::search(self, enumerate, crate::device::library::load)
     }
 }

@@ -18,12 +18,12 @@
 //!   drivers and packages that they need.
 //! - `gpu_search`: the search for the GPUs of an interface: its libraries, and the errors (`GpuSearchError`).
 //! - `gpu`: the GPUs that are present (`Gpu`), listed for each interface.
-//! - `kernel_settings`: burn's settings of GPU kernels: where compiled ones are kept, and which operations are fused.
+//! - `kernel_cache`: makes cubecl keep compiled and tuned kernels in the user's cache folder.
 //! - `library`: loads the library of such an interface on trial, to tell a missing library from a broken one
 //!   (`Unloadable`).
 //! - `memory`: the size of a GPU's memory, and what this program has reserved and in use there (`DeviceMemory`).
 //! - `test_kernels`: runs test kernels on a GPU when it is opened, and finds the root cause in the text of a panic.
-//! - `fusion`: burn's setting for the fusion of operations on GPUs.
+//! - `fusion`: burn's settings for the fusion of operations on GPUs.
 //! - `nccl`: loads NCCL, which moves tensors directly between the GPUs of this host (`BetweenGpus`). If NCCL has a file
 //!   name that burn does not look for, it writes a small ELF library (header, segments, symbols) that has such a name
 //!   and depends on NCCL.
@@ -45,7 +45,7 @@ pub(crate) mod gpu;
 pub(crate) mod gpu_api;
 pub(crate) mod gpu_search;
 #[cfg(feature = "gpu")]
-mod kernel_settings;
+mod kernel_cache;
 #[cfg(any(feature = "gpu", test))]
 mod library;
 pub(crate) mod location;

@@ -81,7 +81,7 @@ impl DeviceName {
         #[cfg(feature = "fused")]
         if names.iter().any(|name| matches!(name, Self::Gpu { .. })) {
             // burn's settings can be changed only before their first use, and a connection uses them.
-            crate::device::fusion::fuse_in_issue_order();
+            crate::device::fusion::set_fusion();
         }
         let begun: Vec<_> = names.iter().map(|name| name.begin(token)).collect();
         let mut opened = Vec::with_capacity(names.len());
@@ -173,7 +173,7 @@ impl DeviceName {
                 let device = devices.into_iter().nth(index);
                 let Some(device) = device else { return Err(DeviceError::NotFound { device: name, api, found }) };
                 #[cfg(feature = "fused")]
-                crate::device::fusion::fuse_in_issue_order();
+                crate::device::fusion::set_fusion();
                 match try_kernels(&device) {
                     Ok(()) => Ok(device),
                     Err(cause) => Err(DeviceError::Unusable { device: name, cause, advice: api.computes_with() }),

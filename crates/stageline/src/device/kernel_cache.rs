@@ -1,5 +1,4 @@
-//! The settings of burn's GPU kernels: the folder in which cubecl, burn's library for them, keeps compiled and tuned
-//! kernels between runs, and which operations burn computes in one kernel.
+//! The folder in which cubecl, burn's library for GPU kernels, keeps compiled and tuned kernels between runs.
 
 use std::env;
 use std::path::Path;
@@ -8,38 +7,26 @@ use std::sync::Once;
 use burn::cubecl::config::cache::CacheConfig;
 use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
-/// Changes the settings of GPU kernels. This must be called before the first GPU is opened.
-pub(super) fn prepare_kernels() {
-    static FIRST: Once = Once::new();
-    FIRST.call_once(|| {
-        keep_kernels();
-        #[cfg(feature = "fused")]
-        if !stageline_nn::kernels::keep_products_apart() {
-            tracing::warn!(
-                "matrix products are computed together with the operations that follow them, which takes longer: the program \
-                 used a GPU before it opened one by `DeviceName`; open that first"
-            );
-        }
-    });
-}
-
 /// Makes cubecl keep compiled and tuned kernels in the user's cache folder (`~/.cache/cubecl` on Linux), so that only
-/// the first run on a machine compiles and tunes them.
+/// the first run on a machine compiles and tunes them. This must be called before the first GPU is opened.
 ///
 /// By default, cubecl 0.11 keeps tuned kernels in the folder `target` of the cargo package in which a program is
 /// started, and compiles kernels in every run. Nothing is changed if the user has settings of cubecl (`cubecl.toml`, or
 /// `[cubecl]` in `burn.toml`), or if the program has set or used them before.
-fn keep_kernels() {
-    let has_settings = env::current_dir().is_ok_and(|here| has_settings(&here));
-    let is_set = has_settings || CubeClRuntimeConfig::try_set(settings().override_from_env());
-    // Other builds keep no kernels in any folder.
-    if !is_set && cfg!(feature = "fused") {
-        tracing::warn!(
-            "compiled kernels of GPUs are not kept, so every run compiles them again, and tuned ones are kept only for runs \
-             in this folder: the program used cubecl before it opened a GPU by `DeviceName`; open that first, or write \
-             a `cubecl.toml`"
-        );
-    }
+pub(super) fn keep_kernels() {
+    static FIRST: Once = Once::new();
+    FIRST.call_once(|| {
+        let has_settings = env::current_dir().is_ok_and(|here| has_settings(&here));
+        let is_set = has_settings || CubeClRuntimeConfig::try_set(settings().override_from_env());
+        // Other builds keep no kernels in any folder.
+        if !is_set && cfg!(feature = "fused") {
+            tracing::warn!(
+                "compiled kernels of GPUs are not kept, so every run compiles them again, and tuned ones are kept only for runs \
+                 in this folder: the program used cubecl before it opened a GPU by `DeviceName`; open that first, or write \
+                 a `cubecl.toml`"
+            );
+        }
+    });
 }
 
 /// Returns the default settings of cubecl (burn's library for GPU kernels), changed so that kernels are kept in the
