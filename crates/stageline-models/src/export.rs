@@ -80,8 +80,8 @@ impl LanguageModel {
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
-    /// opened from this folder. Returns it, too, before anything is written, if the folder has files of another model
-    /// that programs would use instead of the new ones or with them.
+    /// opened from this folder. Returns it, too, if the folder has files of another model that programs would use instead
+    /// of the new ones or with them. If such a file is no weights file, the new weights are written all the same.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let (first, blocks, last) = self.row().join(modules)?;
         let mut found = hub_parameters(&first, Place::Embeddings, self.naming());
@@ -98,15 +98,14 @@ impl LanguageModel {
             let mut tensors: Vec<TensorLayout> = found.iter().map(layout).collect();
             let mut seen = std::collections::HashSet::new();
             tensors.retain(|tensor| seen.insert(tensor.name.clone()));
-            let (values, layout) = (by_name(found), Layout::single(tensors)?);
-            layout.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
+            let values = by_name(found);
+            Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
             copy_companions(self.home(), &folder)?;
             return Ok(write_config(folder, &of_export(self.config().clone()))?);
         };
         let values = by_name(found);
         let table = self.naming().table().name;
-        let layout = self.layout(source)?;
-        layout.write(&folder, |name| -> Result<Values, ModelError> {
+        self.layout(source)?.write(&folder, |name| -> Result<Values, ModelError> {
             let name = if self.naming().is_copy_of_table(name) { &table } else { name };
             match values.get(name) {
                 Some(parameter) => Ok(parameter.read().into()),

@@ -54,6 +54,14 @@ pub fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
+/// Returns [`scale`] as two factors: a power of two, by which queries are multiplied before their product with the keys,
+/// and the rest, by which the product is multiplied. In f16 the product of large queries and keys would be infinite
+/// before it is scaled, and the power of two rounds nothing.
+pub fn scale_of_f16(size: usize) -> [f64; 2] {
+    let queries = scale(size).log2().floor().exp2();
+    [queries, scale(size) / queries]
+}
+
 /// The number of consecutive queries that the CPU kernel of attention processes as one block. The kernel skips the keys
 /// that no query of a block sees: keys after the last query, and keys before the window of the first query.
 #[cfg(any(feature = "flex", feature = "remote"))]

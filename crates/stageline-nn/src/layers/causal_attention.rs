@@ -7,7 +7,7 @@ use burn::tensor::{DType, Int, Tensor};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
 use crate::forward::flops::report_flops;
-use crate::kernels::attention_blocks::{AttentionHeads, scale};
+use crate::kernels::attention_blocks::{AttentionHeads, scale, scale_of_f16};
 use crate::kernels::attention_mask::{before_document, hidden};
 
 /// Computes causal self-attention: each position attends to itself and to the positions before it (Vaswani et al.,
@@ -88,11 +88,10 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     };
     let (queries, keys) = (grouped(part(0, query)), grouped(part(query, key_value)));
     let values = grouped(part(query + key_value, key_value));
-    // In f16 products of large queries and keys would be infinite before they are scaled. A power of two rounds nothing.
     let (queries, rest) = match queries.dtype() {
         DType::F16 => {
-            let before = scale(size).log2().floor().exp2();
-            (queries * before, scale(size) / before)
+            let [before, rest] = scale_of_f16(size);
+            (queries * before, rest)
         }
         _ => (queries, scale(size)),
     };

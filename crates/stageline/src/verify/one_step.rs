@@ -232,18 +232,16 @@ impl OneStep {
     /// Returns the likely cause of the difference between the pipeline's step and the same step of a plain training
     /// loop. `None` if they are equal.
     pub(super) fn cause(&self) -> Option<Cause> {
-        let of_configured = self.configured.first_apart(&self.plain, self.bar);
+        let apart = |run: &Run| run.first_apart(&self.plain, self.bar);
+        let kept = self.kept.as_ref().map(apart);
         // Without recomputation, the pipeline must have the bits of the plain loop as well. Split backwards may differ
         // from the loop's whole ones by rounding.
-        let of_kept =
-            self.kept.as_ref().filter(|_| !self.splits).and_then(|kept| kept.first_apart(&self.plain, self.bar));
-        let (stage, name) = of_configured.clone().or(of_kept)?;
+        let judged = kept.clone().flatten().filter(|_| !self.splits);
+        let (stage, name) = apart(&self.configured).or(judged)?;
         if !self.is_repeatable {
             return Some(Cause::DrawsRandomNumbers);
         }
-        if of_configured.is_some()
-            && self.kept.as_ref().is_some_and(|kept| kept.first_apart(&self.plain, self.bar).is_none())
-        {
+        if kept == Some(None) {
             return Some(Cause::Recomputation { stage, name });
         }
         Some(match self.wrong_split.clone() {

@@ -7,7 +7,7 @@ use std::ops::Range;
 use burn::tensor::{Bool, DType, Device, Int, Tensor};
 
 use super::{as_given, wide};
-use crate::kernels::attention_blocks::{AttentionHeads, scale};
+use crate::kernels::attention_blocks::{AttentionHeads, scale, scale_of_f16};
 use crate::kernels::attention_mask::{before_document, hidden};
 
 /// The values that the forward of causal attention on a GPU keeps for its backward.
@@ -93,14 +93,13 @@ impl Scales {
     /// Returns the scaling factors of attention for tensors of the type `dtype`, sequences of `length` positions and
     /// heads of `size` elements.
     fn of(dtype: DType, length: usize, size: usize) -> Self {
-        let scale = scale(size);
         if dtype != DType::F16 {
-            return Self { query: 1.0, rest: scale, weights: 1.0 };
+            return Self { query: 1.0, rest: scale(size), weights: 1.0 };
         }
-        // The factors are powers of two, so that multiplying by them rounds nothing.
-        let query = scale.log2().floor().exp2();
+        let [query, rest] = scale_of_f16(size);
+        // A power of two, so that multiplying by it rounds nothing.
         let times = length.div_ceil(Self::UNSCALED).next_power_of_two();
-        Self { query, rest: scale / query, weights: 1.0 / times as f64 }
+        Self { query, rest, weights: 1.0 / times as f64 }
     }
 }
 
