@@ -120,6 +120,20 @@ fn every_worker_holds_the_estimated_memory_within_a_tenth() {
     }
 }
 
+/// Tests that the layers of a whole backward add their weight gradients to the sum one by one: the working memory of a
+/// backward has no room for the gradients of all parameters.
+#[test]
+fn weight_gradients_do_not_exist_all_at_once() {
+    if ran_in_a_process_of_its_own() {
+        return;
+    }
+    let configuration = Configuration { layers: 8, rows: 1, ..ONE_STAGE };
+    let estimate = configuration.pipeline().estimate_memory(configuration.batch(0)).unwrap().unwrap();
+    let [stage] = estimate.stages() else { panic!("one stage") };
+    println!("a backward needs {} bytes, and all gradients have {}", stage.backward, stage.gradients);
+    assert!(stage.backward < stage.gradients / 4);
+}
+
 /// Tests that the optimizer step needs less memory without the setting `rollback`. There are then no copies of the
 /// parameters and of both moments of Adam (12 bytes a parameter).
 #[test]

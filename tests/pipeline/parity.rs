@@ -246,11 +246,13 @@ fn backwards_out_of_order_give_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "descending");
 }
 
-/// A stage for tests that uses the same weights twice: in a linear layer, whose weight gradient can be deferred, and in
-/// a plain matrix product, whose gradient cannot.
+/// A stage for tests that uses the weights of both its layers twice: those of `linear` in the layer, which computes their
+/// gradient outside the autodiff graph, and in a plain matrix product, which does not; those of `twice` in two calls of
+/// the layer.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,
+    twice: Linear,
 }
 
 impl Stage for Both {
@@ -258,20 +260,22 @@ impl Stage for Both {
     type Output = Tensor<2>;
 
     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+        let input = self.twice.forward(self.twice.forward(input).tanh());
         self.linear.forward(input).tanh().matmul(self.linear.weight.val().transpose())
     }
 }
 
 #[test]
-fn weights_used_twice_give_the_same_bits_with_split_backwards() {
+fn weights_used_twice_give_the_same_bits_with_whole_and_split_backwards() {
     let train = |schedule: &'static (dyn Schedule + Sync)| {
-        let Mlp { mut layers, error } = Mlp::new(2, 8, 5);
-        let both = |layer: Layer| Both { linear: layer.linear };
-        let (second, first) = (both(layers.pop().unwrap()), both(layers.pop().unwrap()));
+        let Mlp { layers, error } = Mlp::new(4, 8, 5);
+        let mut linears = layers.into_iter().map(|layer| layer.linear);
+        let [first, second] =
+            [(); 2].map(|()| Both { linear: linears.next().unwrap(), twice: linears.next().unwrap() });
         let chain = Pipeline::builder().stage(first, config()).stage(second, config());
         let builder = chain.loss((Vec::<Layer>::new(), error), config()).schedule(schedule);
         let mut pipeline = builder.micro_batches(4).build().unwrap();
-        for (input, target) in batches(9, 8, true, 2) {
+        for (input, target) in batches(17, 8, true, 2) {
             pipeline.step(Batch::new(input, target)).unwrap();
         }
         let mut modules = pipeline.into_modules();

@@ -1,6 +1,9 @@
 //! Layers whose backward splits into an input gradient and weight gradients, and functions that mark blocks for
 //! recomputation.
 //!
+//! In a pipeline, the layers add their weight gradients to the sum over the micro-batches one by one, on CPUs mostly in
+//! place. So only one layer's gradients exist beside the sum.
+//!
 //! A split layer computes the gradient of its input at once and those of its weights when the pipeline's plan says, so
 //! that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
@@ -9,8 +12,7 @@
 //! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
 //!   are made from burn's layers or their configuration.
 //! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
-//!   three times or more, both in split layers and directly: with split backwards its gradients are added in another
-//!   order.
+//!   three times or more, both in these layers and directly: a pipeline may add its gradients in another order.
 //! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
 //!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a Vulkan
 //!   device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.
@@ -40,7 +42,8 @@ mod layers;
 pub mod params;
 
 pub use autograd::recompute::{BlockOutOfRange, BlockSet, Recompute, block, feed_forward, selective, sequence};
-pub use autograd::split_backward::{Deferred, Sum, put_off};
+pub use autograd::sum::Sum;
+pub use autograd::weight_gradients::{Deferred, put_off};
 pub use forward::after_step;
 pub use forward::fallback::{Fallback, Reason, finding_fallbacks};
 pub use forward::flops::{counting_flops, report_flops};
@@ -67,7 +70,7 @@ mod tests {
     use burn::tensor::{Device, Distribution, FloatDType, Int, Tensor, TensorData};
 
     use super::*;
-    use crate::autograd::split_backward::{Sum, collect};
+    use crate::autograd::weight_gradients::collect;
 
     fn bits<const D: usize>(tensor: Tensor<D>) -> Vec<u32> {
         tensor.into_data().iter::<f32>().map(f32::to_bits).collect()

@@ -5,16 +5,22 @@
 //! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
 //! not know stages or plans.
 //!
-//! - `split_backward`: a layer computes the gradient of its input at once and leaves those of its weights for later
-//!   (`Deferred`, `put_off`, `collect`).
+//! - `weight_gradients`: a layer's weight gradients outside burn's graph, added to the stage's sum at once
+//!   (`add_at_once`) or deferred (`Deferred`, `put_off`, `collect`).
+//! - `uses`: the parameters that the layers of a forward use once, so that their gradients are added at once
+//!   (`finding_single_uses`).
+//! - `sum`: the running sum of the gradients of a stage's parameters (`Sum`).
 //! - `recompute`: marked parts of a model are recomputed in the backward instead of kept (`Recompute`, `block`,
 //!   `selective`, `sequence`).
 //! - `seed_gradient`: the start of a backward from a given gradient of the output (`root`).
 
 pub(crate) mod recompute;
 pub(crate) mod seed_gradient;
-pub(crate) mod split_backward;
+pub(crate) mod sum;
+pub(crate) mod uses;
+pub(crate) mod weight_gradients;
 
 pub use recompute::{Parts, SequenceParts, gather, recomputed};
 pub use seed_gradient::root;
-pub use split_backward::collect;
+pub use uses::finding_single_uses;
+pub use weight_gradients::{AtOnce, add_at_once, collect};

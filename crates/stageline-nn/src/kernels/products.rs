@@ -32,6 +32,16 @@ pub trait Products: Engine {
         Self::linear_weight_backward(input, gradient)
     }
 
+    /// Returns the gradient of a linear layer's weight, as [`to_weight`](Self::to_weight) does, added to `sum`, the sum
+    /// of its earlier gradients. The sum is overwritten if nothing else uses its memory.
+    fn added_to_weight(
+        sum: Option<FloatTensor<Self>>,
+        input: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+    ) -> FloatTensor<Self> {
+        added::<Self>(sum, Self::to_weight(input, gradient))
+    }
+
     /// Returns the gradient of a linear layer's bias, `[outputs]`: the sum of the output's gradient over the rows.
     fn to_bias(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_bias_backward(gradient)
@@ -42,6 +52,25 @@ pub trait Products: Engine {
     fn to_table(table: FloatTensor<Self>, gradient: FloatTensor<Self>, indices: IntTensor<Self>) -> FloatTensor<Self> {
         added_up::<Self>(table, gradient, indices)
     }
+
+    /// Returns the gradient of an embedding's table, as [`to_table`](Self::to_table) does, added to `sum`, the sum of
+    /// its earlier gradients. The sum is overwritten if nothing else uses its memory.
+    fn added_to_table(
+        sum: Option<FloatTensor<Self>>,
+        table: FloatTensor<Self>,
+        gradient: FloatTensor<Self>,
+        indices: IntTensor<Self>,
+    ) -> FloatTensor<Self> {
+        added::<Self>(sum, Self::to_table(table, gradient, indices))
+    }
+}
+
+/// Returns the sum of a parameter's earlier gradients with `gradient` added. `sum` is `None` if there are none.
+pub fn added<B: Engine>(sum: Option<FloatTensor<B>>, gradient: FloatTensor<B>) -> FloatTensor<B> {
+    let Some(sum) = sum else { return gradient };
+    let same_type = sum.dtype() == gradient.dtype();
+    let gradient = if same_type { gradient } else { B::float_cast(gradient, sum.dtype().into()) };
+    B::float_add(sum, gradient)
 }
 
 /// Returns the gradient of an embedding's table: burn sums the gradients of the looked-up vectors by table row.

@@ -11,7 +11,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, Param
 use burn::tensor::module::embedding;
 use burn::tensor::{Int, Tensor};
 
-use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::autograd::sum::Sum;
+use crate::autograd::weight_gradients::{may_put_off, put_off_any};
 use crate::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
@@ -70,13 +71,16 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
     fn backward(self, ops: Ops<State<B>, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
         let gradient = gradients.consume::<B>(&ops.node);
         let State { weight, indices, id } = ops.state;
-        let make = move || B::to_table(weight.clone(), gradient.clone(), indices.clone());
         let waits = put_off_any([id], || {
-            let make = make.clone();
-            move |sum: &mut Sum| id.into_iter().for_each(|id| sum.add(id, B::of_plain::<2>(make())))
+            let (weight, gradient, indices) = (weight.clone(), gradient.clone(), indices.clone());
+            move |sum: &mut Sum| {
+                if let Some(id) = id {
+                    sum.add_by::<B, 2>(id, |sum| B::added_to_table(sum, weight, gradient, indices));
+                }
+            }
         });
         if let ([Some(node)], [false]) = (ops.parents, waits) {
-            gradients.register::<B>(node.id, make());
+            gradients.register::<B>(node.id, B::to_table(weight, gradient, indices));
         }
     }
 }
@@ -85,10 +89,9 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
 /// after the backward. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the indices are of
 /// another backend, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
-    let values = weight.val();
-    let id = may_put_off(weight, &values);
-    let (values, node) = B::tracked(values)?.into_parts();
+    let (values, node) = B::tracked(weight.val())?.into_parts();
     let indices = B::indices(indices.clone())?;
+    let id = may_put_off(weight, &weight.val());
     let output = B::embedding(values.clone(), indices.clone());
     let state = State { weight: values, indices, id };
     Some(recorded::<B, _, 1, 3>(SplitEmbedding, [node], state, output))

@@ -12,7 +12,8 @@ use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param, Param
 use burn::tensor::module::linear;
 use burn::tensor::{Shape, Tensor};
 
-use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::autograd::sum::Sum;
+use crate::autograd::weight_gradients::{may_put_off, put_off_any};
 use crate::engine::{of_their_backend, recorded};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
@@ -110,7 +111,7 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
             let (input, gradient) = (input.clone(), gradient.clone());
             move |sum: &mut Sum| {
                 if let Some(id) = weight_id {
-                    sum.add(id, B::of_plain::<2>(B::to_weight(input, gradient.clone())));
+                    sum.add_by::<B, 2>(id, |sum| B::added_to_weight(sum, input, gradient.clone()));
                 }
                 if let Some(id) = bias_id {
                     sum.add(id, B::of_plain::<1>(B::to_bias(gradient)));
@@ -158,11 +159,10 @@ fn split<B: Products, const D: usize>(
     bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
     let (input, input_node) = B::tracked(input.clone())?.into_parts();
-    let weights = weight.val();
-    let weight_id = may_put_off(weight, &weights);
+    let (values, weight_node) = B::tracked(weight.val())?.into_parts();
     let biases = bias.map(Param::val);
-    let bias_id = bias.zip(biases.as_ref()).and_then(|(bias, biases)| may_put_off(bias, biases));
-    let (values, weight_node) = B::tracked(weights)?.into_parts();
+    let weight_id = may_put_off(weight, &weight.val());
+    let bias_id = bias.and_then(|bias| may_put_off(bias, &bias.val()));
     let shape = input.shape();
     let input = rows::<B>(input);
     let mut output_shape = shape.clone();

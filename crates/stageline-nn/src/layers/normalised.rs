@@ -10,7 +10,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::autograd::sum::Sum;
+use crate::autograd::weight_gradients::{may_put_off, put_off_any};
 use crate::engine::recorded;
 use crate::kernels::declared::name;
 use crate::kernels::variants::{Norm, Normalisation};
@@ -82,8 +83,6 @@ pub fn normalised<B: Kernels, const D: usize>(
 ) -> Option<Tensor<D>> {
     let (scale, shift) = (gamma, beta);
     let (gamma, beta) = (scale.val(), shift.map(Param::val));
-    let beta_id = shift.zip(beta.as_ref()).and_then(|(shift, beta)| may_put_off(shift, beta));
-    let put_off = [may_put_off(scale, &gamma), beta_id];
     if is_empty(input) {
         return None;
     }
@@ -107,6 +106,7 @@ pub fn normalised<B: Kernels, const D: usize>(
     if !computes::<B>(name, &input.device(), &types) {
         return None;
     }
+    let put_off = [may_put_off(scale, &scale.val()), shift.and_then(|shift| may_put_off(shift, &shift.val()))];
     Some(match beta {
         None => {
             let (output, moments) = B::normalised(&input, &gamma, None, norm);

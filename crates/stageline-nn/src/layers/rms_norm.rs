@@ -72,7 +72,8 @@ mod tests {
     use burn::optim::GradientsParams;
     use burn::tensor::Distribution;
 
-    use crate::autograd::split_backward::{Sum, collect};
+    use crate::autograd::sum::Sum;
+    use crate::autograd::weight_gradients::collect;
     use crate::layers::exact::{apart, numbers};
 
     const WIDTH: usize = 37;

@@ -11,7 +11,8 @@ use burn::backend::tensor::FloatTensor;
 use burn::module::{Param, ParamId};
 use burn::tensor::Tensor;
 
-use crate::autograd::split_backward::{Sum, may_put_off, put_off_any};
+use crate::autograd::sum::Sum;
+use crate::autograd::weight_gradients::{may_put_off, put_off_any};
 use crate::engine::{of_their_backend, recorded};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
@@ -61,7 +62,7 @@ impl<B: Products> Backward<B, 2> for Projection {
             let (rows, gradient) = (rows.clone(), gradient.clone());
             move |sum: &mut Sum| {
                 if let Some(id) = id {
-                    sum.add(id, B::of_plain::<2>(B::to_weight(gradient, rows)));
+                    sum.add_by::<B, 2>(id, |sum| B::added_to_weight(sum, gradient, rows));
                 }
             }
         });
@@ -84,10 +85,9 @@ fn untracked<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Te
 /// table gradients. Returns `None` if the tensors are not autodiff tensors of the backend `B`, or if burn's own
 /// gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
-    let values = weight.val();
-    let id = may_put_off(weight, &values);
     let (rows, rows_node) = B::tracked(rows.clone())?.into_parts();
-    let (table, table_node) = B::tracked(values)?.into_parts();
+    let (table, table_node) = B::tracked(weight.val())?.into_parts();
+    let id = may_put_off(weight, &weight.val());
     // A linear layer's input gradient is the product with its transposed weight, which is what a table needs.
     let output = B::to_input(table.clone(), rows.clone());
     Some(recorded::<B, _, 2, 2>(Projection, [rows_node, table_node], State { rows, table, id }, output))
@@ -101,7 +101,7 @@ mod tests {
     use burn::tensor::{Device, Distribution};
 
     use super::*;
-    use crate::autograd::split_backward::collect;
+    use crate::autograd::weight_gradients::collect;
 
     #[test]
     fn a_projection_matches_burns_product_with_whole_and_split_backward() {

@@ -5,7 +5,7 @@
 //!
 //! - changes of integers and booleans too: `hollow`, and `hand_over` in `stageline`;
 //! - functions that need the rank of a parameter in its type: `fork` of burn's `Param` in `seed`, [`Sum::add`] in
-//!   `split_backward`, and `copies` in `stageline`;
+//!   `sum`, and `copies` in `stageline`;
 //! - visits of structs instead of tensors: `batch_norm`;
 //! - visits in crates that do not depend on this crate.
 //!

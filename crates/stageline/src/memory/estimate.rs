@@ -47,8 +47,8 @@ pub struct StageEstimate {
     /// after it. The activations that are kept for the backward are in use after the forward, so they do not count.
     pub forward: u64,
     /// The working memory of one backward of the stage, in bytes: the peak during the backward, minus the memory in use
-    /// before it. It includes the gradients of one micro-batch. A split backward has two halves, and this is the value
-    /// of the larger half.
+    /// before it. It includes the gradients of one micro-batch that layers do not add to the gradient sums at once. A
+    /// split backward has two halves, and this is the value of the larger half.
     pub backward: u64,
     /// The working memory of the stage's optimizer step, in bytes: the peak during the optimizer step, minus the memory
     /// in use before it. The old and the new parameters and optimizer states then exist side by side.
@@ -63,6 +63,9 @@ pub struct StageEstimate {
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
+    /// The bytes of one micro-batch's parameter gradients that exist beside the gradient sums all at once, because layers
+    /// do not add them to the sums one by one.
+    pub(crate) gradients_beside: u64,
     /// The bytes of the largest parameter that the stage's own optimizer steps.
     pub(crate) largest: u64,
 }
@@ -75,9 +78,9 @@ impl StageEstimate {
     }
 
     /// Splits `backward`, the working memory of a backward in bytes, into two parts: the gradients of the stage's
-    /// parameters for one micro-batch, and the rest.
+    /// parameters for one micro-batch that exist all at once, and the rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
-        let of_parameters = self.gradients + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
+        let of_parameters = self.gradients_beside + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
         [of_parameters, backward - of_parameters]
     }
@@ -237,6 +240,7 @@ pub(crate) mod tests {
             flush: 0,
             output: 0,
             input_gradients: 0,
+            gradients_beside: 0,
             tied_gradients: Vec::new(),
             whatever_rows: WhateverRows::gradients(0),
             largest: 0,

@@ -96,6 +96,9 @@ pub(crate) struct Rehearsal<'a> {
     /// The bytes of optimizer states that each stage moved to the host in the rehearsal (a step that only measures
     /// memory).
     pub(crate) states_on_host: Vec<u64>,
+    /// The bytes of each stage's parameter gradients of the second micro-batch that existed beside the gradient sums all
+    /// at once.
+    pub(crate) gradients_beside: Vec<u64>,
     /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
     pub(crate) rows: Vec<Vec<Event>>,
 }
@@ -191,8 +194,9 @@ impl Rehearsal<'_> {
             flush: step.above_start,
             output: self.sent(stage, Carried::Activation),
             input_gradients,
+            gradients_beside: self.gradients_beside[stage],
             whatever_rows: WhateverRows::gradients(
-                parameters.gradients + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+                self.gradients_beside[stage] + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>(),
             ),
             tied_gradients,
             largest: parameters.largest,

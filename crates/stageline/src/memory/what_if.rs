@@ -192,6 +192,7 @@ impl MemoryEstimate {
                 device: stage.device.clone(),
                 parameters: stage.parameters / 2,
                 gradients: stage.gradients / 2,
+                gradients_beside: stage.gradients_beside / 2,
                 optimizer: stage.optimizer / 2,
                 optimizer_on_host: stage.optimizer_on_host / 2,
                 activations: StageMemory {
@@ -233,12 +234,13 @@ impl MemoryEstimate {
             }
             joined.parameters += stage.parameters;
             joined.gradients += stage.gradients;
+            joined.gradients_beside += stage.gradients_beside;
             joined.optimizer += stage.optimizer;
             joined.optimizer_on_host += stage.optimizer_on_host;
             joined.largest = joined.largest.max(stage.largest);
             joined.forward = joined.forward.max(stage.forward);
-            // A micro-batch has the gradients of all parameters at once, but needs working memory for one layer at a
-            // time; so does an optimizer.
+            // The gradients that layers do not add to the sums exist all at once, but working memory is needed for one
+            // layer at a time; so it is in an optimizer.
             let beside =
                 |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
             parts = beside(parts, stage.backward_parts(stage.backward));

@@ -16,7 +16,7 @@ use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
 use crate::pipeline::workers::Ended;
 use crate::recording::Clock;
-use crate::runner::pass::Pass;
+use crate::runner::pass::{Context, Pass};
 use crate::threads::cores::KernelThreads;
 use crate::transfer::order::Turns;
 use crate::update::flush::Verdict;
@@ -162,6 +162,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let plan = Arc::new(self.plan.rehearsal());
         let turns = Turns::of_replicas(self.transfers.streams.iter().map(|streams| (&*plan, streams)));
         let contexts = self.contexts_in_turns(batch.weights.divided(MICRO_BATCHES), &batch.weights.total, &turns);
+        // A step that measures the gradient noise needs more memory than another, because no layer adds in place.
+        let measures_noise = self.stepping.flush.noise_every > 0;
+        let measuring = |context| {
+            let context = Arc::into_inner(context).expect("a new context has one owner");
+            Arc::new(Context { measures_noise, ..context })
+        };
+        let contexts: Vec<_> = contexts.into_iter().map(measuring).collect();
         let asked = self.asked(&contexts, Pass::Train).into_iter();
         let synchronised = |asked| Asked { plan: Arc::clone(&plan), clock: Clock::Synchronised, ..asked };
         self.workers.run(&batch, asked.map(synchronised).collect())?;
@@ -172,8 +179,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         } else {
             self.workers.conclude(verdict)?
         };
-        let states_on_host =
-            concluded.into_iter().take(self.plan().stages()).map(|stage| stage.conclusion.states_on_host).collect();
+        let of_stages = concluded.into_iter().take(self.plan().stages()).map(|stage| stage.conclusion);
+        let (states_on_host, gradients_beside) =
+            of_stages.map(|conclusion| (conclusion.states_on_host, conclusion.gradients_beside)).unzip();
         let mut rows = self.workers.recorded()?;
         rows.truncate(self.plan().workers());
         let (stepped, groups) = (self.done.optimizer_steps > 0, self.sizes.groups);
@@ -181,7 +189,18 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let (threads, rollback) = (KernelThreads { cores: self.sizes.cores, buffer }, self.stepping.rollback);
         let (stages, elsewhere) = (&self.sizes.stages[0], &self.sizes.stages[1..]);
         let plan = self.plan().clone();
-        let rehearsal = Rehearsal { plan, stages, elsewhere, groups, threads, rollback, stepped, states_on_host, rows };
+        let rehearsal = Rehearsal {
+            plan,
+            stages,
+            elsewhere,
+            groups,
+            threads,
+            rollback,
+            stepped,
+            states_on_host,
+            gradients_beside,
+            rows,
+        };
         let backwards = rehearsal.backwards();
         Ok(rehearsal.estimate().map(|estimate| (estimate, backwards)))
     }

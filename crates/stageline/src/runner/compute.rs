@@ -4,7 +4,7 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::{Module, ParamId};
+use burn::module::Module;
 use burn::optim::GradientsParams;
 
 use crate::failure::refused_fallback::RefusedFallback;
@@ -17,10 +17,19 @@ use crate::transfer::link::Weighted;
 use crate::update::finite::{Culprit, Origin, Soundness, soundness};
 use crate::update::gradient_sum::{Half, joined};
 use crate::update::norm::SquaredNorms;
-use stageline_nn::autograd::{collect, gather};
+use stageline_nn::autograd::{collect, finding_single_uses, gather};
 use stageline_nn::{Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
+
+/// The time at which the weight gradients of a backward are computed, in layers that support both.
+#[derive(Clone, Copy)]
+pub(super) enum WeightGradients {
+    /// The weight gradients are computed in the backward, and added to the stage's gradient sum at once.
+    AtOnce,
+    /// The weight gradients are deferred to the second half of a split backward.
+    Later,
+}
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the stage's forward on one micro-batch. The first forward also logs a warning of operations that
@@ -55,7 +64,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         let weighted = Weighted { payload, weight: weight.clone() };
         let recompute = context.recompute[self.stage];
         let forward = || samples.during(|| sink.forward(module, weighted, micro_batch));
-        let (residual, parts) = recompute.counting(forward);
+        let ((residual, used_once), parts) = recompute.counting(|| finding_single_uses(forward));
         let residual = residual?;
         if recompute != Recompute::Nothing
             && let Some(complaint) = parts.complaint().filter(|_| !std::mem::replace(&mut self.warned.recompute, true))
@@ -67,7 +76,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 tracing::warn!(stage, replica, %recompute, "stage {stage} recomputes nothing: {complaint}");
             }
         }
-        self.tape.put(micro_batch, Taped { context, input, residual, weight });
+        self.tape.put(micro_batch, Taped { context, input, residual, used_once, weight });
         match given {
             // The input of stage 0 is the caller's batch.
             Some(Soundness::NaN) if self.stage == 0 => self.add_culprit(micro_batch, Origin::Input),
@@ -102,7 +111,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// Runs the whole backward of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let Differentiated { half, .. } = self.differentiate(micro_batch, waits, None)?;
+        let Differentiated { half, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
         self.sums.add(self.parameters.trained.module(), micro_batch, half);
         Ok(())
     }
@@ -110,9 +119,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters. All
     /// other weight gradients are deferred to the second half, in layers that support it.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        // The gradients of tied parameters are not deferred, because other stages wait for them.
-        let exempt = self.parameters.ties.ids().collect();
-        let differentiated = self.differentiate(micro_batch, waits, Some(exempt))?;
+        let differentiated = self.differentiate(micro_batch, waits, WeightGradients::Later)?;
         if !std::mem::replace(&mut self.warned.split, true) {
             self.warn_of_whole_backwards(&differentiated.half);
         }
@@ -163,7 +170,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let Differentiated { mut half, came_finite } = self.halves.take(micro_batch);
         if came_finite {
-            half.complete();
+            half.complete(self.parameters.trained.computing());
             if !SquaredNorms::of(self.parameters.trained.computing(), &half.gradients).are_finite() {
                 self.add_culprit(micro_batch, Origin::Backward);
             }
@@ -172,21 +179,33 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the backward of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
-    /// exchanges the gradients of tied parameters with the stages that share them. If the parameter set `all_but` is
-    /// given, the weight gradients of all other parameters are deferred, in layers that support it.
+    /// exchanges the gradients of tied parameters with the stages that share them. `weights` says when the gradients of
+    /// all other parameters are computed, in layers that support both.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,
         waits: &Waits,
-        all_but: Option<HashSet<ParamId>>,
+        weights: WeightGradients,
     ) -> Result<Differentiated, Stopped> {
-        let Taped { context, input, residual, weight } = self.tape.take(micro_batch);
-        let came_finite = self.inspects() && self.sink.gradient_is_finite(micro_batch);
+        let Taped { context, input, residual, mut used_once, weight } = self.tape.take(micro_batch);
+        let inspects = self.inspects();
+        let came_finite = inspects && self.sink.gradient_is_finite(micro_batch);
+        // Other stages wait for the gradients of tied parameters.
+        let tied: HashSet<_> = self.parameters.ties.ids().collect();
         let root = self.sink.root(residual, micro_batch, &context);
         let backward = || root.map(|root| root.backward());
-        let ((mut gradients, deferred), beside) = gather(|| match all_but {
-            None => (backward(), Vec::new()),
-            Some(exempt) => collect(exempt, backward),
+        let ((mut gradients, of_layers, deferred), beside) = gather(|| match weights {
+            WeightGradients::Later => {
+                let (gradients, deferred) = collect(tied, backward);
+                (gradients, GradientsParams::new(), deferred)
+            }
+            // An inspection examines the gradients of single micro-batches.
+            WeightGradients::AtOnce if inspects => (backward(), GradientsParams::new(), Vec::new()),
+            WeightGradients::AtOnce => {
+                used_once.retain(|id| !tied.contains(id));
+                let (gradients, of_layers) = self.sums.adding_at_once(micro_batch, used_once, backward);
+                (gradients, of_layers, Vec::new())
+            }
         });
         let to_input = self.source.keep(micro_batch, &input, gradients.as_mut(), came_finite);
         let module = self.parameters.trained.computing();
@@ -197,6 +216,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         if !left_finite {
             self.add_culprit(micro_batch, Origin::Backward);
         }
-        Ok(Differentiated { half: Half { gradients, deferred, weight }, came_finite })
+        Ok(Differentiated { half: Half { gradients, of_layers, deferred, weight }, came_finite })
     }
 }

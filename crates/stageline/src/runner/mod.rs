@@ -94,6 +94,8 @@ pub(crate) struct Conclusion {
     /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states stay
     /// on the device.
     pub(crate) states_on_host: u64,
+    /// The bytes of the last micro-batch's parameter gradients that the stage had beside its gradient sums all at once.
+    pub(crate) gradients_beside: u64,
 }
 
 /// A pipeline stage whose module, input and output types are erased. In a training step a worker calls `begin`, then

@@ -98,7 +98,7 @@ impl<M: Module + 'static> StageParameters<M> {
             self.publish(waits)?;
         }
         let (learning_rate, health) = (Some(learning_rate), health.unwrap_or_default());
-        Ok(Conclusion { learning_rate, health, states_on_host, gradients: Vec::new() })
+        Ok(Conclusion { learning_rate, health, states_on_host, ..Conclusion::default() })
     }
 
     /// Acts on the verdict on a step (step the optimizers, or skip) in a replica other than replica 0, which alone has

@@ -2,9 +2,10 @@
 //! this step. The stage's forwards and backwards are in `compute`, its gradient sums in `sums`, and its optimizer steps
 //! and shared parameters in `parameters`.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::Module;
+use burn::module::{Module, ParamId};
 use burn::tensor::Device;
 use stageline_schedule::{Action, Carried, Compute, Instruction, Transfer};
 
@@ -80,6 +81,8 @@ pub(super) struct Taped<R> {
     /// The tensors from which the micro-batch's backward starts: the float tensors of the stage's output, or the loss
     /// on the last stage.
     pub(super) residual: R,
+    /// The ids of the parameters that exactly one layer of the micro-batch's forward used, once.
+    pub(super) used_once: HashSet<ParamId>,
     pub(super) weight: Weight,
 }
 
@@ -245,7 +248,9 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
     }
 
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
-        self.parameters.conclude(self.stage, self.sums.take(), verdict, waits)
+        let gradients_beside = self.sums.beside();
+        let conclusion = self.parameters.conclude(self.stage, self.sums.take(), verdict, waits)?;
+        Ok(Conclusion { gradients_beside, ..conclusion })
     }
 
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {

@@ -1,6 +1,8 @@
 //! The gradient sums of a stage ([`StageSums`]): adds the gradients of micro-batches, reduces the sums over replicas,
 //! and reads their norms ([`Numbers`]).
 
+use std::collections::HashSet;
+
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::FloatDType;
@@ -41,6 +43,18 @@ impl StageSums {
     /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
     pub(super) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, half: Half) {
         self.gradients.add(module, micro_batch, half);
+    }
+
+    /// Runs `backward`, a whole backward of `micro_batch`, whose layers add the gradients of the parameters `ids` to the
+    /// sums at once where they can. Returns the backward's result, and the gradients of layers that are not in the sums
+    /// yet.
+    pub(super) fn adding_at_once<R>(
+        &mut self,
+        micro_batch: usize,
+        ids: HashSet<ParamId>,
+        backward: impl FnOnce() -> R,
+    ) -> (R, GradientsParams) {
+        self.gradients.adding_at_once(micro_batch, ids, backward)
     }
 
     /// Makes the sums measure the squared norm of every micro-batch's gradients, until the end of the step.
@@ -89,6 +103,11 @@ impl StageSums {
     /// and sets it to 0 for the next step.
     pub(super) fn take_reductions(&mut self) -> usize {
         std::mem::take(&mut self.reductions)
+    }
+
+    /// Returns the bytes of the last added micro-batch's gradients that existed beside the sums all at once.
+    pub(super) fn beside(&self) -> u64 {
+        self.gradients.beside()
     }
 
     pub(super) fn ledger(&self) -> Ledger {

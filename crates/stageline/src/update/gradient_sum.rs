@@ -11,6 +11,7 @@ use crate::model::loss_weight::Weight;
 use crate::update::clip::Scaling;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
+use stageline_nn::autograd::{AtOnce, add_at_once};
 use stageline_nn::params::visit_floats;
 use stageline_nn::{Deferred, Sum};
 
@@ -28,16 +29,26 @@ pub(crate) struct GradientSum {
     group: Sum,
     /// The number of micro-batches in a group. A group's gradients are summed before they are added to the total.
     per_group: usize,
+    /// The ids of the parameters whose gradients in the first micro-batch of the current group came both from a layer
+    /// and from the autodiff graph. Both are added to each other before they are added to those of other micro-batches.
+    mixed: HashSet<ParamId>,
     /// The gradients that arrived before those of an earlier micro-batch, by the index of their micro-batch. They are
     /// added to the sum after the missing ones.
     early: BTreeMap<usize, Half>,
+    /// The bytes of the last added micro-batch's gradients that existed beside the sum all at once, because layers did
+    /// not add them to it one by one.
+    beside: u64,
     ledger: Ledger,
 }
 
 /// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight. Some of the gradients
 /// may be deferred, which means that they are not computed yet.
 pub(crate) struct Half {
+    /// The gradients from burn's autodiff graph, or all gradients that are computed.
     pub(crate) gradients: GradientsParams,
+    /// The gradients that layers computed outside the autodiff graph, and that are not in a gradient sum yet. A
+    /// parameter may also have a gradient in `gradients`.
+    pub(crate) of_layers: GradientsParams,
     /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that computes those
     /// of one layer call later.
     pub(crate) deferred: Vec<Deferred>,
@@ -45,11 +56,26 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// Computes the deferred weight gradients of a micro-batch, and adds them to its other gradients.
-    pub(crate) fn complete(&mut self) {
-        let mut sum = Sum::new(std::mem::take(&mut self.gradients), None);
+    /// Computes the deferred weight gradients of a micro-batch, and adds all gradients of each of its parameters to each
+    /// other.
+    pub(crate) fn complete<M: Module>(&mut self, module: &M) {
+        let gradients = joined(module, std::mem::take(&mut self.gradients), std::mem::take(&mut self.of_layers));
+        let mut sum = Sum::new(gradients, None);
         self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
         self.gradients = sum.gradients;
+    }
+
+    /// Returns the ids of the parameters that have a gradient from a layer and another one from the autodiff graph.
+    fn mixed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
+        let mut mixed = HashSet::new();
+        if !self.gradients.is_empty() && !self.of_layers.is_empty() {
+            visit_floats(module, |param| {
+                if param.gradient(&self.gradients).is_some() && param.gradient(&self.of_layers).is_some() {
+                    mixed.insert(param.id());
+                }
+            });
+        }
+        mixed
     }
 
     /// Returns the ids of the parameters whose gradients for one micro-batch are already computed.
@@ -78,18 +104,52 @@ impl GradientSum {
     /// their own type if it is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
-        Self { total: GradientsParams::new(), group, per_group, early: BTreeMap::new(), ledger: Ledger::default() }
+        let (mixed, early) = (HashSet::new(), BTreeMap::new());
+        Self { total: GradientsParams::new(), group, per_group, mixed, early, beside: 0, ledger: Ledger::default() }
+    }
+
+    /// Runs `backward`, a whole backward of `micro_batch`. Its layers add the gradients of the parameters `ids` to the
+    /// step's sum at once, where this gives the same bits as adding them later. `ids` has the parameters that one layer
+    /// used once in this micro-batch.
+    ///
+    /// Returns the backward's result, which lacks the gradients of these layers, and those of them that are not in the
+    /// sum yet. They are those of a group's first micro-batch, which become the sum. From them the sum knows which
+    /// parameters are also used outside layers.
+    pub(crate) fn adding_at_once<R>(
+        &mut self,
+        micro_batch: usize,
+        mut ids: HashSet<ParamId>,
+        backward: impl FnOnce() -> R,
+    ) -> (R, GradientsParams) {
+        if micro_batch != self.ledger.backwards {
+            return (backward(), GradientsParams::new());
+        }
+        if self.group.gradients.is_empty() {
+            let sum = Sum::new(GradientsParams::new(), None);
+            let (result, sum) = add_at_once(AtOnce { sum, ids }, backward);
+            return (result, sum.gradients);
+        }
+        ids.retain(|id| !self.mixed.contains(id));
+        let empty = Sum::new(GradientsParams::new(), self.group.dtype);
+        let sum = std::mem::replace(&mut self.group, empty);
+        let (result, sum) = add_at_once(AtOnce { sum, ids }, backward);
+        self.group = sum;
+        (result, GradientsParams::new())
     }
 
     /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
     /// gradients of an earlier micro-batch are still missing, the new ones are added after them.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
-            half.complete();
+            half.complete(module);
         }
         self.early.insert(micro_batch, half);
-        while let Some(Half { gradients, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
-            self.group.add_all(module, gradients);
+        while let Some(half) = self.early.remove(&self.ledger.backwards) {
+            if self.group.gradients.is_empty() {
+                self.mixed = half.mixed(module);
+            }
+            let Half { gradients, of_layers, deferred, weight } = half;
+            self.beside = self.group.add_all(module, joined(module, gradients, of_layers));
             // Each deferred gradient is added at once, so only one layer's gradients exist besides the sum.
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
             self.ledger.weight.add(&weight);
@@ -131,6 +191,11 @@ impl GradientSum {
     /// norms still contain the square of the loss scale.
     pub(crate) fn take_squared_norm_of_each(&mut self) -> Option<Vec<Tensor<1>>> {
         self.group.squared_norms.take()
+    }
+
+    /// Returns the bytes of the last added micro-batch's gradients that existed beside the sum all at once.
+    pub(crate) fn beside(&self) -> u64 {
+        self.beside
     }
 
     pub(crate) fn ledger(&self) -> Ledger {
@@ -180,6 +245,9 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
     if beside.is_empty() {
         return gradients;
     }
+    if gradients.is_empty() {
+        return beside;
+    }
     let mut sum = Sum::new(gradients, None);
     sum.add_all(module, beside);
     sum.gradients
@@ -201,7 +269,11 @@ mod tests {
             let mut gradients = GradientsParams::new();
             gradients.register(parameter.id, Tensor::<1>::from_floats([values[micro_batch]], &device).inner());
             let weight = f64::from(1 << micro_batch).into();
-            sum.add(&parameter, micro_batch, Half { gradients, deferred: Vec::new(), weight });
+            sum.add(
+                &parameter,
+                micro_batch,
+                Half { gradients, of_layers: GradientsParams::new(), deferred: Vec::new(), weight },
+            );
         }
         assert_eq!(sum.ledger(), Ledger { backwards: N, weight: (f64::from(1 << N) - 1.0).into() });
         sum.end(&parameter, Ok::<_, ()>).unwrap();

@@ -30,7 +30,7 @@ use burn::tensor::Tensor;
 use parking_lot::Mutex;
 
 use crate::autograd::seed_gradient;
-use crate::autograd::split_backward::Sum;
+use crate::autograd::sum::Sum;
 use crate::engine::{Engine, of_their_backend, recorded};
 use crate::forward::recomputation::as_recomputation;
 use crate::forward::samples::Samples;

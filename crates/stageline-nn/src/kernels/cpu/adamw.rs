@@ -6,7 +6,7 @@ use rayon::iter::Either;
 use rayon::prelude::*;
 
 use super::copied::{Copied, PART};
-use super::numbers::{numbers, of_numbers};
+use super::numbers::{is_own, numbers, of_numbers};
 use super::wide::wide;
 
 /// The factors of an AdamW step, which are the same for all elements of a parameter.
@@ -63,15 +63,9 @@ pub fn update(
 }
 
 impl Target {
-    /// Creates the target for a tensor. The tensor is overwritten if it has the whole memory in which its elements are,
-    /// and nothing else uses this memory.
+    /// Creates the target for a tensor. The tensor is overwritten if its memory is its own.
     fn new(before: FloatTensor<Flex>) -> Self {
-        let elements = before.shape().num_elements();
-        let is_whole = before.layout().contiguous_offsets().is_some_and(|(first, _)| first == 0);
-        if before.is_unique() && is_whole && before.bytes().len() == elements * size_of::<f32>() {
-            return Self::Own(before);
-        }
-        Self::Copied(Copied::of(&before.to_contiguous()))
+        if is_own(&before) { Self::Own(before) } else { Self::Copied(Copied::of(&before.to_contiguous())) }
     }
 
     /// Returns the target in parts of [`PART`] elements; the last part may be smaller.

@@ -8,7 +8,7 @@
 //! - `products`: the products of a linear layer, and the gradient of an embedding's table.
 //! - `adamw`: a step of the optimizer AdamW.
 //! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
-//! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and matrix products.
+//! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and their products.
 //! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
 //! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
 

@@ -1,12 +1,20 @@
 //! Converts f32 tensors of the CPU backend to slices of numbers, and numbers to tensors.
 
-use burn::backend::Flex;
 use burn::backend::tensor::{FloatTensor, IntTensor};
-use burn::tensor::{Int, Shape, Tensor, TensorData};
+use burn::backend::{Flex, TensorMetadata};
+use burn::tensor::{DType, Int, Shape, Tensor, TensorData};
 
 /// Returns the elements of a CPU tensor as a slice; the tensor must be contiguous and in f32.
 pub fn numbers(tensor: &FloatTensor<Flex>) -> &[f32] {
     tensor.as_slice::<f32>().expect("a kernel's tensor must be contiguous and in f32")
+}
+
+/// Whether a kernel may overwrite a tensor's memory: nothing else uses it, and the f32 elements of the tensor are all
+/// that is in it, in their order.
+pub fn is_own(tensor: &FloatTensor<Flex>) -> bool {
+    let is_whole = tensor.layout().contiguous_offsets().is_some_and(|(first, _)| first == 0);
+    let bytes = tensor.shape().num_elements() * size_of::<f32>();
+    tensor.dtype() == DType::F32 && tensor.is_unique() && is_whole && tensor.bytes().len() == bytes
 }
 
 /// Returns the elements of a contiguous f32 tensor of shape `[n, 2]` on the CPU as a slice of pairs of numbers.

@@ -7,9 +7,9 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::DType;
 
 use super::matrix::Matrix;
-use super::numbers::{integers, numbers, of_numbers};
+use super::numbers::{integers, is_own, numbers, of_numbers};
 use super::wide::wide;
-use crate::kernels::products::{Products, added_up};
+use crate::kernels::products::{Products, added, added_up};
 
 /// Computes the matrix products of linear layers on the CPU. This crate's code multiplies contiguous, non-empty f32
 /// matrices, because burn 0.22 would spend time to fill the output with zeros first. burn multiplies all other tensors.
@@ -45,6 +45,21 @@ impl Products for Flex {
         }
     }
 
+    fn added_to_weight(
+        sum: Option<FloatTensor<Flex>>,
+        input: FloatTensor<Flex>,
+        gradient: FloatTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        let Some(mut sum) = sum else { return Flex::to_weight(input, gradient) };
+        if let [Some(input), Some(gradient)] = [&input, &gradient].map(matrix)
+            && is_own(&sum)
+            && input.transposed().add_times_to(gradient, sum.storage_mut())
+        {
+            return sum;
+        }
+        added::<Flex>(Some(sum), Flex::to_weight(input, gradient))
+    }
+
     fn to_bias(gradient: FloatTensor<Flex>) -> FloatTensor<Flex> {
         let Some(_) = matrix(&gradient) else { return Flex::linear_bias_backward(gradient) };
         let mut sums = vec![0.0; gradient.shape()[1]];
@@ -69,6 +84,33 @@ impl Products for Flex {
             add_rows(&mut sums[index * width..][..width], row);
         }
         of_numbers(sums, shape)
+    }
+
+    /// Adds only the rows that were looked up, which are few of a large vocabulary. The gradients of one index are added
+    /// to each other first, as in the gradient of the whole table.
+    fn added_to_table(
+        sum: Option<FloatTensor<Flex>>,
+        table: FloatTensor<Flex>,
+        gradient: FloatTensor<Flex>,
+        indices: IntTensor<Flex>,
+    ) -> FloatTensor<Flex> {
+        let mut sum = match sum {
+            Some(sum) if gradient.dtype() == DType::F32 && matrix(&sum).is_some() && is_own(&sum) => sum,
+            sum => return added::<Flex>(sum, Flex::to_table(table, gradient, indices)),
+        };
+        let (width, gradient) = (table.shape()[1], gradient.to_contiguous());
+        let (gradients, indices) = (numbers(&gradient), integers::<2>(&indices));
+        assert_eq!(gradients.len(), indices.len() * width, "each index must have a gradient of the table's width");
+        let mut order: Vec<_> = (0..indices.len()).collect();
+        order.sort_by_key(|&at| indices[at]);
+        let (sums, mut of_index) = (sum.storage_mut::<f32>(), vec![0.0; width]);
+        for same in order.chunk_by(|&one, &other| indices[one] == indices[other]) {
+            of_index.fill(0.0);
+            same.iter().for_each(|at| add_rows(&mut of_index, &gradients[at * width..][..width]));
+            let index = usize::try_from(indices[same[0]]).expect("the forward has rejected negative indices");
+            add_rows(&mut sums[index * width..][..width], &of_index);
+        }
+        sum
     }
 }
 

@@ -1,13 +1,22 @@
-//! Computes products of f32 matrices, which may be parts of larger matrices, with the crate `gemm`.
+//! Views of numbers as f32 matrices, which may be parts of larger matrices ([`Matrix`], [`MatrixMut`]), and their
+//! products.
+
+mod multiply;
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-use gemm::{Parallelism, gemm};
+use gemm::Parallelism;
+
+use multiply::multiply;
 
 /// The number of multiplications below which a matrix product uses one core. More cores would not make such a product
 /// faster. burn-flex has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
+
+/// The numbers of products that one number of a matrix product sums up, if the crate `gemm` sums them up before it adds
+/// them to the output. It adds a longer sum part by part, and a shorter one product by product, which rounds otherwise.
+const SUMMED_FIRST: Range<usize> = 3..513;
 
 /// A distance between the stored rows of a matrix, in f32 numbers (1 KiB). Rows that begin at multiples of this
 /// distance fall into few sets of a core's cache and evict each other. If the matrix is the transposed right matrix of
@@ -17,15 +26,6 @@ const SAME_SETS: usize = 256;
 /// The smallest number of rows of a product's left matrix with which the right matrix is copied. The copy avoids
 /// conflicts in a core's cache. With fewer rows, it would take more time than it saves.
 const FEWEST_ROWS: usize = 16;
-
-/// The largest part of a product's right matrix, in f32 numbers, that is copied at once. The copy avoids conflicts in a
-/// core's cache. A part of at most [`LEAST_COLUMNS`] columns may be larger.
-const COPIED: usize = 1 << 20;
-
-/// The smallest number of columns of a product's right matrix that are copied at once. The copy avoids conflicts in a
-/// core's cache. Fewer columns would cost time, because `gemm` reads the left matrix again for each copy. Only the last
-/// copy may have fewer.
-const LEAST_COLUMNS: usize = 256;
 
 /// The number of unused f32 numbers after each row of a copied matrix: one cache line (64 bytes). It is doubled for
 /// rows that would otherwise still begin in the same sets of a core's cache.
@@ -67,11 +67,27 @@ impl<'a> Matrix<'a> {
     /// Returns the product of this matrix and the matrix `right` as a list of numbers, row by row. The product's bits
     /// do not depend on the number of cores.
     pub(super) fn times(self, right: Matrix) -> Vec<f32> {
-        let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
-        let parallelism = if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) };
         let mut product = Vec::new();
-        self.append_times(right, &mut product, parallelism);
+        self.append_times(right, &mut product, self.parallelism(right));
         product
+    }
+
+    /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The bits are those of
+    /// adding [`times`](Self::times), and do not depend on the number of cores. Returns false and leaves the sum
+    /// unchanged if the crate `gemm` would round otherwise, as it does for products with a vector.
+    pub(super) fn add_times_to(self, right: Matrix, sum: &mut [f32]) -> bool {
+        let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
+        if has_same_bits {
+            let output = MatrixMut::whole(sum, [self.rows, right.columns]);
+            multiply(output, self, right, true, self.parallelism(right));
+        }
+        has_same_bits
+    }
+
+    /// Returns whether one core or several compute the product of this matrix and the matrix `right`.
+    fn parallelism(self, right: Matrix) -> Parallelism {
+        let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
+        if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) }
     }
 
     /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on one
@@ -192,67 +208,6 @@ impl<'a> MatrixMut<'a> {
     }
 }
 
-/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
-/// if the shapes of the three matrices do not fit each other or contain a zero.
-///
-/// The columns of `right` may evict each other from a core's cache. This happens if `right` is stored column by column
-/// and its columns begin at multiples of [`SAME_SETS`] numbers. If `left` has at least [`FEWEST_ROWS`] rows, such
-/// columns are first copied, with [`APART`] unused numbers after each column.
-fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
-    let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
-    let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
-    assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
-    if !right.transposed().evicts_itself() || left.rows < FEWEST_ROWS {
-        // SAFETY: the shapes fit.
-        return unsafe { multiply_in_place(output, left, right, add, parallelism) };
-    }
-    let (stored, at_once, mut copy) = (right.transposed(), (COPIED / right.rows).max(LEAST_COLUMNS), Vec::new());
-    for first in (0..right.columns).step_by(at_once) {
-        let columns = first..right.columns.min(first + at_once);
-        let part = stored.rows(columns.clone()).copied_apart(&mut copy).transposed();
-        // SAFETY: the shapes fit, and the part has the same columns as the part of the output.
-        unsafe { multiply_in_place(output.columns(columns), left, part, add, parallelism) };
-    }
-}
-
-/// Writes or adds the matrix product of `left` and `right` to `output` as [`multiply`] does, but without copying
-/// `right`.
-///
-/// # Safety
-/// The shapes must fit: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
-/// columns of `right`.
-unsafe fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
-    let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
-    let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
-    // SAFETY: `Matrix` was checked to lie in its slice, so every number of `left` and `right` is valid. The numbers of
-    // `output` are in a slice, or in a vector's spare capacity, that is borrowed exclusively for it. By this function's
-    // contract the shapes fit each other. Spare capacity may be uninitialised, because without `add` the product does
-    // not read `output`.
-    unsafe {
-        gemm(
-            output.rows,
-            output.columns,
-            left.columns,
-            output.first,
-            1,
-            output.stride as isize,
-            add,
-            left.values.as_ptr(),
-            left_columns,
-            left_rows,
-            right.values.as_ptr(),
-            right_columns,
-            right_rows,
-            1.0,
-            1.0,
-            false,
-            false,
-            false,
-            parallelism,
-        );
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -337,7 +292,29 @@ mod tests {
         }
         let (close, mut copy) = (numbers(7, 20 * SAME_SETS), Vec::new());
         assert!(!Matrix::new(&close, [20, SAME_SETS - APART], SAME_SETS).spread(&mut copy).evicts_itself());
-        const { assert!(COPIED / 4096 < 300) };
+        const { assert!(multiply::COPIED / 4096 < 300) };
+    }
+
+    #[test]
+    fn a_product_added_to_a_sum_has_the_bits_of_a_separate_addition() {
+        let numbers = |salt: usize, count: usize| {
+            (0..count).map(|index| ((index * salt % 1009) as f32).sin()).collect::<Vec<_>>()
+        };
+        let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let outputs = [[1, 1], [1, 200], [2, 1], [2, 2], [7, 17], [64, 200], [65, 2], [130, 200]];
+        for ([rows, columns], inner) in
+            outputs.into_iter().flat_map(|of| [2, 3, 5, 33, 512, 513].map(|inner| (of, inner)))
+        {
+            let (left, right, mut sum) =
+                (numbers(7, inner * rows), numbers(11, inner * columns), numbers(13, rows * columns));
+            let left = Matrix::new(&left, [inner, rows], rows).transposed();
+            let right = Matrix::new(&right, [inner, columns], columns);
+            let has_same_bits = rows > 1 && columns > 1 && (3..=512).contains(&inner);
+            let product = if has_same_bits { left.times(right) } else { vec![-0.0; rows * columns] };
+            let expected = sum.iter().zip(product).map(|(sum, new)| sum + new).collect();
+            assert_eq!(left.add_times_to(right, &mut sum), has_same_bits);
+            assert_eq!(bits(sum), bits(expected), "{rows} x {inner} x {columns}");
+        }
     }
 
     #[test]

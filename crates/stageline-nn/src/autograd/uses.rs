@@ -1,0 +1,36 @@
+//! The parameters that the layers of a forward use once. Their gradients need no addition to others of the same
+//! micro-batch.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use burn::module::ParamId;
+
+use crate::forward::thread_scope::collecting;
+
+thread_local! {
+    /// The parameter ids that layers have noted since [`finding_single_uses`] began on this thread, once for each use;
+    /// `None` outside it.
+    static USES: RefCell<Option<Vec<ParamId>>> = const { RefCell::new(None) };
+}
+
+/// Notes that a layer's forward uses the parameter `id`. Does nothing outside [`finding_single_uses`].
+pub fn note_use(id: ParamId) {
+    USES.with_borrow_mut(|uses| uses.iter_mut().for_each(|uses| uses.push(id)));
+}
+
+/// Runs `forward`. Returns its result, and the ids of the parameters that exactly one call of a layer of this crate
+/// used. A use by other operations is not noted.
+pub fn finding_single_uses<R>(forward: impl FnOnce() -> R) -> (R, HashSet<ParamId>) {
+    let (result, uses) = collecting(&USES, Vec::new(), forward);
+    let (mut single, mut several) = (HashSet::with_capacity(uses.len()), Vec::new());
+    for id in uses {
+        if !single.insert(id) {
+            several.push(id);
+        }
+    }
+    several.iter().for_each(|id| {
+        single.remove(id);
+    });
+    (result, single)
+}

@@ -1,0 +1,254 @@
+//! The weight gradients that layers compute outside burn's autodiff graph. In a whole backward a layer adds them to the
+//! stage's running sum at once, so that only one layer's gradients exist besides the sum. In a split backward they are
+//! deferred ([`Deferred`]), and the stage computes them at the time that the pipeline's plan sets for them.
+//!
+//! A layer's backward passes a closure for its weight gradients to [`put_off_any`], and a custom layer's to [`put_off`].
+//! Outside [`collect`] and [`add_at_once`] the layer registers the gradients in the graph instead, so the same layers
+//! also train in a plain loop.
+
+use std::cell::RefCell;
+use std::collections::HashSet;
+
+use burn::module::{Param, ParamId};
+use burn::tensor::Tensor;
+
+use crate::autograd::sum::Sum;
+use crate::autograd::uses::note_use;
+use crate::engine::are_one_node;
+use crate::forward::thread_scope::collecting;
+
+/// The weight gradients of a layer that its backward leaves out, because they are computed outside the autodiff graph.
+/// They belong to one call of the layer's forward.
+pub struct Deferred {
+    /// The ids of a layer's parameters whose gradients its backward leaves out.
+    pub ids: Vec<ParamId>,
+    compute: Box<dyn FnOnce(&mut Sum) + Send>,
+}
+
+impl Deferred {
+    /// Creates the deferred gradients of the parameters `ids`. The closure `compute` is called later. It computes one
+    /// gradient for each of these parameters without autodiff, and adds it to a running sum.
+    pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
+        Self { ids, compute: Box::new(compute) }
+    }
+
+    /// Computes the deferred weight gradients of a layer and adds them to `sum`, the running sums of the parameters'
+    /// gradients.
+    pub fn add_to(self, sum: &mut Sum) {
+        (self.compute)(sum);
+    }
+}
+
+/// Passes gradients of a layer's parameters to the running backward, if it takes them. `ids` has the id of each
+/// parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
+/// [`may_put_off`]).
+///
+/// Returns for each parameter whether the backward takes its gradient. It takes none if it must not take one of them.
+/// `later` returns the closure that computes all these gradients together. The layer must compute all other gradients
+/// itself and register them in the autodiff graph.
+pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
+    ids: [Option<ParamId>; N],
+    later: impl FnOnce() -> F,
+) -> [bool; N] {
+    let waiting: Vec<_> = ids.into_iter().flatten().collect();
+    let waits = !waiting.is_empty() && put_off(Deferred::new(waiting, later())).map_or_else(add_now, |()| true);
+    ids.map(|id| waits && id.is_some())
+}
+
+/// Returns the id of a parameter if a layer may compute its gradient outside the autodiff graph. `value` is the tensor
+/// that the layer's forward uses as the value of the parameter. The function also notes this use of the parameter, so a
+/// forward calls it once for each use.
+///
+/// Returns `None` if the parameter is frozen. Returns `None` also if `value` is computed from other tensors, as with
+/// LoRA and other reparameterisations. Only the autodiff graph can derive the gradients of those tensors.
+pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
+    note_use(param.id);
+    (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
+}
+
+/// The way in which a running backward takes weight gradients from layers.
+enum Scope {
+    /// A split backward, which defers weight gradients.
+    Split {
+        /// The ids of the parameters whose gradients must not be deferred, such as parameters that are tied to another
+        /// stage's.
+        exempt: HashSet<ParamId>,
+        deferred: Vec<Deferred>,
+    },
+    /// A whole backward, which adds weight gradients to a running sum at once.
+    Whole(AtOnce),
+}
+
+/// The running sum to which a whole backward adds weight gradients at once, and the parameters of these gradients.
+pub struct AtOnce {
+    /// The running sum to which layers add their weight gradients.
+    pub sum: Sum,
+    /// The ids of the parameters whose gradients layers add to the sum. All other gradients stay in the autodiff graph.
+    /// A parameter that the forward used several times must not be here, because its gradients are added to each other
+    /// before they are added to those of other micro-batches.
+    pub ids: HashSet<ParamId>,
+}
+
+thread_local! {
+    /// The way in which the backward on this thread takes weight gradients; `None` outside [`collect`] and
+    /// [`add_at_once`].
+    static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
+}
+
+/// Runs `backward` as a split backward. Returns its result, and the weight gradients that layers deferred during it, in
+/// the order in which they deferred them. The caller computes these gradients later. Gradients of parameters with ids in
+/// `exempt` are not deferred.
+pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
+    match collecting(&SCOPE, Scope::Split { exempt, deferred: Vec::new() }, backward) {
+        (result, Scope::Split { deferred, .. }) => (result, deferred),
+        (_, Scope::Whole(_)) => unreachable!("a backward inside this one restores its scope"),
+    }
+}
+
+/// Runs `backward` as a whole backward, whose layers add their weight gradients to a running sum at once. Returns its
+/// result, which lacks these gradients, and the sum.
+pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, Sum) {
+    match collecting(&SCOPE, Scope::Whole(at_once), backward) {
+        (result, Scope::Whole(AtOnce { sum, .. })) => (result, sum),
+        (_, Scope::Split { .. }) => unreachable!("a backward inside this one restores its scope"),
+    }
+}
+
+/// Passes the weight gradients `later` of a custom layer to the running backward. The layer's backward calls this
+/// function. A split backward of a pipeline defers them: they are computed at the time that its schedule sets for
+/// weight gradients.
+///
+/// # Errors
+/// Returns the argument `later` if the gradients cannot be deferred. This is so outside a pipeline, in a backward that
+/// is not split into input and weight gradients, and for parameters that are tied to another stage's. The layer must
+/// then compute the gradients itself and register them in the autodiff graph.
+pub fn put_off(later: Deferred) -> Result<(), Deferred> {
+    SCOPE.with_borrow_mut(|scope| match scope {
+        Some(Scope::Split { exempt, deferred }) if later.ids.iter().all(|id| !exempt.contains(id)) => {
+            deferred.push(later);
+            Ok(())
+        }
+        _ => Err(later),
+    })
+}
+
+/// Computes the weight gradients `now`, and adds them to the sum of the running whole backward. Returns false if the
+/// running backward is not whole, or must not add one of these gradients at once. The forward of the layer must have
+/// noted its uses of the parameters (see [`may_put_off`]).
+fn add_now(now: Deferred) -> bool {
+    SCOPE.with_borrow_mut(|scope| match scope {
+        Some(Scope::Whole(AtOnce { sum, ids })) if now.ids.iter().all(|id| ids.contains(id)) => {
+            now.add_to(sum);
+            true
+        }
+        _ => false,
+    })
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::module::Module;
+    use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
+    use burn::optim::GradientsParams;
+    use burn::tensor::{Device, FloatDType, Int, Tensor, TensorData};
+
+    use super::*;
+    use crate::autograd::uses::finding_single_uses;
+    use crate::params::visit_floats;
+    use crate::{Embedding, LayerNorm, Linear};
+
+    /// A model for tests: an embedding, a normalisation, a linear layer that is used twice, and one that is used once.
+    #[derive(Module, Debug)]
+    struct Layers {
+        embedding: Embedding,
+        norm: LayerNorm,
+        twice: Linear,
+        once: Linear,
+    }
+
+    impl Layers {
+        fn new() -> Self {
+            let device = Device::flex().autodiff();
+            let linear = |outputs: usize| Linear::from(LinearConfig::new(6, outputs).init(&device));
+            Self {
+                embedding: Embedding::from(EmbeddingConfig::new(19, 6).init(&device)),
+                norm: LayerNorm::init(&LayerNormConfig::new(6), &device),
+                twice: linear(6),
+                once: linear(3),
+            }
+        }
+
+        /// Returns the loss of one micro-batch, in which some indices occur several times.
+        fn loss(&self, micro_batch: usize) -> Tensor<1> {
+            let indices = (0..24).map(|at| ((at * at + micro_batch) % 7) as i32).collect();
+            let indices = Tensor::<2, Int>::from_data(TensorData::new(indices, [4, 6]), &Device::flex().autodiff());
+            let rows = self.norm.forward(self.embedding.forward(indices));
+            let output = self.once.forward(self.twice.forward(self.twice.forward(rows).tanh()));
+            (output.clone() * output).sum()
+        }
+
+        fn bits(&self, sum: &Sum) -> Vec<Vec<u32>> {
+            let mut bits = Vec::new();
+            visit_floats(self, |param| {
+                let gradient = param.gradient(&sum.gradients).expect("every parameter has a gradient");
+                bits.push(gradient.unranked().into_data().iter::<f32>().map(f32::to_bits).collect());
+            });
+            bits
+        }
+    }
+
+    fn empty(dtype: Option<FloatDType>) -> Sum {
+        Sum::new(GradientsParams::new(), dtype)
+    }
+
+    /// Tests the sum over three micro-batches against the sum of the gradients from the graph.
+    #[test]
+    fn gradients_that_layers_add_at_once_give_the_same_sum() {
+        let layers = Layers::new();
+        let (mut expected, mut sum) = (empty(None), empty(None));
+        for micro_batch in 0..3 {
+            let gradients = GradientsParams::from_grads(layers.loss(micro_batch).backward(), &layers);
+            expected.add_all(&layers, gradients);
+
+            let (loss, ids) = finding_single_uses(|| layers.loss(micro_batch));
+            assert_eq!(ids.len(), 5, "the table, two parameters of the norm, and two of the last layer");
+            let (gradients, of_layers) = add_at_once(AtOnce { sum, ids }, || loss.backward());
+            sum = of_layers;
+            assert!(layers.once.weight.val().grad(&gradients).is_none(), "the layer must have added its gradient");
+            assert!(layers.embedding.weight.val().grad(&gradients).is_none(), "the layer must have added its gradient");
+            sum.add_all(&layers, GradientsParams::from_grads(gradients, &layers));
+        }
+        assert_eq!(layers.bits(&sum), layers.bits(&expected));
+    }
+
+    /// Tests that a measured sum has the squared norms of single gradients, and that a sum may have a type of its own.
+    #[test]
+    fn norms_and_types_of_a_sum_do_not_depend_on_when_gradients_are_added() {
+        let layers = Layers::new();
+        let summed = |at_once: bool| {
+            let mut sum = Sum { squared_norms: Some(Vec::new()), ..empty(Some(FloatDType::F64)) };
+            for micro_batch in 0..2 {
+                let (loss, ids) = finding_single_uses(|| layers.loss(micro_batch));
+                let ids = if at_once { ids } else { HashSet::new() };
+                let (gradients, of_layers) = add_at_once(AtOnce { sum, ids }, || loss.backward());
+                sum = of_layers;
+                sum.add_all(&layers, GradientsParams::from_grads(gradients, &layers));
+            }
+            let norms = sum.squared_norms.take().unwrap().remove(0).into_data().iter::<f64>().collect::<Vec<_>>();
+            (norms[0], layers.bits(&sum))
+        };
+        let ((at_once, sum), (later, expected)) = (summed(true), summed(false));
+        assert!((at_once / later - 1.0).abs() < 1e-12, "{at_once}, {later}");
+        assert_eq!(sum, expected);
+    }
+
+    #[test]
+    fn a_custom_layer_cannot_add_gradients_at_once() {
+        let layers = Layers::new();
+        let id = layers.once.weight.id;
+        let at_once = AtOnce { sum: empty(None), ids: [id].into() };
+        let (refused, _) = add_at_once(at_once, || put_off(Deferred::new(vec![id], |_| ())).is_err());
+        assert!(refused, "its forward has not noted its use of the parameter");
+    }
+}
