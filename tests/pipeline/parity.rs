@@ -265,25 +265,40 @@ impl Stage for Both {
     }
 }
 
+/// Trains three stages that use their weights twice and a loss. Returns the bits of the trained stages.
+fn trained_with_weights_used_twice(schedule: impl Schedule + 'static, groups: usize) -> Vec<Vec<u32>> {
+    let Mlp { layers, error } = Mlp::new(6, 8, 5);
+    let mut linears = layers.into_iter().map(|layer| layer.linear);
+    let [first, second, third] =
+        [(); 3].map(|()| Both { linear: linears.next().unwrap(), twice: linears.next().unwrap() });
+    let chain = Pipeline::builder().stage(first, config()).stage(second, config()).stage(third, config());
+    let builder = chain.loss((Vec::<Layer>::new(), error), config()).schedule(schedule).gradient_groups(groups);
+    let mut pipeline = builder.noise_every(2).micro_batches(4).build().unwrap();
+    for (input, target) in batches(17, 8, true, 2) {
+        pipeline.step(Batch::new(input, target)).unwrap();
+    }
+    let mut modules = pipeline.into_modules();
+    (0..3).map(|stage| bits(&modules.take::<Both>(stage).unwrap())).collect()
+}
+
 #[test]
 fn weights_used_twice_give_the_same_bits_with_whole_and_split_backwards() {
-    let train = |schedule: &'static (dyn Schedule + Sync)| {
-        let Mlp { layers, error } = Mlp::new(4, 8, 5);
-        let mut linears = layers.into_iter().map(|layer| layer.linear);
-        let [first, second] =
-            [(); 2].map(|()| Both { linear: linears.next().unwrap(), twice: linears.next().unwrap() });
-        let chain = Pipeline::builder().stage(first, config()).stage(second, config());
-        let builder = chain.loss((Vec::<Layer>::new(), error), config()).schedule(schedule);
-        let mut pipeline = builder.micro_batches(4).build().unwrap();
-        for (input, target) in batches(17, 8, true, 2) {
-            pipeline.step(Batch::new(input, target)).unwrap();
-        }
-        let mut modules = pipeline.into_modules();
-        (0..2).map(|stage| bits(&modules.take::<Both>(stage).unwrap())).collect::<Vec<_>>()
+    let whole = trained_with_weights_used_twice(OneFOneB, 1);
+    for schedule in [&ZbH1 as &'static (dyn Schedule + Sync), &ZbH2, &GPipe, &DualPipeV, &ZbV] {
+        assert!(trained_with_weights_used_twice(schedule, 1) == whole, "{}", schedule.name());
+    }
+    // Plans that split only some backwards, or whose backwards are not in the order of the micro-batches.
+    let plan = |backwards: &str| {
+        let row = |stage: usize| {
+            let forwards = (0..4).map(|micro_batch| format!("{stage}F{micro_batch},")).collect::<String>();
+            forwards + &backwards.replace('s', &stage.to_string())
+        };
+        by_hand(&(0..4).map(row).collect::<Vec<_>>().join("\n"))
     };
-    let whole = train(&OneFOneB);
-    for schedule in [&ZbH1 as &'static (dyn Schedule + Sync), &ZbH2, &GPipe] {
-        assert!(train(schedule) == whole, "{}", schedule.name());
+    let in_groups = trained_with_weights_used_twice(OneFOneB, 2);
+    for backwards in ["sI0,sW0,sB1,sI2,sW2,sB3", "sB0,sI1,sB2,sW1,sB3", "sB0,sB2,sB1,sB3", "sB2,sB3,sB0,sB1"] {
+        assert!(trained_with_weights_used_twice(plan(backwards), 1) == whole, "{backwards}");
+        assert!(trained_with_weights_used_twice(plan(backwards), 2) == in_groups, "{backwards} in groups");
     }
 }
 

@@ -352,6 +352,18 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
     build(AdamWConfig::new().init()).restore(adam).build().unwrap();
 }
 
+#[test]
+fn a_parameter_with_bytes_missing_is_refused() {
+    let mut pipeline = builder(1, 2, 2).build().unwrap();
+    train(&mut pipeline, 0..1);
+    let mut checkpoint = pipeline.checkpoint().unwrap();
+    let (name, tensor) = checkpoint.parameters.iter_mut().next().unwrap();
+    let (name, expected) = (name.clone(), tensor.bytes.len());
+    tensor.bytes = tensor.bytes.slice(..expected - 4);
+    let differences = refused(checkpoint, builder(1, 2, 2));
+    assert_eq!(differences, [Difference::Bytes { name, found: expected - 4, expected }]);
+}
+
 /// Tests that checkpoints with impossible optimizer states are rejected. AdamW's step counts must be between 1 and the
 /// number of optimizer steps. Its second moments are means of squares, so they must not be negative.
 #[test]
@@ -573,7 +585,7 @@ fn hostile_checkpoints_neither_panic_nor_hang() {
         within_a_minute(move || restore(&input))
     });
     let taken = taken.count();
-    assert!((20..200).contains(&taken), "{taken} of 400 were taken");
+    assert!((10..200).contains(&taken), "{taken} of 400 were taken");
 }
 
 #[test]

@@ -17,7 +17,7 @@ use burn::remote::RemoteHost;
 use burn::server::{RemoteServer, WebSocketTransport};
 use burn::tensor::{Device, TensorData};
 use serde_json::Value;
-use stageline::{BuildError, Pipeline, StageConfig};
+use stageline::{BuildError, DeviceName, Pipeline, StageConfig, Watchdog};
 use stageline_workspace::mlp::Mlp;
 use stageline_workspace::{programs, runs};
 
@@ -368,6 +368,25 @@ fn a_device_that_was_opened_without_its_name_is_refused() {
     let refused = Pipeline::builder().loss(Mlp::new(0, 4, 1).error, config).build().err().unwrap();
     assert!(matches!(refused, BuildError::UnknownServer { stage: 0, .. }), "{refused}");
     assert!(refused.to_string().contains("`DeviceName::open_all`"), "{refused}");
+}
+
+/// Tests a device server that is frozen while `build` copies 64 MiB of parameters to it: `build` ends with an error that
+/// names the host.
+#[test]
+fn a_host_that_is_frozen_while_modules_are_copied_is_named() {
+    let place = place();
+    for (connection, _) in [CONNECTIONS[0], CONNECTIONS[2]] {
+        let server = Server::start(&format!("--port 0 --key @frozen {connection}"), &place);
+        let device = DeviceName::parse_list(&format!("{}/0", server.host)).unwrap().remove(0).open().unwrap();
+        let signal = |signal: &str| Command::new("kill").args([signal, &server.process.id().to_string()]).status();
+        assert!(signal("-STOP").unwrap().success());
+        let config = StageConfig::new(device, SgdConfig::new().init(), 0.1);
+        let watchdog = Watchdog { floor: Duration::from_secs(2), ..Watchdog::default() };
+        let large = Pipeline::builder().loss(Mlp::new(0, 4096, 1).error, config).watchdog(Some(watchdog));
+        let lost = large.build().err().expect("nothing can be copied to the host");
+        let BuildError::HostsLost { hosts } = &lost else { panic!("{connection}: {lost}") };
+        assert_eq!(hosts[0].host.to_string(), server.host, "{connection}: {lost}");
+    }
 }
 
 /// Tests a device server that is restarted at once with the same key and port: the training ends with the error of a

@@ -1,8 +1,9 @@
 //! Layers whose backward splits into an input gradient and weight gradients, and functions that mark blocks for
 //! recomputation.
 //!
-//! In a pipeline, the layers add their weight gradients to the sum over the micro-batches one by one, on CPUs mostly in
-//! place. So only one layer's gradients exist beside the sum.
+//! In a pipeline, the layers add their weight gradients to the sum over the micro-batches one by one, so that only one
+//! layer's gradients exist beside the sum. On CPUs a linear layer adds in place, in f32 and with inputs of 3 to 512 rows
+//! (tokens), and an embedding adds only the rows that were looked up.
 //!
 //! A split layer computes the gradient of its input at once and those of its weights when the pipeline's plan says, so
 //! that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
@@ -12,7 +13,8 @@
 //! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
 //!   are made from burn's layers or their configuration.
 //! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
-//!   three times or more, both in these layers and directly: a pipeline may add its gradients in another order.
+//!   three times or more, both in these layers and directly, or directly only in later micro-batches of a step: a
+//!   pipeline may add its gradients in another order.
 //! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
 //!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a Vulkan
 //!   device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.

@@ -89,9 +89,10 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
 /// after the backward. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the indices are of
 /// another backend, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
-    let (values, node) = B::tracked(weight.val())?.into_parts();
+    let value = weight.val();
+    let (values, node) = B::tracked(value.clone())?.into_parts();
     let indices = B::indices(indices.clone())?;
-    let id = may_put_off(weight, &weight.val());
+    let id = may_put_off(weight, &value);
     let output = B::embedding(values.clone(), indices.clone());
     let state = State { weight: values, indices, id };
     Some(recorded::<B, _, 1, 3>(SplitEmbedding, [node], state, output))

@@ -159,20 +159,23 @@ fn split<B: Products, const D: usize>(
     bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
     let (input, input_node) = B::tracked(input.clone())?.into_parts();
-    let (values, weight_node) = B::tracked(weight.val())?.into_parts();
-    let biases = bias.map(Param::val);
-    let weight_id = may_put_off(weight, &weight.val());
-    let bias_id = bias.and_then(|bias| may_put_off(bias, &bias.val()));
+    let (weights, biases) = (weight.val(), bias.map(Param::val));
+    let (values, weight_node) = B::tracked(weights.clone())?.into_parts();
+    let tracked_bias = match &biases {
+        Some(biases) => Some(B::tracked(biases.clone())?.into_parts()),
+        None => None,
+    };
+    let weight_id = may_put_off(weight, &weights);
+    let bias_id = bias.zip(biases.as_ref()).and_then(|(bias, biases)| may_put_off(bias, biases));
     let shape = input.shape();
     let input = rows::<B>(input);
     let mut output_shape = shape.clone();
     output_shape[D - 1] = values.shape()[1];
     let state = State::<B> { input: input.clone(), weight: values.clone(), put_off: [weight_id, bias_id], shape };
     let output_of = |bias| B::float_reshape(B::product(input, values, bias), output_shape);
-    Some(match biases {
+    Some(match tracked_bias {
         None => recorded::<B, _, 2, D>(SplitLinear, [input_node, weight_node], state, output_of(None)),
-        Some(biases) => {
-            let (bias, bias_node) = B::tracked(biases)?.into_parts();
+        Some((bias, bias_node)) => {
             let nodes = [input_node, weight_node, bias_node];
             recorded::<B, _, 3, D>(SplitLinear, nodes, state, output_of(Some(bias)))
         }

@@ -101,12 +101,14 @@ pub fn normalised<B: Kernels, const D: usize>(
         let (output, _) = B::normalised(&input, &gamma, beta, norm);
         return Some(B::of_plain(output));
     }
+    let (scales, shifts) = (gamma.clone(), beta.clone());
     let (gamma, gamma_node) = beside::<B, _, D>(name, input, B::tracked(gamma))?.into_parts();
     let (input, input_node) = tracked::<B, D>(name, input)?.into_parts();
     if !computes::<B>(name, &input.device(), &types) {
         return None;
     }
-    let put_off = [may_put_off(scale, &scale.val()), shift.and_then(|shift| may_put_off(shift, &shift.val()))];
+    let shift_id = shift.zip(shifts.as_ref()).and_then(|(shift, shifts)| may_put_off(shift, shifts));
+    let put_off = [may_put_off(scale, &scales), shift_id];
     Some(match beta {
         None => {
             let (output, moments) = B::normalised(&input, &gamma, None, norm);

@@ -86,8 +86,9 @@ fn untracked<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Te
 /// gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
     let (rows, rows_node) = B::tracked(rows.clone())?.into_parts();
-    let (table, table_node) = B::tracked(weight.val())?.into_parts();
-    let id = may_put_off(weight, &weight.val());
+    let value = weight.val();
+    let (table, table_node) = B::tracked(value.clone())?.into_parts();
+    let id = may_put_off(weight, &value);
     // A linear layer's input gradient is the product with its transposed weight, which is what a table needs.
     let output = B::to_input(table.clone(), rows.clone());
     Some(recorded::<B, _, 2, 2>(Projection, [rows_node, table_node], State { rows, table, id }, output))

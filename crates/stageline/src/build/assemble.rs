@@ -26,7 +26,8 @@ use stageline_nn::{Operation, Recompute};
 /// A function that assembles all stages of one data-parallel replica: it copies the modules to their devices and
 /// connects the stages. Its arguments are the assembly that collects the stages, the source of the first stage's input,
 /// and the channels of the last stage.
-pub(crate) type LastWire<In, Out, Target> = Box<dyn Fn(&mut Assembly, AnySource<In>, CallerChannels<Out, Target>)>;
+pub(crate) type LastWire<In, Out, Target> =
+    Box<dyn Fn(&mut Assembly, AnySource<In>, CallerChannels<Out, Target>) + Send>;
 
 /// A complete chain: all stages of a model in order, with the settings of each stage. Every data-parallel replica is
 /// assembled from it.

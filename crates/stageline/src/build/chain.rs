@@ -108,7 +108,7 @@ impl StageConfig {
 /// source of the next stage's input.
 ///
 /// `build` calls this function, because only then are the devices and the capacity of the channels known.
-type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out>>;
+type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out> + Send>;
 
 /// A chain: the stages of a model in order, from the input of a batch (`In`) to the output of the last stage so far
 /// (`Out`).

@@ -33,6 +33,7 @@
 //! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the
 //!   stages and starts the workers. It logs by which paths tensors go between devices, and warns of settings that
 //!   differ from the checkpoint's.
+//! - `watched`: the watch over other hosts while modules are copied to their devices.
 //! - `ownership`: the owner of each parameter (`Owners`): each stage claims its parameters, and a later one shares
 //!   them. Finds parameters, batch norms and clipping optimizers that cannot be trained as configured.
 //! - `assemble`: assembles a complete chain (`Joined`) into all replicas (`Assembled`), joined by channels and routes.
@@ -53,3 +54,4 @@ mod start;
 mod supported;
 mod validate;
 pub(crate) mod variants;
+mod watched;

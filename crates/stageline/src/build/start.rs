@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::thread::available_parallelism;
 
 use burn::tensor::Device;
+use stageline_checkpoint::Checkpoint;
 use stageline_schedule::Checked;
 
 use crate::build::assemble::Assembled;
@@ -12,6 +13,7 @@ use crate::build::assembly::SharedSettings;
 use crate::build::builder::PipelineBuilder;
 use crate::build::fallbacks::Fallbacks;
 use crate::build::validate::validate_progress;
+use crate::build::watched::watched;
 use crate::device::location::{communication_streams, is_host};
 use crate::device::transfer_path::TransferPaths;
 use crate::failure::build_error::BuildError;
@@ -59,10 +61,19 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
-        let Assembled { replicas, unfit, learning_rate } =
-            self.stages.assemble(&plan, &devices, fallbacks, groups, self.shared_settings(), restored)?;
+        let (settings, micro_batches) = (self.shared_settings(), self.replicas() * self.micro_batches);
+        let (plan, stages, placed) = (Arc::new(plan), self.stages, devices.clone());
+        let assemble = {
+            let plan = Arc::clone(&plan);
+            move || (stages.assemble(&plan, &placed, fallbacks, groups, settings, restored), stages)
+        };
+        let (assembled, stages) = watched(&devices, self.watchdog, assemble)?;
+        let Assembled { replicas, unfit, learning_rate } = assembled?;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
-        self.warn_of_changes(groups, learning_rate);
+        if let Some(checkpoint) = &self.restore {
+            let now = RunSettings { micro_batches, gradient_groups: groups, learning_rate };
+            warn_of_changes(checkpoint, now);
+        }
         let known = streams.into_iter().zip(devices).zip(parameters);
         let prepared = replicas.into_iter().zip(known);
         let prepared = prepared.map(|((channels, runners), ((streams, devices), parameters))| Prepared {
@@ -79,20 +90,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             flush: self.flush,
             synchronise_every,
             rollback: self.rollback,
-            recompute: self.stages.recompute.into(),
+            recompute: stages.recompute.into(),
         };
-        let common = Common {
-            plan: Arc::new(plan),
-            scoring: self.stages.scoring,
-            groups,
-            cores,
-            stepping,
-            layout,
-            watchdog: self.watchdog,
-        };
+        let common = Common { plan, scoring: stages.scoring, groups, cores, stepping, layout, watchdog: self.watchdog };
         paths.log();
         // The chain's own modules are dropped first, so that they are not in memory beside the workers' copies.
-        drop(self.stages.wire);
+        drop(stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;
         let learning_rate = before.flatten().and_then(|before| before.learning_rate);
         progress.into_iter().for_each(|progress| pipeline.resume(progress, learning_rate));
@@ -102,17 +105,6 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     fn shared_settings(&self) -> SharedSettings {
         let refuses_fallbacks = self.fallbacks == Some(Fallbacks::Refuse);
         SharedSettings { precision: self.precision, rollback: self.rollback, refuses_fallbacks }
-    }
-
-    /// Warns of settings that differ from those in the checkpoint of a resumed training: the number of micro-batches,
-    /// the number of gradient groups, or the learning rate. `groups` and `learning_rate` are the values of this
-    /// pipeline. The rate is that at the last optimizer step of the checkpoint.
-    fn warn_of_changes(&self, groups: usize, learning_rate: Option<f64>) {
-        let Some(checkpoint) = &self.restore else { return };
-        let Some(before) = RunSettings::read(&checkpoint.run) else { return };
-        let settings =
-            RunSettings { micro_batches: self.replicas() * self.micro_batches, gradient_groups: groups, learning_rate };
-        settings.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));
     }
 
     /// Returns the number of the communication stream of each stage's device, with one list for each replica. A
@@ -125,5 +117,14 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             return vec![(0..stages).map(|stage| Some(plan.placement().worker(stage))).collect(); devices.len()];
         }
         communication_streams(&devices.concat()).chunks(stages).map(<[_]>::to_vec).collect()
+    }
+}
+
+/// Warns of settings of a resumed training that differ from those in its checkpoint: the number of micro-batches, the
+/// number of gradient groups, or the learning rate. `now` has the settings of this pipeline; its learning rate is that
+/// at the last optimizer step of the checkpoint.
+fn warn_of_changes(checkpoint: &Checkpoint, now: RunSettings) {
+    if let Some(before) = RunSettings::read(&checkpoint.run) {
+        now.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));
     }
 }

@@ -2,7 +2,7 @@
 
 use stageline_schedule::{CheckError, ScheduleError};
 
-use crate::device::remote::RemoteError;
+use crate::device::remote::{LostHost, RemoteError};
 use crate::failure::refused_fallback::RefusedFallback;
 use crate::failure::watchdog::Watchdog;
 use crate::state::mismatch::Mismatch;
@@ -30,6 +30,17 @@ pub enum BuildError {
     /// The connection to a device of another host, on which a stage runs, failed.
     #[error(transparent)]
     Host(RemoteError),
+    /// Hosts that run stages became unreachable while modules were copied to their devices. The thread that copied them
+    /// is left behind with the modules.
+    #[error(
+        "{}, while modules were copied there; start `stageline serve` there again, or name devices of other hosts, and restart this \
+         program",
+        hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
+    )]
+    HostsLost {
+        /// The unreachable hosts, each with the stages that were to run on the host's devices.
+        hosts: Vec<LostHost>,
+    },
     /// The checkpoint to restore has impossible numbers of steps: more optimizer steps than training steps, or more
     /// steps than training can resume from.
     #[error(
@@ -201,6 +212,12 @@ pub enum BuildError {
         /// The index, from 0, of the worker whose thread did not start.
         worker: usize,
         /// The error with which the operating system refused to start the worker's thread.
+        cause: std::io::Error,
+    },
+    /// The operating system did not start the thread that copies modules to devices of other hosts.
+    #[error("the thread that copies modules to other hosts could not be started: {cause}")]
+    Assembly {
+        /// The error with which the operating system refused to start the thread.
         cause: std::io::Error,
     },
     /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, have no name for a parameter.

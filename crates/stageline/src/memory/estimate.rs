@@ -242,7 +242,7 @@ pub(crate) mod tests {
             input_gradients: 0,
             gradients_beside: 0,
             tied_gradients: Vec::new(),
-            whatever_rows: WhateverRows::gradients(0),
+            whatever_rows: WhateverRows::gradients(0, 0),
             largest: 0,
         };
         let plan = OneFOneB.plan(activations.len(), micro_batches).unwrap();

@@ -197,6 +197,7 @@ impl Rehearsal<'_> {
             gradients_beside: self.gradients_beside[stage],
             whatever_rows: WhateverRows::gradients(
                 self.gradients_beside[stage] + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>(),
+                parameters.largest,
             ),
             tied_gradients,
             largest: parameters.largest,

@@ -33,6 +33,7 @@ impl WhateverRows {
             },
             forward: constant(few.forward as f64, all.forward as f64) as u64,
             backward: constant(few.backward as f64, all.backward as f64) as u64,
+            perhaps: 0,
         }
     }
 
@@ -90,21 +91,23 @@ impl MemoryEstimate {
     /// Returns the memory estimate for micro-batches with `share` times as many rows (samples) as in this estimate.
     ///
     /// To know which part of the memory does not depend on the rows, the estimate needs a second measurement
-    /// ([`beside`](Self::beside)). Without it, all memory except the gradients of parameters is assumed to be
-    /// proportional to the rows.
+    /// ([`beside`](Self::beside)). Without it, all memory is assumed to be proportional to the rows, except for gradients
+    /// of parameters.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
         let bytes = |all: u64, fixed: u64| float(all as f64, fixed as f64).max(0.0) as u64;
         let scaled = |stage: &StageEstimate| {
-            let WhateverRows { activations, forward, backward } = stage.whatever_rows;
+            let WhateverRows { activations, forward, backward, perhaps } = stage.whatever_rows;
+            // With more rows, a layer may no longer add the largest gradient to its sum in place.
+            let (constant, more) = if share > 1.0 { (backward, stage.largest) } else { (backward + perhaps, 0) };
             StageEstimate {
                 activations: StageMemory {
                     forward: float(stage.activations.forward, activations.forward),
                     input_gradient: float(stage.activations.input_gradient, activations.input_gradient),
                 },
                 forward: bytes(stage.forward, forward),
-                backward: bytes(stage.backward, backward.min(stage.backward)),
+                backward: bytes(stage.backward, constant.min(stage.backward)) + more,
                 output: bytes(stage.output, 0),
                 input_gradients: bytes(stage.input_gradients, 0),
                 ..stage.clone()
@@ -140,6 +143,7 @@ impl MemoryEstimate {
             optimizer_on_host: one.optimizer_on_host.max(other.optimizer_on_host),
             forward: one.forward.max(other.forward),
             backward: one.backward.max(other.backward),
+            gradients_beside: one.gradients_beside.max(other.gradients_beside),
             flush: one.flush.max(other.flush),
             output: one.output.max(other.output),
             input_gradients: one.input_gradients.max(other.input_gradients),

@@ -4,7 +4,7 @@
 //! The tensors in flight between workers depend on time: they are taken from a simulation in which every stage takes
 //! equally long.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use burn::tensor::Device;
 use stageline_schedule::{Action, Compute, Costs, Span, Timeline, check, simulate};
@@ -256,7 +256,9 @@ impl Row<'_> {
     /// Returns the peak of the worker's activations and the peak of all its memory before the flush, in bytes.
     /// `resident` bytes are in use all the time.
     fn compute(&self, resident: u64) -> [u64; 2] {
-        let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; self.estimate.stages.len()]);
+        let stages = self.estimate.stages.len();
+        let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; stages]);
+        let (mut held, mut next, mut early) = (0, vec![0; stages], vec![BTreeSet::new(); stages]);
         let per_group = self.estimate.plan.micro_batches() / self.estimate.groups;
         let (mut most_activations, mut peak) = (0.0_f64, resident);
         for Action { stage, compute, micro_batch } in self.row {
@@ -271,12 +273,21 @@ impl Row<'_> {
                 Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
                 Compute::InputGradient | Compute::WeightGradient => estimate.backward,
             };
-            peak = peak.max(resident + activations as u64 + sums + work + self.transfers);
+            peak = peak.max(resident + activations as u64 + sums + held + work + self.transfers);
             activations += end;
             // From the second group on there are two sums: of the current group, and of the groups before it.
             let needed = if *micro_batch < per_group { 1 } else { 2 };
             if *compute != Compute::Forward && summed[*stage] < needed {
                 sums += (needed - std::mem::replace(&mut summed[*stage], needed)) * estimate.gradients;
+            }
+            if matches!(compute, Compute::Backward | Compute::WeightGradient) {
+                early[*stage].insert(*micro_batch);
+                while early[*stage].remove(&next[*stage]) {
+                    next[*stage] += 1;
+                }
+                // Gradients that come before those of an earlier micro-batch wait beside the sum.
+                let waiting = early.iter().zip(&self.estimate.stages);
+                held = waiting.map(|(early, stage)| early.len() as u64 * stage.gradients).sum();
             }
         }
         [most_activations as u64, peak]

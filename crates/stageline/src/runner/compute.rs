@@ -112,8 +112,29 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the whole backward of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let Differentiated { half, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
-        self.sums.add(self.parameters.trained.module(), micro_batch, half);
+        self.sum(micro_batch, half);
         Ok(())
+    }
+
+    /// Adds the gradients of one micro-batch to the stage's gradient sum, except in an inspection, which has examined
+    /// them and needs no sum.
+    fn sum(&mut self, micro_batch: usize, half: Half) {
+        let half = if self.inspects() { Half::of_weight(half.weight) } else { half };
+        let module = self.parameters.trained.module();
+        let several = self.sums.add(module, micro_batch, half);
+        if several.is_empty() || std::mem::replace(&mut self.warned.several, true) {
+            return;
+        }
+        let (stage, replica) = (self.stage, self.replica.index);
+        let named = describe(module).into_iter().filter(|found| several.contains(&found.id));
+        let paths: Vec<_> = named.map(|found| format!("`{}`", found.path)).collect();
+        tracing::warn!(
+            stage,
+            replica,
+            "stage {stage} uses {} both in a layer and directly, and used it once in the first micro-batch of the step: the last \
+             bits of its gradient may depend on the schedule; use it in the same way in every micro-batch",
+            paths.join(", ")
+        );
     }
 
     /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters. All
@@ -166,7 +187,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the second half of a split backward: computes the deferred weight gradients, and adds all gradients of the
-    /// micro-batch to the stage's gradient sum.
+    /// micro-batch to the stage's gradient sum, except in an inspection.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let Differentiated { mut half, came_finite } = self.halves.take(micro_batch);
         if came_finite {
@@ -175,7 +196,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
                 self.add_culprit(micro_batch, Origin::Backward);
             }
         }
-        self.sums.add(self.parameters.trained.module(), micro_batch, half);
+        self.sum(micro_batch, half);
     }
 
     /// Runs the backward of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and

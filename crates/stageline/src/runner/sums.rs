@@ -41,8 +41,10 @@ impl StageSums {
     }
 
     /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
-    pub(super) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, half: Half) {
-        self.gradients.add(module, micro_batch, half);
+    /// Returns the ids of the parameters of which a layer has added a gradient already, although they have another one
+    /// in this micro-batch.
+    pub(super) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, half: Half) -> HashSet<ParamId> {
+        self.gradients.add(module, micro_batch, half)
     }
 
     /// Runs `backward`, a whole backward of `micro_batch`, whose layers add the gradients of the parameters `ids` to the

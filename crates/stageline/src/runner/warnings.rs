@@ -15,6 +15,9 @@ pub(super) struct Warned {
     /// Whether the stage has already checked that its layers can compute weight gradients later than input gradients.
     /// The check logs a warning if some layers cannot.
     pub(super) split: bool,
+    /// Whether the stage has already logged the warning of a parameter that is used more often in a later micro-batch
+    /// than in the first one.
+    pub(super) several: bool,
     /// Whether the stage's first forward has already been checked for operations that Stageline's own kernels do not
     /// compute. The check logs a warning of such operations.
     pub(super) fallbacks: bool,

@@ -196,9 +196,10 @@ impl Layout {
             let tensor = |(id, _): &(ParamId, String)| {
                 let name = &self.names[id];
                 let Description { dtype, shape, .. } = &self.entries[&**name].description;
-                Some((*id, data_of_parameter(checkpoint.parameters.get(&**name)?, *dtype, shape)?))
+                let data = data_of_parameter(&checkpoint.parameters[&**name], *dtype, shape);
+                (*id, data.expect("the tensor has the type, shape and bytes of the model's"))
             };
-            stage.tensors = paths.iter().filter_map(tensor).collect();
+            stage.tensors = paths.iter().map(tensor).collect();
         }
         Ok(stages)
     }
@@ -210,9 +211,13 @@ impl Layout {
             let name = name.clone();
             match checkpoint.parameters.get(&name) {
                 None => Some(Difference::NotInCheckpoint { name }),
-                Some(Tensor { dtype, shape, .. }) => {
+                Some(Tensor { dtype, shape, bytes }) => {
                     let checkpoint = Kind { dtype: *dtype, shape: shape.clone() };
-                    (checkpoint != model).then_some(Difference::Kind { name, model, checkpoint })
+                    let (found, expected) = (bytes.len(), model.bytes());
+                    match checkpoint == model {
+                        true => (found != expected).then_some(Difference::Bytes { name, found, expected }),
+                        false => Some(Difference::Kind { name, model, checkpoint }),
+                    }
                 }
             }
         });

@@ -37,6 +37,15 @@ pub enum Difference {
         /// The tensor's type and shape in the checkpoint. At least one of the two differs from the model.
         checkpoint: Kind,
     },
+    /// A tensor in the checkpoint has another number of bytes than its type and shape need.
+    Bytes {
+        /// The name of the tensor whose number of bytes is wrong.
+        name: String,
+        /// The number of bytes that the checkpoint has for the tensor.
+        found: usize,
+        /// The number of bytes that a tensor of its type and shape needs.
+        expected: usize,
+    },
     /// A field of optimizer state differs between the checkpoint and the stage's optimizer. Only one of them has the
     /// field, or its type or shape differs.
     OtherOptimizer {
@@ -64,6 +73,13 @@ pub struct Kind {
     pub dtype: Dtype,
     /// The shape of a tensor that differs between model and checkpoint: the size of each dimension.
     pub shape: Vec<usize>,
+}
+
+impl Kind {
+    /// Returns the number of bytes of a tensor of this type and shape.
+    pub(crate) fn bytes(&self) -> usize {
+        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    }
 }
 
 impl Mismatch {
@@ -126,6 +142,9 @@ impl fmt::Display for Difference {
             Self::NotInModel { name } => write!(f, "{} is not in the model", shown(name)),
             Self::Kind { name, model, checkpoint } => {
                 write!(f, "{} is {model} in the model and {checkpoint} in the checkpoint", shown(name))
+            }
+            Self::Bytes { name, found, expected } => {
+                write!(f, "{} has {found} bytes in the checkpoint and needs {expected}", shown(name))
             }
             Self::OtherOptimizer { name } => {
                 write!(f, "{} does not match the state that the optimizer of its stage keeps", shown(name))

@@ -29,9 +29,11 @@ pub(crate) struct GradientSum {
     group: Sum,
     /// The number of micro-batches in a group. A group's gradients are summed before they are added to the total.
     per_group: usize,
-    /// The ids of the parameters whose gradients in the first micro-batch of the current group came both from a layer
-    /// and from the autodiff graph. Both are added to each other before they are added to those of other micro-batches.
-    mixed: HashSet<ParamId>,
+    /// The ids of the parameters that had several gradients in one micro-batch of this step so far, such as one from a
+    /// layer and one from the autodiff graph. No layer adds their gradients to the sum at once.
+    several: HashSet<ParamId>,
+    /// The ids of the parameters whose gradients layers may have added to the sum in the last backward.
+    at_once: HashSet<ParamId>,
     /// The gradients that arrived before those of an earlier micro-batch, by the index of their micro-batch. They are
     /// added to the sum after the missing ones.
     early: BTreeMap<usize, Half>,
@@ -56,6 +58,11 @@ pub(crate) struct Half {
 }
 
 impl Half {
+    /// Returns the gradients of a micro-batch with the loss weight `weight` for a stage without parameters.
+    pub(crate) fn of_weight(weight: Weight) -> Self {
+        Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
+    }
+
     /// Computes the deferred weight gradients of a micro-batch, and adds all gradients of each of its parameters to each
     /// other.
     pub(crate) fn complete<M: Module>(&mut self, module: &M) {
@@ -65,36 +72,34 @@ impl Half {
         self.gradients = sum.gradients;
     }
 
-    /// Returns the ids of the parameters that have a gradient from a layer and another one from the autodiff graph.
-    fn mixed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
-        let mut mixed = HashSet::new();
-        if !self.gradients.is_empty() && !self.of_layers.is_empty() {
-            visit_floats(module, |param| {
-                if param.gradient(&self.gradients).is_some() && param.gradient(&self.of_layers).is_some() {
-                    mixed.insert(param.id());
-                }
-            });
-        }
-        mixed
-    }
-
     /// Returns the ids of the parameters whose gradients for one micro-batch are already computed.
     pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         let mut computed = HashSet::new();
-        visit_floats(module, |param| {
-            if param.gradient(&self.gradients).is_some() {
-                computed.insert(param.id());
-            }
-        });
+        if !self.gradients.is_empty() {
+            visit_floats(module, |param| {
+                if param.gradient(&self.gradients).is_some() {
+                    computed.insert(param.id());
+                }
+            });
+        }
         computed
     }
 
-    /// Whether the module uses a parameter more than once, so that it has several gradients in one micro-batch, and one
-    /// of these is deferred (not computed yet). Such gradients must be added to each other before they are added to
-    /// those of other micro-batches.
-    fn is_several<M: Module>(&self, module: &M) -> bool {
-        let mut seen = self.computed(module);
-        self.deferred.iter().flat_map(|deferred| &deferred.ids).any(|id| !seen.insert(*id))
+    /// Returns the ids of the parameters that have several gradients in this micro-batch: from the autodiff graph, from
+    /// a layer outside the graph, or deferred. They must be added to each other before they are added to those of other
+    /// micro-batches.
+    fn several<M: Module>(&self, module: &M) -> HashSet<ParamId> {
+        if self.deferred.is_empty() && self.of_layers.is_empty() {
+            return HashSet::new();
+        }
+        let (mut seen, mut several) = (self.computed(module), HashSet::new());
+        visit_floats(module, |param| {
+            if param.gradient(&self.of_layers).is_some() && !seen.insert(param.id()) {
+                several.insert(param.id());
+            }
+        });
+        several.extend(self.deferred.iter().flat_map(|deferred| &deferred.ids).filter(|id| !seen.insert(**id)));
+        several
     }
 }
 
@@ -104,8 +109,16 @@ impl GradientSum {
     /// their own type if it is `None`.
     pub(crate) fn new(dtype: Option<FloatDType>, per_group: usize) -> Self {
         let group = Sum::new(GradientsParams::new(), dtype);
-        let (mixed, early) = (HashSet::new(), BTreeMap::new());
-        Self { total: GradientsParams::new(), group, per_group, mixed, early, beside: 0, ledger: Ledger::default() }
+        Self {
+            total: GradientsParams::new(),
+            group,
+            per_group,
+            several: HashSet::new(),
+            at_once: HashSet::new(),
+            early: BTreeMap::new(),
+            beside: 0,
+            ledger: Ledger::default(),
+        }
     }
 
     /// Runs `backward`, a whole backward of `micro_batch`. Its layers add the gradients of the parameters `ids` to the
@@ -113,8 +126,7 @@ impl GradientSum {
     /// used once in this micro-batch.
     ///
     /// Returns the backward's result, which lacks the gradients of these layers, and those of them that are not in the
-    /// sum yet. They are those of a group's first micro-batch, which become the sum. From them the sum knows which
-    /// parameters are also used outside layers.
+    /// sum yet. They are those of a group's first micro-batch, which become the sum.
     pub(crate) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -129,7 +141,8 @@ impl GradientSum {
             let (result, sum) = add_at_once(AtOnce { sum, ids }, backward);
             return (result, sum.gradients);
         }
-        ids.retain(|id| !self.mixed.contains(id));
+        ids.retain(|id| !self.several.contains(id));
+        self.at_once.clone_from(&ids);
         let empty = Sum::new(GradientsParams::new(), self.group.dtype);
         let sum = std::mem::replace(&mut self.group, empty);
         let (result, sum) = add_at_once(AtOnce { sum, ids }, backward);
@@ -139,16 +152,22 @@ impl GradientSum {
 
     /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
     /// gradients of an earlier micro-batch are still missing, the new ones are added after them.
-    pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) {
-        if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || half.is_several(module)) {
+    ///
+    /// Returns the ids of the parameters of which a layer has added a gradient to the sum already, although they have
+    /// another one in this micro-batch. They had one gradient in each earlier micro-batch of the step.
+    pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) -> HashSet<ParamId> {
+        let several = half.several(module);
+        if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || !several.is_empty()) {
             half.complete(module);
         }
+        let mut too_late = std::mem::take(&mut self.at_once);
+        if !too_late.is_empty() {
+            let computed = half.computed(module);
+            too_late.retain(|id| computed.contains(id));
+        }
+        self.several.extend(several.iter().chain(&too_late));
         self.early.insert(micro_batch, half);
-        while let Some(half) = self.early.remove(&self.ledger.backwards) {
-            if self.group.gradients.is_empty() {
-                self.mixed = half.mixed(module);
-            }
-            let Half { gradients, of_layers, deferred, weight } = half;
+        while let Some(Half { gradients, of_layers, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
             self.beside = self.group.add_all(module, joined(module, gradients, of_layers));
             // Each deferred gradient is added at once, so only one layer's gradients exist besides the sum.
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
@@ -158,6 +177,7 @@ impl GradientSum {
                 self.end_group(module);
             }
         }
+        too_late
     }
 
     /// Ends the current group, a fixed number of consecutive micro-batches: adds the sum of the group's gradients to
