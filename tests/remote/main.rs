@@ -370,7 +370,7 @@ fn a_device_that_was_opened_without_its_name_is_refused() {
     assert!(refused.to_string().contains("`DeviceName::open_all`"), "{refused}");
 }
 
-/// Tests a device server that is frozen while `build` copies 64 MiB of parameters to it: `build` ends with an error that
+/// Tests a device server that is frozen while `build` copies 100 MB of parameters to it: `build` ends with an error that
 /// names the host.
 #[test]
 fn a_host_that_is_frozen_while_modules_are_copied_is_named() {
@@ -382,7 +382,8 @@ fn a_host_that_is_frozen_while_modules_are_copied_is_named() {
         assert!(signal("-STOP").unwrap().success());
         let config = StageConfig::new(device, SgdConfig::new().init(), 0.1);
         let watchdog = Watchdog { floor: Duration::from_secs(2), ..Watchdog::default() };
-        let large = Pipeline::builder().loss(Mlp::new(0, 4096, 1).error, config).watchdog(Some(watchdog));
+        let Mlp { layers, error } = Mlp::new(100, 512, 1);
+        let large = Pipeline::builder().loss((layers, error), config).watchdog(Some(watchdog));
         let lost = large.build().err().expect("nothing can be copied to the host");
         let BuildError::HostsLost { hosts } = &lost else { panic!("{connection}: {lost}") };
         assert_eq!(hosts[0].host.to_string(), server.host, "{connection}: {lost}");

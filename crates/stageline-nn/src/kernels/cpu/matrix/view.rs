@@ -1,0 +1,103 @@
+//! Views of numbers as matrices, which may be parts of larger matrices ([`Matrix`], [`MatrixMut`]).
+
+use std::marker::PhantomData;
+use std::ops::Range;
+
+/// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
+#[derive(Clone, Copy)]
+pub struct Matrix<'a> {
+    pub(super) values: &'a [f32],
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) row_stride: usize,
+    pub(super) column_stride: usize,
+}
+
+impl<'a> Matrix<'a> {
+    /// Returns a view of `values` as a matrix of `rows` rows of `columns` numbers. The rows begin `stride` numbers
+    /// apart.
+    ///
+    /// # Panics
+    /// Panics if the matrix does not lie in the slice.
+    pub fn new(values: &'a [f32], [rows, columns]: [usize; 2], stride: usize) -> Self {
+        let end = rows.saturating_sub(1).checked_mul(stride).and_then(|last| last.checked_add(columns));
+        assert!(columns <= stride && end.is_some_and(|end| end <= values.len()), "the matrix must lie in the slice");
+        Self { values, rows, columns, row_stride: stride, column_stride: 1 }
+    }
+
+    /// Returns the number of rows and the number of columns of a matrix view.
+    pub fn shape(self) -> [usize; 2] {
+        [self.rows, self.columns]
+    }
+
+    /// Returns a view of the numbers of a matrix as its transpose, without copying them.
+    pub fn transposed(self) -> Self {
+        let Self { values, rows, columns, row_stride, column_stride } = self;
+        Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
+    }
+
+    /// Returns a view of the rows with the indices `range` (from 0) of a matrix.
+    pub fn rows(self, range: Range<usize>) -> Self {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
+        Self { values, rows: range.len(), ..self }
+    }
+}
+
+/// A writable view of a slice's numbers as a matrix, which may be a part of a larger matrix.
+pub struct MatrixMut<'a> {
+    pub(super) first: *mut f32,
+    pub(super) rows: usize,
+    pub(super) columns: usize,
+    pub(super) stride: usize,
+    pub(super) of: PhantomData<&'a mut [f32]>,
+}
+
+// SAFETY: a `MatrixMut` borrows its numbers exclusively, because the pieces of a slice have no numbers in common.
+unsafe impl Send for MatrixMut<'_> {}
+
+impl<'a> MatrixMut<'a> {
+    /// Splits a slice, which has rows of `stride` numbers, into writable matrices that lie side by side. Each matrix
+    /// has `columns` columns.
+    ///
+    /// # Panics
+    /// Panics if `columns` is 0 or does not divide `stride`.
+    pub fn side_by_side(
+        values: &'a mut [f32],
+        stride: usize,
+        columns: usize,
+    ) -> impl ExactSizeIterator<Item = Self> + 'a {
+        assert!(columns > 0 && stride.is_multiple_of(columns), "{stride} columns do not divide by {columns}");
+        let (first, rows) = (values.as_mut_ptr(), values.len() / stride);
+        // Each piece has its own columns, and all columns lie within the slice.
+        let piece = move |index: usize| Self {
+            first: first.wrapping_add(index * columns),
+            rows,
+            columns,
+            stride,
+            of: PhantomData,
+        };
+        (0..stride / columns).map(piece)
+    }
+
+    /// Returns a writable view of a whole slice as a matrix of `rows` rows and `columns` columns, stored row by row.
+    ///
+    /// # Panics
+    /// Panics if the slice does not have `rows * columns` numbers.
+    pub fn whole(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
+        assert_eq!(Some(values.len()), rows.checked_mul(columns), "the matrix must fill the slice");
+        Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
+    }
+
+    /// Returns a writable view of the rows with the indices `range` (from 0) of a matrix.
+    pub fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
+        assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
+        MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
+    }
+
+    /// Returns a writable view of the columns with the indices `range` (from 0) of a matrix.
+    pub(super) fn columns(&mut self, range: Range<usize>) -> MatrixMut<'_> {
+        assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
+        MatrixMut { first: self.first.wrapping_add(range.start), columns: range.len(), ..*self }
+    }
+}
