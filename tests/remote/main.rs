@@ -370,23 +370,21 @@ fn a_device_that_was_opened_without_its_name_is_refused() {
     assert!(refused.to_string().contains("`DeviceName::open_all`"), "{refused}");
 }
 
-/// Tests a device server that is frozen while `build` copies 100 MB of parameters to it: `build` ends with an error that
-/// names the host.
+/// Tests that `build` ends with an error that names the host, if a device server is frozen or killed before modules are
+/// copied to it.
 #[test]
-fn a_host_that_is_frozen_while_modules_are_copied_is_named() {
+fn a_host_that_is_lost_before_modules_are_copied_is_named() {
     let place = place();
-    for (connection, _) in [CONNECTIONS[0], CONNECTIONS[2]] {
-        let server = Server::start(&format!("--port 0 --key @frozen {connection}"), &place);
+    for ((connection, _), signal) in [(CONNECTIONS[0], "-STOP"), (CONNECTIONS[2], "-STOP"), (CONNECTIONS[0], "-KILL")] {
+        let server = Server::start(&format!("--port 0 --key @lost {connection}"), &place);
         let device = DeviceName::parse_list(&format!("{}/0", server.host)).unwrap().remove(0).open().unwrap();
-        let signal = |signal: &str| Command::new("kill").args([signal, &server.process.id().to_string()]).status();
-        assert!(signal("-STOP").unwrap().success());
+        assert!(Command::new("kill").args([signal, &server.process.id().to_string()]).status().unwrap().success());
         let config = StageConfig::new(device, SgdConfig::new().init(), 0.1);
         let watchdog = Watchdog { floor: Duration::from_secs(2), ..Watchdog::default() };
-        let Mlp { layers, error } = Mlp::new(100, 512, 1);
-        let large = Pipeline::builder().loss((layers, error), config).watchdog(Some(watchdog));
-        let lost = large.build().err().expect("nothing can be copied to the host");
-        let BuildError::HostsLost { hosts } = &lost else { panic!("{connection}: {lost}") };
-        assert_eq!(hosts[0].host.to_string(), server.host, "{connection}: {lost}");
+        let builder = Pipeline::builder().loss(Mlp::new(0, 16, 1).error, config).watchdog(Some(watchdog));
+        let lost = builder.build().err().expect("nothing can be copied to the host");
+        let BuildError::HostsLost { hosts } = &lost else { panic!("{connection}, {signal}: {lost}") };
+        assert_eq!(hosts[0].host.to_string(), server.host, "{signal}: {lost}");
     }
 }
 

@@ -83,10 +83,20 @@ enum Scope {
 pub struct AtOnce {
     /// The running sum to which layers add their weight gradients.
     pub sum: Sum,
-    /// The ids of the parameters whose gradients layers add to the sum. All other gradients stay in the autodiff graph.
-    /// A parameter that the forward used several times must not be here, because its gradients are added to each other
-    /// before they are added to those of other micro-batches.
-    pub ids: HashSet<ParamId>,
+    /// The ids of the parameters whose gradients layers may add to the sum. All other gradients stay in the autodiff
+    /// graph, and so do those of a call of a layer with such a parameter.
+    ids: HashSet<ParamId>,
+    /// The ids of the parameters whose gradients layers have added to the sum so far.
+    pub added: HashSet<ParamId>,
+}
+
+impl AtOnce {
+    /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward used several times
+    /// must not be in `ids`, because its gradients are added to each other before they are added to those of other
+    /// micro-batches.
+    pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
+        Self { sum, ids, added: HashSet::new() }
+    }
 }
 
 thread_local! {
@@ -106,10 +116,10 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
 }
 
 /// Runs `backward` as a whole backward, whose layers add their weight gradients to a running sum at once. Returns its
-/// result, which lacks these gradients, and the sum.
-pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, Sum) {
+/// result, which lacks these gradients, and the sum with the ids of the parameters of which it got gradients.
+pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOnce) {
     match collecting(&SCOPE, Scope::Whole(at_once), backward) {
-        (result, Scope::Whole(AtOnce { sum, .. })) => (result, sum),
+        (result, Scope::Whole(at_once)) => (result, at_once),
         (_, Scope::Split { .. }) => unreachable!("a backward inside this one restores its scope"),
     }
 }
@@ -137,7 +147,8 @@ pub fn put_off(later: Deferred) -> Result<(), Deferred> {
 /// noted its uses of the parameters (see [`may_put_off`]).
 fn add_now(now: Deferred) -> bool {
     SCOPE.with_borrow_mut(|scope| match scope {
-        Some(Scope::Whole(AtOnce { sum, ids })) if now.ids.iter().all(|id| ids.contains(id)) => {
+        Some(Scope::Whole(AtOnce { sum, ids, added })) if now.ids.iter().all(|id| ids.contains(id)) => {
+            added.extend(&now.ids);
             now.add_to(sum);
             true
         }
@@ -213,8 +224,8 @@ mod tests {
 
             let (loss, ids) = finding_single_uses(|| layers.loss(micro_batch));
             assert_eq!(ids.len(), 5, "the table, two parameters of the norm, and two of the last layer");
-            let (gradients, of_layers) = add_at_once(AtOnce { sum, ids }, || loss.backward());
-            sum = of_layers;
+            let (gradients, of_layers) = add_at_once(AtOnce::new(sum, ids), || loss.backward());
+            sum = of_layers.sum;
             assert!(layers.once.weight.val().grad(&gradients).is_none(), "the layer must have added its gradient");
             assert!(layers.embedding.weight.val().grad(&gradients).is_none(), "the layer must have added its gradient");
             sum.add_all(&layers, GradientsParams::from_grads(gradients, &layers));
@@ -231,8 +242,8 @@ mod tests {
             for micro_batch in 0..2 {
                 let (loss, ids) = finding_single_uses(|| layers.loss(micro_batch));
                 let ids = if at_once { ids } else { HashSet::new() };
-                let (gradients, of_layers) = add_at_once(AtOnce { sum, ids }, || loss.backward());
-                sum = of_layers;
+                let (gradients, of_layers) = add_at_once(AtOnce::new(sum, ids), || loss.backward());
+                sum = of_layers.sum;
                 sum.add_all(&layers, GradientsParams::from_grads(gradients, &layers));
             }
             let norms = sum.squared_norms.take().unwrap().remove(0).into_data().iter::<f64>().collect::<Vec<_>>();
@@ -247,7 +258,7 @@ mod tests {
     fn a_custom_layer_cannot_add_gradients_at_once() {
         let layers = Layers::new();
         let id = layers.once.weight.id;
-        let at_once = AtOnce { sum: empty(None), ids: [id].into() };
+        let at_once = AtOnce::new(empty(None), [id].into());
         let (refused, _) = add_at_once(at_once, || put_off(Deferred::new(vec![id], |_| ())).is_err());
         assert!(refused, "its forward has not noted its use of the parameter");
     }

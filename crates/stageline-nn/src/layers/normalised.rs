@@ -104,6 +104,10 @@ pub fn normalised<B: Kernels, const D: usize>(
     let (scales, shifts) = (gamma.clone(), beta.clone());
     let (gamma, gamma_node) = beside::<B, _, D>(name, input, B::tracked(gamma))?.into_parts();
     let (input, input_node) = tracked::<B, D>(name, input)?.into_parts();
+    let beta = match beta {
+        Some(beta) => Some(B::tracked(beta)?.into_parts()),
+        None => None,
+    };
     if !computes::<B>(name, &input.device(), &types) {
         return None;
     }
@@ -115,8 +119,7 @@ pub fn normalised<B: Kernels, const D: usize>(
             let state = State::<B> { input, gamma, moments, kind: norm.kind, put_off };
             recorded::<B, _, 2, D>(Normalised, [input_node, gamma_node], state, output)
         }
-        Some(beta) => {
-            let (beta, beta_node) = B::tracked(beta)?.into_parts();
+        Some((beta, beta_node)) => {
             let (output, moments) = B::normalised(&input, &gamma, Some(&beta), norm);
             let state = State::<B> { input, gamma, moments, kind: norm.kind, put_off };
             recorded::<B, _, 3, D>(Normalised, [input_node, gamma_node, beta_node], state, output)

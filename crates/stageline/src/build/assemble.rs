@@ -10,7 +10,7 @@ use crate::build::ownership::Owners;
 use crate::device::remote::Route;
 use crate::failure::build_error::BuildError;
 use crate::model::payload::Payload;
-use crate::model::replica::Replica;
+use crate::model::replica::{Replica, ReplicaStage};
 use crate::model::scoring::Scoring;
 use crate::pipeline::workers::BatchChannels;
 use crate::runner::Stages;
@@ -34,6 +34,8 @@ pub(crate) type LastWire<In, Out, Target> =
 pub(crate) struct Joined<In, Out, Target> {
     /// The device of each stage in the first data-parallel replica (replica 0), in stage order.
     pub(crate) devices: Vec<Device>,
+    /// The devices on which the modules of the stages are before they are copied, each with the index of its stage.
+    pub(crate) sources: Vec<(usize, Device)>,
     /// The recomputation setting (activation checkpointing) of each stage, in stage order.
     pub(crate) recompute: Vec<Recompute>,
     /// The operations that each stage lists (`Stage::operations`), in stage order. They are checked for missing kernels
@@ -58,6 +60,17 @@ pub(crate) struct Assembled<In, Out, Target> {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
+    /// Returns every stage of every replica with its device, and with the devices on which its module is before it is
+    /// copied. `devices` has one list for each replica, with the device of each stage.
+    pub(crate) fn places(&self, devices: &[Vec<Device>]) -> Vec<(ReplicaStage, Device)> {
+        let copied = |(replica, devices): (Replica, &Vec<Device>)| {
+            let own = self.sources.iter().filter(|_| replica.is_first()).cloned();
+            let stages = devices.iter().cloned().enumerate().chain(own);
+            stages.map(|(stage, device)| (ReplicaStage { replica, stage }, device)).collect::<Vec<_>>()
+        };
+        Replica::all(devices.len()).zip(devices).flat_map(copied).collect()
+    }
+
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
     /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the fallbacks of
     /// each replica. `groups` is the number of groups in which gradients are summed. `restored` has each stage's part

@@ -135,6 +135,7 @@ type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out> 
 #[must_use = "end the chain with `loss` and `build` it"]
 pub struct Chain<In: Payload, Out: Payload> {
     devices: Vec<Device>,
+    sources: Vec<(usize, Device)>,
     recompute: Vec<Recompute>,
     operations: Vec<Vec<Operation>>,
     owners: Owners,
@@ -156,8 +157,9 @@ impl Pipeline<(), (), ()> {
     /// stage, and [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
-        let (devices, recompute, operations) = (Vec::new(), Vec::new(), Vec::new());
-        Chain { devices, recompute, operations, owners: Owners::default(), wire }
+        let (devices, sources) = (Vec::new(), Vec::new());
+        let (recompute, operations) = (Vec::new(), Vec::new());
+        Chain { devices, sources, recompute, operations, owners: Owners::default(), wire }
     }
 }
 
@@ -169,6 +171,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();
         self.devices.push(device.inner());
+        self.sources.extend(module.devices().into_iter().map(|device| (stage, device.inner())));
         self.recompute.push(recompute);
         let unplaced = Unplaced::new(stage, module, optimizer, learning_rate);
         self.owners.add(stage, &unplaced.module, &unplaced.optimizer);
@@ -191,8 +194,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
             assembly.runners.push(Box::new(StageRunner::new(slot, trained, source, ToNext::new(downstream))));
             Box::new(FromPrevious::new(upstream))
         };
-        let Self { devices, recompute, operations, owners, .. } = self;
-        Chain { devices, recompute, operations, owners, wire: Box::new(wire) }
+        let Self { devices, sources, recompute, operations, owners, .. } = self;
+        Chain { devices, sources, recompute, operations, owners, wire: Box::new(wire) }
     }
 
     /// Ends the chain (the stages of a model in order) with the last stage, which computes the loss, and returns the
@@ -216,6 +219,7 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         };
         PipelineBuilder::new(Joined {
             devices: self.devices,
+            sources: self.sources,
             recompute: self.recompute,
             operations: self.operations,
             owners: self.owners,

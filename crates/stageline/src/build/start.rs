@@ -41,7 +41,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// - The schedule generates no plan, or a plan that cannot run.
     /// - A device does not compute in the types of its stage, or lacks a kernel ([`fallbacks`](Self::fallbacks)).
     /// - The checkpoint does not fit the model.
-    /// - A session (a connection to a device of another host) cannot be opened.
+    /// - A session (a connection to a device of another host) cannot be opened, or the host is lost while modules are
+    ///   copied there.
     /// - A thread cannot be started.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
@@ -62,13 +63,16 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
         let (settings, micro_batches) = (self.shared_settings(), self.replicas() * self.micro_batches);
-        let (plan, stages, placed) = (Arc::new(plan), self.stages, devices.clone());
-        let assemble = {
-            let plan = Arc::clone(&plan);
-            move || (stages.assemble(&plan, &placed, fallbacks, groups, settings, restored), stages)
+        let (plan, stages) = (Arc::new(plan), self.stages);
+        let (places, for_plan, on) = (stages.places(&devices), Arc::clone(&plan), devices.clone());
+        let assemble = move || {
+            let assembled = stages.assemble(&for_plan, &on, fallbacks, groups, settings, restored)?;
+            // The chain's own modules are dropped here, so that they are not in memory beside the workers' copies.
+            drop(stages.wire);
+            Ok::<_, BuildError>((assembled, stages.scoring, stages.recompute))
         };
-        let (assembled, stages) = watched(&devices, self.watchdog, assemble)?;
-        let Assembled { replicas, unfit, learning_rate } = assembled?;
+        let (assembled, scoring, recompute) = watched(&places, self.watchdog, assemble)??;
+        let Assembled { replicas, unfit, learning_rate } = assembled;
         Mismatch::unless_empty(layout.unfit(unfit)).map_err(BuildError::Checkpoint)?;
         if let Some(checkpoint) = &self.restore {
             let now = RunSettings { micro_batches, gradient_groups: groups, learning_rate };
@@ -90,12 +94,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             flush: self.flush,
             synchronise_every,
             rollback: self.rollback,
-            recompute: stages.recompute.into(),
+            recompute: recompute.into(),
         };
-        let common = Common { plan, scoring: stages.scoring, groups, cores, stepping, layout, watchdog: self.watchdog };
+        let common = Common { plan, scoring, groups, cores, stepping, layout, watchdog: self.watchdog };
         paths.log();
-        // The chain's own modules are dropped first, so that they are not in memory beside the workers' copies.
-        drop(stages.wire);
         let mut pipeline = Pipeline::start(prepared.collect(), common)?;
         let learning_rate = before.flatten().and_then(|before| before.learning_rate);
         progress.into_iter().for_each(|progress| pipeline.resume(progress, learning_rate));

@@ -7,13 +7,14 @@ use burn::tensor::Device;
 use crate::device::remote::{LostHost, hosts_of, lost_hosts};
 use crate::failure::build_error::BuildError;
 use crate::failure::watchdog::Watchdog;
-use crate::model::replica::{Replica, ReplicaStage};
+use crate::model::replica::ReplicaStage;
 use crate::threads::{ends_within, spawn};
 
-/// Runs `assemble`, which copies modules to `devices` (one list for each replica), and returns its result.
+/// Runs `assemble`, which copies modules from and to the devices of stages (`stages`), and returns its result.
 ///
-/// If a device is on another host and there is a watchdog, `assemble` runs on a thread of its own. Each time the
-/// watchdog's floor has passed, all hosts are asked whether they are alive.
+/// If a device is on another host and there is a watchdog, `assemble` runs on a thread of its own, which then waits
+/// until all devices have what was copied. Each time the watchdog's floor has passed, all hosts are asked whether they
+/// are alive. A host that gives no answer twice in a row is lost; one answer may be late while much is copied.
 ///
 /// # Errors
 /// Returns [`BuildError::HostsLost`] if a host is lost, and leaves the thread with the modules behind. Returns
@@ -22,34 +23,43 @@ use crate::threads::{ends_within, spawn};
 /// # Panics
 /// Panics if `assemble` panics and no host is lost.
 pub(super) fn watched<T: Send + 'static>(
-    devices: &[Vec<Device>],
+    stages: &[(ReplicaStage, Device)],
     watchdog: Option<Watchdog>,
     assemble: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, BuildError> {
-    let Some(watchdog) = watchdog.filter(|_| !hosts_of(devices.iter().flatten()).is_empty()) else {
+    let Some(watchdog) = watchdog.filter(|_| !hosts_of(stages.iter().map(|(_, device)| device)).is_empty()) else {
         return Ok(assemble());
     };
     let log = tracing::dispatcher::get_default(Clone::clone);
-    let thread = spawn("assembly", move || tracing::dispatcher::with_default(&log, assemble));
-    let thread = thread.map_err(|cause| BuildError::Assembly { cause })?;
+    let devices: Vec<_> = stages.iter().map(|(_, device)| device.clone()).collect();
+    let copy = move || {
+        let assembled = tracing::dispatcher::with_default(&log, assemble);
+        // A copy is a request to a device, which is lost in silence with its host.
+        let is_whole = devices.iter().all(|device| device.sync().is_ok());
+        (assembled, is_whole)
+    };
+    let thread = spawn("assembly", copy).map_err(|cause| BuildError::Assembly { cause })?;
+    let mut were_lost = false;
     while !ends_within(&thread, watchdog.floor) {
-        let hosts = lost(devices);
-        if !hosts.is_empty() {
+        let hosts = lost(stages);
+        if were_lost && !hosts.is_empty() {
             return Err(BuildError::HostsLost { hosts });
         }
+        were_lost = !hosts.is_empty();
     }
-    thread.join().or_else(|panic| match lost(devices) {
-        none if none.is_empty() => resume_unwind(panic),
-        hosts => Err(BuildError::HostsLost { hosts }),
-    })
+    let copied = thread.join();
+    if let Ok((assembled, true)) = copied {
+        return Ok(assembled);
+    }
+    match (lost(stages), copied) {
+        (hosts, _) if !hosts.is_empty() => Err(BuildError::HostsLost { hosts }),
+        // The first use of a device shows its error.
+        (_, Ok((assembled, _))) => Ok(assembled),
+        (_, Err(panic)) => resume_unwind(panic),
+    }
 }
 
-/// Asks all other hosts of `devices` whether they are alive, and returns those that are lost.
-fn lost(devices: &[Vec<Device>]) -> Vec<LostHost> {
-    let of_replica = |(replica, devices): (Replica, &'_ Vec<Device>)| -> Vec<(ReplicaStage, Device)> {
-        let stages = devices.iter().cloned().enumerate();
-        stages.map(|(stage, device)| (ReplicaStage { replica, stage }, device)).collect()
-    };
-    let stages: Vec<_> = Replica::all(devices.len()).zip(devices).flat_map(of_replica).collect();
+/// Asks all other hosts of the stages whether they are alive, and returns those that are lost.
+fn lost(stages: &[(ReplicaStage, Device)]) -> Vec<LostHost> {
     lost_hosts(stages.iter().map(|(stage, device)| (*stage, device)))
 }

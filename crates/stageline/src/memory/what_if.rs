@@ -100,7 +100,9 @@ impl MemoryEstimate {
         let scaled = |stage: &StageEstimate| {
             let WhateverRows { activations, forward, backward, perhaps } = stage.whatever_rows;
             // With more rows, a layer may no longer add the largest gradient to its sum in place.
-            let (constant, more) = if share > 1.0 { (backward, stage.largest) } else { (backward + perhaps, 0) };
+            let [beside_sums, _] = stage.backward_parts(backward);
+            let not_included = stage.largest.saturating_sub(backward - beside_sums);
+            let (constant, more) = if share > 1.0 { (backward, not_included) } else { (backward + perhaps, 0) };
             StageEstimate {
                 activations: StageMemory {
                     forward: float(stage.activations.forward, activations.forward),
@@ -259,6 +261,7 @@ impl MemoryEstimate {
             let of_stage = stage.whatever_rows;
             joined.whatever_rows.activations = sum(joined.whatever_rows.activations, of_stage.activations);
             joined.whatever_rows.forward = joined.whatever_rows.forward.max(of_stage.forward);
+            joined.whatever_rows.perhaps = joined.whatever_rows.perhaps.max(of_stage.perhaps);
         }
         (joined.backward, joined.whatever_rows.backward) = (parts.iter().sum(), fixed.iter().sum());
         joined.flush = new + rest_of_flush;

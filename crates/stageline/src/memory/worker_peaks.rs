@@ -275,11 +275,6 @@ impl Row<'_> {
             };
             peak = peak.max(resident + activations as u64 + sums + held + work + self.transfers);
             activations += end;
-            // From the second group on there are two sums: of the current group, and of the groups before it.
-            let needed = if *micro_batch < per_group { 1 } else { 2 };
-            if *compute != Compute::Forward && summed[*stage] < needed {
-                sums += (needed - std::mem::replace(&mut summed[*stage], needed)) * estimate.gradients;
-            }
             if matches!(compute, Compute::Backward | Compute::WeightGradient) {
                 early[*stage].insert(*micro_batch);
                 while early[*stage].remove(&next[*stage]) {
@@ -288,6 +283,13 @@ impl Row<'_> {
                 // Gradients that come before those of an earlier micro-batch wait beside the sum.
                 let waiting = early.iter().zip(&self.estimate.stages);
                 held = waiting.map(|(early, stage)| early.len() as u64 * stage.gradients).sum();
+            }
+            // From the second group on there are two sums: of the current group, and of the groups before it. The first
+            // half of a split backward has gradients that cannot be deferred.
+            let begun = next[*stage] + usize::from(*compute == Compute::InputGradient);
+            let needed = u64::from(begun > 0) + u64::from(begun > per_group);
+            if summed[*stage] < needed {
+                sums += (needed - std::mem::replace(&mut summed[*stage], needed)) * estimate.gradients;
             }
         }
         [most_activations as u64, peak]

@@ -132,7 +132,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
             stage,
             replica,
             "stage {stage} uses {} both in a layer and directly, and used it once in the first micro-batch of the step: the last \
-             bits of its gradient may depend on the schedule; use it in the same way in every micro-batch",
+             bits of its gradient may depend on the schedule, and the measured gradient noise is wrong; use it in the same way \
+             in every micro-batch",
             paths.join(", ")
         );
     }

@@ -174,6 +174,11 @@ impl Layout {
         };
         let mut stages: Vec<_> = self.paths.iter().enumerate().map(restored).collect();
         for (name, tensor) in &checkpoint.optimizer {
+            let kind = Kind { dtype: tensor.dtype, shape: tensor.shape.clone() };
+            if let Some(difference) = kind.wrong_bytes(name, tensor.bytes.len()) {
+                differences.push(difference);
+                continue;
+            }
             let entry =
                 name.rsplit_once(SEPARATOR).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
             match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
@@ -213,9 +218,8 @@ impl Layout {
                 None => Some(Difference::NotInCheckpoint { name }),
                 Some(Tensor { dtype, shape, bytes }) => {
                     let checkpoint = Kind { dtype: *dtype, shape: shape.clone() };
-                    let (found, expected) = (bytes.len(), model.bytes());
                     match checkpoint == model {
-                        true => (found != expected).then_some(Difference::Bytes { name, found, expected }),
+                        true => model.wrong_bytes(&name, bytes.len()),
                         false => Some(Difference::Kind { name, model, checkpoint }),
                     }
                 }

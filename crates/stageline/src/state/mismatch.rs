@@ -76,9 +76,17 @@ pub struct Kind {
 }
 
 impl Kind {
-    /// Returns the number of bytes of a tensor of this type and shape.
-    pub(crate) fn bytes(&self) -> usize {
-        self.shape.iter().product::<usize>() * self.dtype.bitsize() / 8
+    /// Returns the number of bytes of a tensor of this type and shape; `None` if it is above the largest `usize`.
+    pub(crate) fn bytes(&self) -> Option<usize> {
+        let bits = self.shape.iter().try_fold(self.dtype.bitsize(), |bits, size| bits.checked_mul(*size));
+        bits.map(|bits| bits.div_ceil(8))
+    }
+
+    /// Returns the difference of the tensor `name` of this type and shape that has `found` bytes in the checkpoint;
+    /// `None` if it needs as many bytes.
+    pub(crate) fn wrong_bytes(&self, name: &str, found: usize) -> Option<Difference> {
+        let expected = self.bytes().unwrap_or(usize::MAX);
+        (found != expected).then(|| Difference::Bytes { name: name.to_owned(), found, expected })
     }
 }
 

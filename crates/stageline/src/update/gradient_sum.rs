@@ -32,7 +32,7 @@ pub(crate) struct GradientSum {
     /// The ids of the parameters that had several gradients in one micro-batch of this step so far, such as one from a
     /// layer and one from the autodiff graph. No layer adds their gradients to the sum at once.
     several: HashSet<ParamId>,
-    /// The ids of the parameters whose gradients layers may have added to the sum in the last backward.
+    /// The ids of the parameters whose gradients layers have added to the sum in the last backward.
     at_once: HashSet<ParamId>,
     /// The gradients that arrived before those of an earlier micro-batch, by the index of their micro-batch. They are
     /// added to the sum after the missing ones.
@@ -58,7 +58,7 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// Returns the gradients of a micro-batch with the loss weight `weight` for a stage without parameters.
+    /// Returns no gradients of a micro-batch with the loss weight `weight`, for an inspection, which sums none.
     pub(crate) fn of_weight(weight: Weight) -> Self {
         Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
     }
@@ -138,15 +138,14 @@ impl GradientSum {
         }
         if self.group.gradients.is_empty() {
             let sum = Sum::new(GradientsParams::new(), None);
-            let (result, sum) = add_at_once(AtOnce { sum, ids }, backward);
-            return (result, sum.gradients);
+            let (result, of_layers) = add_at_once(AtOnce::new(sum, ids), backward);
+            return (result, of_layers.sum.gradients);
         }
         ids.retain(|id| !self.several.contains(id));
-        self.at_once.clone_from(&ids);
         let empty = Sum::new(GradientsParams::new(), self.group.dtype);
         let sum = std::mem::replace(&mut self.group, empty);
-        let (result, sum) = add_at_once(AtOnce { sum, ids }, backward);
-        self.group = sum;
+        let (result, at_once) = add_at_once(AtOnce::new(sum, ids), backward);
+        (self.group, self.at_once) = (at_once.sum, at_once.added);
         (result, GradientsParams::new())
     }
 
@@ -277,7 +276,10 @@ pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: 
 mod tests {
     use super::*;
     use burn::module::Param;
+    use burn::nn::LinearConfig;
     use burn::tensor::{Device, Tensor};
+    use stageline_nn::Linear;
+    use stageline_nn::autograd::finding_single_uses;
 
     /// Returns the gradient sum of a test parameter, whose gradient in micro-batch i is `values[i]`. The micro-batches
     /// arrive in the order `order`, and are summed in groups of `per_group`.
@@ -321,5 +323,34 @@ mod tests {
             assert_eq!(total(values, order, 2).to_bits(), in_pairs.to_bits(), "{order:?}");
         }
         assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "groups of one, or one group");
+    }
+
+    /// Sums the gradients of a linear layer over micro-batches, in whole backwards. `uses` says for each micro-batch
+    /// whether the loss also uses the layer's weight directly. Returns for each micro-batch the number of parameters of
+    /// which a layer added a gradient too early.
+    fn too_early(uses: &[bool]) -> Vec<usize> {
+        let device = Device::flex().autodiff();
+        let layer = Linear::from(LinearConfig::new(4, 3).init(&device));
+        let input = Tensor::<2>::ones([5, 4], &device);
+        let mut sum = GradientSum::new(None, uses.len());
+        let added = uses.iter().enumerate().map(|(micro_batch, uses)| {
+            let (loss, used_once) = finding_single_uses(|| {
+                let loss = layer.forward(input.clone()).tanh().sum();
+                if *uses { loss + layer.weight.val().sum() } else { loss }
+            });
+            let (gradients, of_layers) = sum.adding_at_once(micro_batch, used_once, || loss.backward());
+            let gradients = GradientsParams::from_grads(gradients, &layer);
+            let half = Half { gradients, of_layers, deferred: Vec::new(), weight: 1.0.into() };
+            sum.add(&layer, micro_batch, half).len()
+        });
+        added.collect()
+    }
+
+    #[test]
+    fn only_a_direct_use_that_begins_late_is_reported() {
+        assert_eq!(too_early(&[false, false, false]), [0, 0, 0]);
+        assert_eq!(too_early(&[true, true, true]), [0, 0, 0]);
+        assert_eq!(too_early(&[true, false, true]), [0, 0, 0]);
+        assert_eq!(too_early(&[false, true, true, false, true]), [0, 1, 0, 0, 0]);
     }
 }
