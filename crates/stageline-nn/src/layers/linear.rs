@@ -118,8 +118,10 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
                 }
             }
         });
-        if let Some(node) = of_weight.filter(|_| !waits[0]) {
-            gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
+        match of_weight.filter(|_| !waits[0]) {
+            Some(node) => gradients.register::<B>(node.id, B::to_weight(input, gradient.clone())),
+            // The memory of the input is freed before the gradient of the input is allocated.
+            None => drop(input),
         }
         if let Some(node) = of_bias.filter(|_| !waits[1]) {
             gradients.register::<B>(node.id, B::to_bias(gradient.clone()));

@@ -66,8 +66,10 @@ impl<B: Products> Backward<B, 2> for Projection {
                 }
             }
         });
-        if let Some(node) = to_table.filter(|_| !waits[0]) {
-            gradients.register::<B>(node.id, B::to_weight(gradient.clone(), rows));
+        match to_table.filter(|_| !waits[0]) {
+            Some(node) => gradients.register::<B>(node.id, B::to_weight(gradient.clone(), rows)),
+            // The memory of the rows is freed before their gradient is allocated.
+            None => drop(rows),
         }
         if let Some(node) = to_rows {
             gradients.register::<B>(node.id, B::product(gradient, table, None));
