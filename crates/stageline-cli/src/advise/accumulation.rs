@@ -167,7 +167,7 @@ impl Accumulation<'_> {
     }
 
     fn by_throughput(&self, measured: &Measured, target: &Target, reason: &dyn Error) -> Result<Answer> {
-        let trainings = measured.trainings(self.log, None, target)?;
+        let trainings = measured.trainings(None, target)?;
         if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
             return Err(PredictError::NoMemory.into());
         }

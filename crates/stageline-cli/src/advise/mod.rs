@@ -122,12 +122,11 @@ impl Asked<'_> {
                 "no M up to {most} has a bubble of at most {share:.1}% under {name} at P = {workers}\n"
             ));
         };
-        let batch = self.log.weight().unwrap_or(f64::NAN) * micro_batches as f64 / self.log.plan.micro_batches() as f64;
         Ok(format!(
             "a bubble of at most {share:.1}% needs M = {micro_batches} or more under {name} at P = {workers}: {:.1}%, {:.0} tokens a \
              second, at most {} live micro-batches\n",
             100.0 * prediction.bubble,
-            batch / prediction.step,
+            prediction.tokens_per_s,
             most_live(&prediction),
         ))
     }

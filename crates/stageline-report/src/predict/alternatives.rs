@@ -164,7 +164,7 @@ impl Measured {
         }
         let sized = self.with_size(other, rows as f64 * self.tokens)?;
         let target = Target { cut: question.target.cut.clone(), ..question.target };
-        let trainings = sized.trainings(question.log, Some(question.noise), &target)?;
+        let trainings = sized.trainings(Some(question.noise), &target)?;
         Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
     }
 
@@ -173,7 +173,7 @@ impl Measured {
     ///
     /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training fits.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
-        let trainings = match self.trainings(question.log, Some(question.noise), target) {
+        let trainings = match self.trainings(Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.
             Err(PredictError::Schedule(ScheduleError::Shape { .. }) | PredictError::Workers { .. }) => return Ok(None),
             trainings => trainings?,

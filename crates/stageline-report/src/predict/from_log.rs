@@ -43,6 +43,7 @@ impl Measured {
             cut,
             cut_by_hand: log.run.cut_by_hand,
             tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
+            weight: log.weight().ok_or(PredictError::NoSteps)? / micro_batches as f64,
             step_overhead,
             action_overhead: (other - step_overhead) / actions_of_worker(&log.plan).max(1.0),
             send_seconds: send_seconds(log, &costs),

@@ -22,6 +22,9 @@ pub struct Measured {
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
+    /// The loss weight of one micro-batch: the sum of the weights of its targets, over all data-parallel replicas. In
+    /// most models, it is the number of tokens that are not masked.
+    pub(super) weight: f64,
     /// The overhead of each step of the run in seconds, before the first action and after the last one. A prediction
     /// adds it to each step.
     pub(super) step_overhead: f64,

@@ -28,7 +28,8 @@ pub struct Prediction {
     pub step: f64,
     /// The predicted bubble of a plan: the idle share of the *total* stage time (workers x step time).
     pub bubble: f64,
-    /// The predicted throughput of a plan, in tokens a second.
+    /// The predicted throughput of a plan: the weight of the targets on which it trains in a second, as in a log. In
+    /// most models, this is the number of tokens a second, without masked ones.
     pub tokens_per_s: f64,
     /// The largest number of live micro-batches of each worker, over all its chunks (stages). A micro-batch is live
     /// while the worker keeps its activations for a backward.
@@ -98,7 +99,7 @@ impl Measured {
         Prediction {
             step,
             bubble: 1.0 - busy / (step * workers as f64),
-            tokens_per_s: self.tokens * micro_batches as f64 / step,
+            tokens_per_s: self.weight * micro_batches as f64 / step,
             peak_live: plan.peak_live(),
             peak_bytes: self.footprint.as_ref().map(|footprint| footprint.peaks(cut, plan)),
             cut: cut.clone(),
