@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -44,6 +45,10 @@ pub(crate) struct PredictFlags {
     /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen
     #[arg(long)]
     chunks: Option<usize>,
+    /// Number of micro-batches that a channel between two stages can hold in the predicted run [default: that of the
+    /// logged run]
+    #[arg(long)]
+    channel_capacity: Option<NonZeroUsize>,
     #[command(flatten)]
     link: LinkFlags,
     /// Prints the prediction as one line of JSON instead of text
@@ -122,6 +127,10 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
     let own = own_error(&log, &measured)?;
     let measured = flags.link.apply(measured)?;
+    let measured = match flags.channel_capacity {
+        Some(capacity) => measured.with_channels(capacity),
+        None => measured,
+    };
     let Chosen { schedule, name, cut } = match flags.schedule.as_deref() {
         Some(SEARCH) => Chosen::searched(&measured, workers, micro_batches, flags.chunks)?,
         Some(name) => Chosen::named(name, flags.chunks)?,

@@ -172,6 +172,29 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
+/// Tests a prediction for a searched plan that needs larger channels between stages than the logged run had. The error
+/// says how large they must be, and with the flag for them the prediction is that of the search.
+#[test]
+fn a_searched_plan_that_needs_larger_channels_is_predicted_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = r#"{"latency":0.5,"bandwidth":1e10}"#;
+    let log = log_of_equal(4, &format!(r#""links":[{link},{link},{link}],"#));
+    let log = log.replace(r#""channel_capacity":2"#, r#""channel_capacity":1"#);
+    let log = write(folder.path(), "run.jsonl", &log);
+    let predict = format!("predict --from {log} --schedule search --micro-batches 8");
+    let refused = error(&predict);
+    let (_, needed) = refused.split_once("deadlocks at channel capacity 1: ").unwrap();
+    let (_, needed) = needed.split_once("raise the channel capacity to ").unwrap();
+    let least = needed.lines().next().unwrap();
+    let predicted = json(&format!("{predict} --channel-capacity {least} --json"));
+    let found = json(&format!("search --from {log} --stages 4 --micro-batches 8 --json"));
+    assert!((predicted["step_seconds"].as_f64().unwrap() - found["step_ms"].as_f64().unwrap() / 1e3).abs() < 1e-9);
+    let fewer = least.parse::<usize>().unwrap() - 1;
+    let refused = error(&format!("{predict} --channel-capacity {fewer}"));
+    assert!(refused.contains(&format!("deadlocks at channel capacity {fewer}: ")), "{refused}");
+    assert!(error(&format!("{predict} --channel-capacity 0")).contains("--channel-capacity"));
+}
+
 /// Tests predictions for a model that the user has cut into four stages by hand. A prediction for two stages joins
 /// these stages. It is printed as a what-if, because the user would have to change the model's program. A prediction
 /// for five stages would divide a stage, and is refused.

@@ -1,5 +1,6 @@
 //! The costs of a run divided among its layers: [`Measured`], the input of all predictions.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use stageline_schedule::{Plan, balance};
@@ -93,6 +94,12 @@ impl Measured {
     /// host, and transfers between them take no time.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
+    }
+
+    /// Returns the measured costs of a run for predictions with other channels between stages than the run's own. Each
+    /// channel can hold `capacity` micro-batches.
+    pub fn with_channels(self, capacity: NonZeroUsize) -> Self {
+        Self { capacity: Some(capacity.get()), ..self }
     }
 
     /// Returns the slowest network link between workers, on which the largest transfer between stages of the run takes
