@@ -35,7 +35,7 @@ pub(crate) struct Flags {
     /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
     #[arg(long, default_value_t = 0.1)]
     pub(super) bubble: f64,
-    /// Largest number of micro-batches M to try for --bubble
+    /// Largest number of micro-batches M to try for --bubble. The time grows with its square
     #[arg(long, default_value_t = 512)]
     pub(super) most: usize,
     /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these

@@ -243,6 +243,19 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --json"))["stages"], 2);
 }
 
+/// Tests that `advise` refuses to simulate the plans for so many numbers of micro-batches that it would run for minutes.
+/// The number that it proposes instead is accepted.
+#[test]
+fn plans_that_would_take_too_long_to_search_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", LOG);
+    let refused = error(&format!("advise --from {log} --bubble 0 --most 5000"));
+    assert!(refused.contains("plans of 2 stages for every M up to 5000 are too many to simulate"), "{refused}");
+    // The time grows with 2 M^2, of which 40 million are allowed.
+    assert!(refused.ends_with("; give --most 4472 or less\n"), "{refused}");
+    assert!(text(&format!("advise --from {log} --bubble 0.2 --most 4472")).contains("needs M = 4 or more"));
+}
+
 #[test]
 fn plans_that_would_take_too_much_memory_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -155,6 +155,17 @@ pub enum PredictError {
         /// The requested number of workers, for which there is no plan.
         workers: usize,
     },
+    /// An error of the search for the smallest number of micro-batches with a bubble: it would simulate so many plans
+    /// that it takes minutes or longer.
+    #[error("plans of {stages} stages for every M up to {most} are too many to simulate; give --most {fewer} or less")]
+    TooManyPlans {
+        /// The number of stages of each plan in a search for the smallest number of micro-batches.
+        stages: usize,
+        /// The largest number of micro-batches that the caller allows in the search.
+        most: usize,
+        /// The largest number of micro-batches for which the search does not take too long.
+        fewer: usize,
+    },
     /// An error of a prediction: the model has fewer layers than the plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),

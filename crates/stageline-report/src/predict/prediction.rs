@@ -21,6 +21,10 @@ use super::measured::{Measured, actions_of_worker};
 use super::plan_costs::Crossing;
 use super::target::{Cut, Target, is_cut};
 
+/// The largest product of stages x M x M in a search through all plans up to M micro-batches. The time of such a search
+/// grows with this product, and is about 10 s for the largest one.
+const MOST_TO_SEARCH: usize = 40_000_000;
+
 /// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -111,13 +115,19 @@ impl Measured {
     /// and numbers that the schedule does not support are skipped.
     ///
     /// # Errors
-    /// Returns the same errors as [`predict`](Self::predict).
+    /// Returns the same errors as [`predict`](Self::predict), and [`PredictError::TooManyPlans`] if the plans up to
+    /// `most` would take too long to simulate.
     pub fn least_micro_batches(
         &self,
         target: &Target,
         bubble: f64,
         most: usize,
     ) -> Result<Option<(usize, Prediction)>, PredictError> {
+        let stages = target.schedule.stages_on(target.workers);
+        let fewer = (MOST_TO_SEARCH / stages.max(1)).isqrt();
+        if most > fewer {
+            return Err(PredictError::TooManyPlans { stages, most, fewer });
+        }
         for micro_batches in 1..=most {
             let prediction = self.predict_with(target, micro_batches)?;
             if let Some(prediction) = prediction.filter(|prediction| prediction.bubble <= bubble) {
