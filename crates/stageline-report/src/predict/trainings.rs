@@ -77,13 +77,24 @@ impl Measured {
     ) -> Result<Vec<PredictedTraining>, PredictError> {
         let mut found = Vec::new();
         for micro_batches in choices(target.workers).into_iter().chain([target.micro_batches]) {
-            let Some(prediction) = self.predict_with(target, micro_batches)? else { continue };
-            let batch = self.weight * micro_batches as f64;
-            let steps = noise.map(|noise| noise.steps(batch));
-            found.push(PredictedTraining { micro_batches, batch, prediction, steps });
+            found.extend(self.training(noise, target, micro_batches)?);
         }
         found.sort_by_key(|training| training.micro_batches);
         found.dedup_by_key(|training| training.micro_batches);
         Ok(found)
+    }
+
+    /// Predicts the training with the plan `target`, but with another number of micro-batches, that reaches the loss of
+    /// the logged run. Returns `None` if the schedule has no plan for this number.
+    pub(super) fn training(
+        &self,
+        noise: Option<&NoiseScales>,
+        target: &Target,
+        micro_batches: usize,
+    ) -> Result<Option<PredictedTraining>, PredictError> {
+        let batch = self.weight * micro_batches as f64;
+        let steps = noise.map(|noise| noise.steps(batch));
+        let of = |prediction| PredictedTraining { micro_batches, batch, prediction, steps };
+        Ok(self.predict_with(target, micro_batches)?.map(of))
     }
 }
