@@ -16,6 +16,10 @@ pub enum PredictError {
         "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
     )]
     NoSteps,
+    /// An error of a prediction: a time or size in the log of the run is not above 0, so that no step time or throughput
+    /// follows from it. The field is the name of the value.
+    #[error("{0} in the log is not above 0, and predictions need a value above 0; write a new log with `--log`")]
+    NotAboveZero(&'static str),
     /// An error of a prediction: the log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
