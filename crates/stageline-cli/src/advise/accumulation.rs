@@ -10,7 +10,7 @@ use stageline_report::{
     Advice, Alternatives, Change, Measured, NoiseScales, PredictError, PredictedTraining, Question, Recommendation,
     RunLog, Target, record::Run,
 };
-use stageline_schedule::schedule_named;
+use stageline_schedule::{Schedule, schedule_named};
 
 use crate::measured_search::cut_flag;
 
@@ -123,7 +123,8 @@ impl Accumulation<'_> {
         match &schedule {
             Some(schedule) => {
                 flags += &format!(" --schedule {}", quoted(schedule));
-                if chunks > 1 && schedule_named(schedule).is_ok() {
+                // Settings that no flag changes stay as in the run, also its number of chunks.
+                if (chunks > 1 || self.log.plan.chunks() > 1) && schedule_named(schedule).is_ok() {
                     flags += &format!(" --chunks {chunks}");
                 }
             }
