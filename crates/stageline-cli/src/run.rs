@@ -42,7 +42,8 @@ pub(crate) struct PredictFlags {
     /// schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen
+    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen [default: the V of the logged
+    /// run for its own schedule, and 2 for others]
     #[arg(long)]
     chunks: Option<usize>,
     /// Number of micro-batches that a channel between two stages can hold in the predicted run [default: that of the
@@ -100,6 +101,8 @@ pub(crate) struct PageFlags {
 struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
+    /// The number of chunks (stages) of every worker; `None` if workers have unequal numbers.
+    chunks: Option<usize>,
     micro_batches: usize,
     /// The number of stages of a model that the user has cut by hand, if the predicted plan joins them into fewer
     /// stages; otherwise `None`.
@@ -133,7 +136,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     };
     let Chosen { schedule, name, cut } = match flags.schedule.as_deref() {
         Some(SEARCH) => Chosen::searched(&measured, workers, micro_batches, flags.chunks)?,
-        Some(name) => Chosen::named(name, flags.chunks)?,
+        Some(name) => Chosen::named(&log, name, flags.chunks)?,
         None => Chosen::of_run(&log, flags.chunks)?.checked(&log, workers, micro_batches)?,
     };
     not_too_large(schedule.stages_on(workers), micro_batches)?;
@@ -141,6 +144,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let predicted = Predicted {
         schedule: &name,
         stages: workers,
+        chunks: Some(schedule.chunks()).filter(|chunks| schedule.stages_on(workers) == workers * chunks),
         micro_batches,
         joined_stages: joined(&log, &prediction.cut),
         step_seconds: prediction.step,
@@ -157,6 +161,10 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
 
 fn text(predicted: &Predicted) -> String {
     let Predicted { schedule, stages, micro_batches, step_seconds, bubble, tokens_per_s, peak_live, .. } = predicted;
+    let chunks = match predicted.chunks {
+        None | Some(1) => String::new(),
+        Some(chunks) => format!(", V = {chunks}"),
+    };
     let layers = predicted.layers.iter().enumerate();
     let layers =
         layers.map(|(stage, names)| format!("stage {stage:>4}     {}\n", names.join(", "))).collect::<String>();
@@ -173,7 +181,7 @@ fn text(predicted: &Predicted) -> String {
     };
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
     format!(
-        "{schedule}, P = {stages}, M = {micro_batches}\n\
+        "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
          {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\

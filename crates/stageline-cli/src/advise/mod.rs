@@ -107,7 +107,8 @@ impl Asked<'_> {
     /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted bubble
     /// is at most `--bubble`.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
-        let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
+        let (workers, Flags { bubble, most, .. }) = (target.workers, self.flags);
+        let name = self.name_with_chunks();
         let share = 100.0 * bubble;
         if self.flags.schedule.is_none() && !has_generator(self.log) {
             let own = 100.0 * measured.predict(target)?.bubble;

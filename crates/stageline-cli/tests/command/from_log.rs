@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::logs::{LOG, by_hand, log_of_equal, log_of_four, searched, write};
+use crate::logs::{LOG, by_hand, log_of_chunks, log_of_equal, log_of_four, searched, write};
 use crate::{error, json, text};
 
 #[test]
@@ -170,6 +170,29 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(error(&format!("advise --from {log} --stages 1")).contains("--schedule NAME"));
     let refused = error(&format!("advise --from {log} --schedule search"));
     assert!(refused.contains("stageline search --from"), "{refused}");
+}
+
+/// Tests that the schedule of the logged run has its number of chunks V in the run by default, also if a flag names it,
+/// and that the output states V. Another schedule has its own default.
+#[test]
+fn the_schedule_of_the_run_keeps_its_number_of_chunks() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &log_of_chunks());
+    let predict = format!("predict --from {log} --micro-batches 8");
+    let own = json(&format!("{predict} --json"));
+    // A step takes the 8 x 4 forwards and backwards of a worker, and those of the P - 1 chunks that fill and drain.
+    assert_eq!((own["chunks"].as_u64(), own["step_seconds"].as_f64()), (Some(4), Some((8.0 * 4.0 + 1.0) * 3.0)));
+    assert_eq!(json(&format!("{predict} --schedule interleaved --json")), own);
+    assert!(text(&predict).starts_with("interleaved, P = 2, V = 4, M = 8\n"));
+    assert_eq!(json(&format!("{predict} --schedule interleaved --chunks 2 --json"))["chunks"], 2);
+    for (other, chunks) in [("zb-v", 2), ("1f1b", 1)] {
+        assert_eq!(json(&format!("{predict} --schedule {other} --json"))["chunks"], chunks);
+    }
+    for named in ["", " --schedule interleaved"] {
+        let advice = text(&format!("advise --from {log}{named} --bubble 0.1"));
+        // The bubble is 1 / (4 M + 1), and M is even.
+        assert!(advice.contains("needs M = 4 or more under interleaved with V = 4 at P = 2: 5.9%"), "{advice}");
+    }
 }
 
 /// Tests a prediction for a searched plan that needs larger channels between stages than the logged run had. The error
