@@ -14,7 +14,7 @@ use stageline_schedule::Schedule;
 
 use crate::chosen::{Chosen, SEARCH};
 use crate::costs::{amount, rate};
-use crate::output::print;
+use crate::output::{print, printable};
 use crate::shape::not_too_large;
 
 /// Predicts step time, bubble, throughput and memory for another number of workers (P), number of micro-batches (M) or
@@ -22,7 +22,7 @@ use crate::shape::not_too_large;
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
-/// are assumed to be equal. Workers have the network links of the run, unless --bandwidth is given. To show how far the
+/// have the shares that the run measured, and are assumed to be equal if its backwards were not split. Workers have the network links of the run, unless --bandwidth is given. To show how far the
 /// prediction can be trusted, the command also predicts the run itself and prints the error. If a program cuts its
 /// model into stages by hand, no flag of a training changes these stages. A prediction with fewer stages is still
 /// possible: it joins whole stages, and says so.
@@ -224,9 +224,14 @@ pub(crate) fn page(flags: &PageFlags) -> Result<()> {
     fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
 }
 
+/// Reads the log of a run, with the invisible characters in the names of its layers and its schedule escaped. Warns if
+/// its times are not those of the work on other hosts.
 pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
-    let log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    let mut log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    // Every command prints these names.
+    let names = log.run.layers.iter_mut().map(|layer| &mut layer.name);
+    names.chain([&mut log.run.schedule]).for_each(|name| *name = printable(name));
     if log.only_asks() {
         eprintln!(
             "warning: {} has the times of sending requests to other hosts, not of their work; log a run with --synchronise-every 20",

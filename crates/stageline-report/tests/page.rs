@@ -235,3 +235,18 @@ fn the_timeline_is_as_long_as_its_last_event() {
     log.steps[1].step_seconds = 8.0;
     assert!(run_page(&log).contains(">8000 ms</text></svg>"));
 }
+
+/// Tests that the caption of the timeline names the colour of each kind of bar. The colour numbers are those of the
+/// page's style, from 0: blue, orange, green and pink.
+#[test]
+fn the_caption_of_the_timeline_names_every_colour() {
+    let mut log = log(&[1.0], 1, 1, 0.0);
+    let activities =
+        [("0F0", "Blue: forwards."), ("0I0", "Orange: "), ("optimizer", "Green: "), ("0W0", "Pink: weight")];
+    for (colour, (activity, caption)) in activities.into_iter().enumerate() {
+        log.steps[0].timeline = vec![vec![event(0, activity, 0.0..1.0)]];
+        let page = run_page(&log);
+        let section = &page[page.find("The timeline").unwrap()..];
+        assert!(section.contains(caption) && section.contains(&format!("class='act c{colour}'")), "{activity}");
+    }
+}

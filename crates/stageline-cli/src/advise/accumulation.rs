@@ -13,6 +13,7 @@ use stageline_report::{
 use stageline_schedule::{Schedule, schedule_named};
 
 use crate::measured_search::cut_flag;
+use crate::output::printable;
 
 /// The input of `stageline advise` for a recommended number of micro-batches (M): the log of a run, the schedule, and
 /// the limits for the recommended training.
@@ -122,7 +123,7 @@ impl Accumulation<'_> {
         }
         match &schedule {
             Some(schedule) => {
-                flags += &format!(" --schedule {}", quoted(schedule));
+                flags += &format!(" --schedule {}", printable(&quoted(schedule)));
                 // Settings that no flag changes stay as in the run, also its number of chunks.
                 if (chunks > 1 || self.log.plan.chunks() > 1) && schedule_named(schedule).is_ok() {
                     flags += &format!(" --chunks {chunks}");

@@ -172,6 +172,23 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
+/// Tests that a log cannot control the terminal through the names of its layers and its schedule. Letters of all scripts
+/// stay as they are.
+#[test]
+fn names_from_a_log_are_printed_with_escapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = LOG.replace("\"front\"", r#""\u001b[2Jfr\u00f6nt\u202e""#);
+    for (log, schedule) in [(&named, "1f1b"), (&named.replace("\"1f1b\"", r#""\u001b[2Jplan""#), r"\u{1b}[2Jplan")] {
+        let log = write(folder.path(), "run.jsonl", log);
+        for command in ["predict", "advise"] {
+            let printed = text(&format!("{command} --from {log}"));
+            assert!(!printed.contains(['\u{1b}', '\u{202e}']), "{printed:?}");
+            assert!(printed.contains(r"\u{1b}[2Jfrönt\u{202e}"), "{printed}");
+        }
+        assert!(text(&format!("predict --from {log}")).starts_with(&format!("{schedule}, P = 2")));
+    }
+}
+
 /// Tests that the schedule of the logged run has its number of chunks V in the run by default, also if a flag names it,
 /// and that the output states V. Another schedule has its own default.
 #[test]

@@ -47,7 +47,8 @@ pub fn run_page(log: &RunLog) -> String {
     bubble(&mut page, log);
     if let Some(step) = log.steps_since_resume().find(|step| !step.timeline.is_empty()) {
         let about = format!(
-            "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards. Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
+            "Step {}, {} ms by the {}. Blue: forwards. Orange: backwards and input gradients. Pink: weight gradients of split backwards. \
+             Green: norms and optimizer. Thin lines: transfers. Empty: the bubble.",
             step.step,
             number(1e3 * step.step_seconds),
             step.clock()
