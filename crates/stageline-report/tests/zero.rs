@@ -6,9 +6,12 @@ use stageline_report::{Measured, PredictError, RunLog};
 
 use synthetic::log;
 
+/// A change of a log that sets one of its values to 0.
+type Change = fn(&mut RunLog);
+
 #[test]
 fn times_and_sizes_of_0_are_refused_by_name() {
-    let zeros: [(&str, fn(&mut RunLog)); 5] = [
+    let zeros: [(&str, Change); 5] = [
         ("the time of all layers", |log| log.run.layers.iter_mut().for_each(|layer| layer.weight = 0.0)),
         ("the time of all layers", |log| {
             log.steps.iter_mut().flat_map(|step| &mut step.stages).for_each(|stage| {
