@@ -23,7 +23,7 @@ use super::target::{Cut, Target, is_cut};
 
 /// The largest product of stages x M x M in a search through all plans up to M micro-batches. The time of such a search
 /// grows with this product, and is about 10 s for the largest one.
-const MOST_TO_SEARCH: usize = 40_000_000;
+const MOST_TO_SEARCH: usize = 100_000_000;
 
 /// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
