@@ -20,9 +20,11 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name`. If `chunks` is given, each worker has this number of chunks (stages).
-    pub(crate) fn named(name: &str, chunks: Option<usize>) -> Result<Self> {
-        Ok(Self { schedule: shape::schedule(name, chunks)?, name: name.to_owned(), cut: Cut::OfTheRun })
+    /// Returns the schedule with the name `name` and `chunks` chunks (stages) on each worker. If `chunks` is `None`, the
+    /// schedule of the logged run has as many as in the run, and another schedule has its default number.
+    pub(crate) fn named(log: &RunLog, name: &str, chunks: Option<usize>) -> Result<Self> {
+        let own = (name == log.run.schedule).then(|| log.plan.chunks());
+        Ok(Self { schedule: shape::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
     /// Returns the schedule of the logged run, with `chunks` chunks on each worker, or as many as in the run if
@@ -31,7 +33,7 @@ impl Chosen {
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());
         if has_generator(log) {
-            return Self::named(name, chunks.or(Some(own)));
+            return Self::named(log, name, chunks);
         }
         let (workers, stages) = (log.plan.workers(), log.plan.stages());
         ensure!(

@@ -38,6 +38,19 @@ pub(crate) fn write_to(path: &Path, text: &str) -> anyhow::Result<()> {
     }
 }
 
+/// Returns a text from a log with its invisible characters escaped, so that it cannot control the terminal on which it
+/// is printed.
+pub(crate) fn printable(text: &str) -> String {
+    let mut escaped = String::with_capacity(text.len());
+    for character in text.chars() {
+        match character {
+            '\'' | '"' | '\\' => escaped.push(character),
+            _ => escaped.extend(character.escape_debug()),
+        }
+    }
+    escaped
+}
+
 /// Writes `text` to the standard output. A pipe that its reader closes early is no error.
 pub(crate) fn print(text: &str) -> anyhow::Result<()> {
     write_to(Path::new("-"), text)

@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::BufReader;
+use std::num::NonZeroUsize;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
@@ -13,7 +14,7 @@ use stageline_schedule::Schedule;
 
 use crate::chosen::{Chosen, SEARCH};
 use crate::costs::{amount, rate};
-use crate::output::print;
+use crate::output::{print, printable};
 use crate::shape::not_too_large;
 
 /// Predicts step time, bubble, throughput and memory for another number of workers (P), number of micro-batches (M) or
@@ -21,7 +22,7 @@ use crate::shape::not_too_large;
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
-/// are assumed to be equal. Workers have the network links of the run, unless --bandwidth is given. To show how far the
+/// have the shares that the run measured, and are assumed to be equal if its backwards were not split. Workers have the network links of the run, unless --bandwidth is given. To show how far the
 /// prediction can be trusted, the command also predicts the run itself and prints the error. If a program cuts its
 /// model into stages by hand, no flag of a training changes these stages. A prediction with fewer stages is still
 /// possible: it joins whole stages, and says so.
@@ -41,9 +42,14 @@ pub(crate) struct PredictFlags {
     /// schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen
+    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen [default: the V of the logged
+    /// run for its own schedule, and 2 for others]
     #[arg(long)]
     chunks: Option<usize>,
+    /// Number of micro-batches that a channel between two stages can hold in the predicted run [default: that of the
+    /// logged run]
+    #[arg(long)]
+    channel_capacity: Option<NonZeroUsize>,
     #[command(flatten)]
     link: LinkFlags,
     /// Prints the prediction as one line of JSON instead of text
@@ -95,6 +101,8 @@ pub(crate) struct PageFlags {
 struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
+    /// The number of chunks (stages) of every worker; `None` if workers have unequal numbers.
+    chunks: Option<usize>,
     micro_batches: usize,
     /// The number of stages of a model that the user has cut by hand, if the predicted plan joins them into fewer
     /// stages; otherwise `None`.
@@ -122,9 +130,13 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let micro_batches = flags.micro_batches.unwrap_or(log.plan.micro_batches());
     let own = own_error(&log, &measured)?;
     let measured = flags.link.apply(measured)?;
+    let measured = match flags.channel_capacity {
+        Some(capacity) => measured.with_channels(capacity),
+        None => measured,
+    };
     let Chosen { schedule, name, cut } = match flags.schedule.as_deref() {
         Some(SEARCH) => Chosen::searched(&measured, workers, micro_batches, flags.chunks)?,
-        Some(name) => Chosen::named(name, flags.chunks)?,
+        Some(name) => Chosen::named(&log, name, flags.chunks)?,
         None => Chosen::of_run(&log, flags.chunks)?.checked(&log, workers, micro_batches)?,
     };
     not_too_large(schedule.stages_on(workers), micro_batches)?;
@@ -132,6 +144,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
     let predicted = Predicted {
         schedule: &name,
         stages: workers,
+        chunks: Some(schedule.chunks()).filter(|chunks| schedule.stages_on(workers) == workers * chunks),
         micro_batches,
         joined_stages: joined(&log, &prediction.cut),
         step_seconds: prediction.step,
@@ -148,6 +161,10 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
 
 fn text(predicted: &Predicted) -> String {
     let Predicted { schedule, stages, micro_batches, step_seconds, bubble, tokens_per_s, peak_live, .. } = predicted;
+    let chunks = match predicted.chunks {
+        None | Some(1) => String::new(),
+        Some(chunks) => format!(", V = {chunks}"),
+    };
     let layers = predicted.layers.iter().enumerate();
     let layers =
         layers.map(|(stage, names)| format!("stage {stage:>4}     {}\n", names.join(", "))).collect::<String>();
@@ -164,7 +181,7 @@ fn text(predicted: &Predicted) -> String {
     };
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
     format!(
-        "{schedule}, P = {stages}, M = {micro_batches}\n\
+        "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
          {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
@@ -207,9 +224,14 @@ pub(crate) fn page(flags: &PageFlags) -> Result<()> {
     fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
 }
 
+/// Reads the log of a run, with the invisible characters in the names of its layers and its schedule escaped. Warns if
+/// its times are not those of the work on other hosts.
 pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
-    let log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    let mut log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;
+    // Every command prints these names.
+    let names = log.run.layers.iter_mut().map(|layer| &mut layer.name);
+    names.chain([&mut log.run.schedule]).for_each(|name| *name = printable(name));
     if log.only_asks() {
         eprintln!(
             "warning: {} has the times of sending requests to other hosts, not of their work; log a run with --synchronise-every 20",

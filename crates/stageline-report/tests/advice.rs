@@ -248,7 +248,7 @@ fn a_training_that_needs_too_much_memory_is_not_recommended() {
 fn without_noise_trainings_have_a_throughput_and_no_steps() {
     let log = log(&[1.0; 8], 2, 1, 0.0);
     let target = Target { workers: 2, micro_batches: 1, schedule: &OneFOneB, cut: Cut::Balanced };
-    let trainings = Measured::of(&log).unwrap().trainings(&log, None, &target).unwrap();
+    let trainings = Measured::of(&log).unwrap().trainings(None, &target).unwrap();
     assert_eq!(trainings.len(), 9);
     for training in trainings {
         assert_eq!((training.steps, training.tokens(), training.seconds()), (None, None, None));

@@ -5,6 +5,7 @@ mod synthetic;
 
 use stageline_report::record::{DeviceMemory, Health, Line, Noise, SignalAndNoise, StageNoise};
 use stageline_report::{RunLog, run_page};
+use stageline_schedule::{Interleaved, OneFOneB, Schedule};
 
 use events::event;
 use synthetic::log;
@@ -50,6 +51,23 @@ fn noisy() -> RunLog {
         step.noise = Some(Noise { scale: Some(40.0 - at as f64), smoothed_scale: smoothed(15.0), total, stages });
     }
     log
+}
+
+/// Tests that the page names the schedule to which its theoretical bubble belongs: (P - 1) / (V M + P - 1), with P = 2
+/// and M = 4.
+#[test]
+fn the_bubble_of_equal_stages_names_its_schedule() {
+    for (schedule, stages, bubble, named) in [
+        (&OneFOneB as &dyn Schedule, 2, 1.0 / 5.0, "1F1B or GPipe the bubble would be 20.0%;"),
+        (&Interleaved { chunks: 2 }, 4, 1.0 / 9.0, "the interleaved schedule with V = 2 the bubble would be 11.1%;"),
+    ] {
+        let mut log = log(&[1.0; 4], stages, 4, 0.0);
+        log.plan = schedule.plan(stages, 4).unwrap();
+        assert_eq!(log.plan.workers(), 2);
+        log.steps.iter_mut().for_each(|step| step.bubble_ideal = bubble);
+        let page = run_page(&log);
+        assert!(page.contains(&format!("For equal stages under {named}")), "{named}");
+    }
 }
 
 #[test]
@@ -216,4 +234,19 @@ fn the_timeline_is_as_long_as_its_last_event() {
     // A longer step has the length of the step.
     log.steps[1].step_seconds = 8.0;
     assert!(run_page(&log).contains(">8000 ms</text></svg>"));
+}
+
+/// Tests that the caption of the timeline names the colour of each kind of bar. The colour numbers are those of the
+/// page's style, from 0: blue, orange, green and pink.
+#[test]
+fn the_caption_of_the_timeline_names_every_colour() {
+    let mut log = log(&[1.0], 1, 1, 0.0);
+    let activities =
+        [("0F0", "Blue: forwards."), ("0I0", "Orange: "), ("optimizer", "Green: "), ("0W0", "Pink: weight")];
+    for (colour, (activity, caption)) in activities.into_iter().enumerate() {
+        log.steps[0].timeline = vec![vec![event(0, activity, 0.0..1.0)]];
+        let page = run_page(&log);
+        let section = &page[page.find("The timeline").unwrap()..];
+        assert!(section.contains(caption) && section.contains(&format!("class='act c{colour}'")), "{activity}");
+    }
 }

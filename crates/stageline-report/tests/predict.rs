@@ -201,6 +201,7 @@ fn replicas_multiply_the_throughput_and_nothing_else() {
     let line = serde_json::to_string(&log.run).unwrap();
     assert!(!line.contains("replicas") && serde_json::from_str::<Run>(&line).unwrap() == log.run);
     log.run.replicas = 2;
+    log.steps.iter_mut().for_each(|step| step.weight *= 2.0);
     let line = serde_json::to_string(&log.run).unwrap();
     assert!(line.contains(r#""replicas":2"#) && serde_json::from_str::<Run>(&line).unwrap() == log.run);
     assert_eq!(predict(&log), Prediction { tokens_per_s: 2.0 * alone.tokens_per_s, ..alone });

@@ -10,9 +10,10 @@ use stageline_report::{
     Advice, Alternatives, Change, Measured, NoiseScales, PredictError, PredictedTraining, Question, Recommendation,
     RunLog, Target, record::Run,
 };
-use stageline_schedule::schedule_named;
+use stageline_schedule::{Schedule, schedule_named};
 
 use crate::measured_search::cut_flag;
+use crate::output::printable;
 
 /// The input of `stageline advise` for a recommended number of micro-batches (M): the log of a run, the schedule, and
 /// the limits for the recommended training.
@@ -122,8 +123,9 @@ impl Accumulation<'_> {
         }
         match &schedule {
             Some(schedule) => {
-                flags += &format!(" --schedule {}", quoted(schedule));
-                if chunks > 1 && schedule_named(schedule).is_ok() {
+                flags += &format!(" --schedule {}", printable(&quoted(schedule)));
+                // Settings that no flag changes stay as in the run, also its number of chunks.
+                if (chunks > 1 || self.log.plan.chunks() > 1) && schedule_named(schedule).is_ok() {
                     flags += &format!(" --chunks {chunks}");
                 }
             }
@@ -167,7 +169,7 @@ impl Accumulation<'_> {
     }
 
     fn by_throughput(&self, measured: &Measured, target: &Target, reason: &dyn Error) -> Result<Answer> {
-        let trainings = measured.trainings(self.log, None, target)?;
+        let trainings = measured.trainings(None, target)?;
         if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
             return Err(PredictError::NoMemory.into());
         }

@@ -23,6 +23,15 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
+    /// Returns the name of the schedule of the recommended run, with its number of chunks (stages) on each worker if this
+    /// is not 1, such as `interleaved with V = 4`.
+    pub(super) fn name_with_chunks(&self) -> String {
+        match self.schedule.chunks() {
+            1 => self.name.to_owned(),
+            chunks => format!("{} with V = {chunks}", self.name),
+        }
+    }
+
     pub(super) fn accumulation(&self) -> Accumulation<'_> {
         Accumulation {
             log: self.log,

@@ -29,13 +29,14 @@ pub(crate) struct Flags {
     /// Number of workers P of the recommended run [default: the P of the logged run]
     #[arg(long)]
     pub(super) stages: Option<usize>,
-    /// Name of the schedule of the recommended run [default: the schedule of the logged run]
+    /// Name of the schedule of the recommended run [default: the schedule of the logged run]. The schedule of the logged
+    /// run keeps its number of chunks V, and another schedule has its default number
     #[arg(long)]
     pub(super) schedule: Option<String>,
     /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
     #[arg(long, default_value_t = 0.1)]
     pub(super) bubble: f64,
-    /// Largest number of micro-batches M to try for --bubble
+    /// Largest number of micro-batches M to try for --bubble. The time grows with its square
     #[arg(long, default_value_t = 512)]
     pub(super) most: usize,
     /// Number of workers on each host, separated by commas, such as `4,4`. Compares partitions of the layers over these
@@ -69,7 +70,7 @@ impl Flags {
                  for the recommended M with `stageline search --from {}`",
                 self.from.display()
             ),
-            Some(name) => Chosen::named(name, None),
+            Some(name) => Chosen::named(log, name, None),
             None => {
                 let workers = self.stages.unwrap_or(log.plan.workers());
                 Chosen::of_run(log, None)?.checked(log, workers, log.plan.micro_batches())

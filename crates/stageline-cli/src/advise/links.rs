@@ -25,7 +25,8 @@ impl Asked<'_> {
         let (without, with) = (measured.clone().without_links().predict(target)?, measured.predict(target)?);
         let mut text = format!(
             "link          GB/s     latency  MB each way      round trip    stage before  bubble, at M = {} under {}\n",
-            target.micro_batches, self.name
+            target.micro_batches,
+            self.name_with_chunks()
         );
         for (crossing, alone) in crossings {
             let Crossing { stage, link: Link { latency, bandwidth }, bytes } = crossing;

@@ -107,7 +107,8 @@ impl Asked<'_> {
     /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted bubble
     /// is at most `--bubble`.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
-        let (name, workers, Flags { bubble, most, .. }) = (self.name, target.workers, self.flags);
+        let (workers, Flags { bubble, most, .. }) = (target.workers, self.flags);
+        let name = self.name_with_chunks();
         let share = 100.0 * bubble;
         if self.flags.schedule.is_none() && !has_generator(self.log) {
             let own = 100.0 * measured.predict(target)?.bubble;
@@ -122,12 +123,11 @@ impl Asked<'_> {
                 "no M up to {most} has a bubble of at most {share:.1}% under {name} at P = {workers}\n"
             ));
         };
-        let batch = self.log.weight().unwrap_or(f64::NAN) * micro_batches as f64 / self.log.plan.micro_batches() as f64;
         Ok(format!(
             "a bubble of at most {share:.1}% needs M = {micro_batches} or more under {name} at P = {workers}: {:.1}%, {:.0} tokens a \
              second, at most {} live micro-batches\n",
             100.0 * prediction.bubble,
-            batch / prediction.step,
+            prediction.tokens_per_s,
             most_live(&prediction),
         ))
     }

@@ -1,6 +1,6 @@
 //! Tests the answer of `stageline advise` to how many micro-batches (M) a step should have.
 
-use crate::logs::{LOG, by_hand, log_of_equal, log_of_four, noisy, write};
+use crate::logs::{LOG, by_hand, log_of_chunks, log_of_equal, log_of_four, noisy, with_noise, write};
 use crate::{error, json, text};
 
 /// Returns the numbers in the table row that begins with `name`. `advice` is the text that `stageline advise` prints.
@@ -85,6 +85,23 @@ fn recommended_flags_can_be_copied() {
     let (found, advice) = flags(&noisy);
     assert_eq!(found, "--stages 2 --micro-batches 64 --schedule 1f1b --cut 0,1");
     assert!(advice.contains("also make micro-batches 4 times as large\n"), "{advice}");
+}
+
+/// Tests that the flags of a recommended schedule without chunks set their number to 1 if the run had another one. A
+/// training takes settings without a flag from the run, and refuses 4 chunks with this schedule.
+#[test]
+fn the_flags_of_a_schedule_without_chunks_replace_those_of_the_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let flags = |log: &str| {
+        let log = write(folder.path(), "run.jsonl", log);
+        let advice = text(&format!("advise --from {log} --schedule zb-h1 --most-stages 2"));
+        advice.lines().find_map(|line| line.strip_prefix("as flags of a training: ")).unwrap().to_owned()
+    };
+    // With so much noise M is large, and no schedule is much faster than another.
+    let of_chunks = flags(&with_noise(&log_of_chunks(), 1_000_000_000));
+    assert!(of_chunks.contains(" --schedule zb-h1 --chunks 1 --cut 0,4"), "{of_chunks}");
+    let without = flags(&noisy(1_000_000_000));
+    assert!(without.contains(" --schedule zb-h1 --cut 0,1"), "{without}");
 }
 
 /// Tests the advice about the learning rate if the recommended batch has 128 times the tokens of the run's batch. Under

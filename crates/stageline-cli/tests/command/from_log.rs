@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use crate::logs::{LOG, by_hand, log_of_equal, log_of_four, searched, write};
+use crate::logs::{LOG, by_hand, log_of_chunks, log_of_equal, log_of_four, searched, write};
 use crate::{error, json, text};
 
 #[test]
@@ -172,6 +172,69 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
+/// Tests that a log cannot control the terminal through the names of its layers and its schedule. Letters of all scripts
+/// stay as they are.
+#[test]
+fn names_from_a_log_are_printed_with_escapes() {
+    let folder = tempfile::tempdir().unwrap();
+    let named = LOG.replace("\"front\"", r#""\u001b[2Jfr\u00f6nt\u202e""#);
+    for (log, schedule) in [(&named, "1f1b"), (&named.replace("\"1f1b\"", r#""\u001b[2Jplan""#), r"\u{1b}[2Jplan")] {
+        let log = write(folder.path(), "run.jsonl", log);
+        for command in ["predict", "advise"] {
+            let printed = text(&format!("{command} --from {log}"));
+            assert!(!printed.contains(['\u{1b}', '\u{202e}']), "{printed:?}");
+            assert!(printed.contains(r"\u{1b}[2Jfrönt\u{202e}"), "{printed}");
+        }
+        assert!(text(&format!("predict --from {log}")).starts_with(&format!("{schedule}, P = 2")));
+    }
+}
+
+/// Tests that the schedule of the logged run has its number of chunks V in the run by default, also if a flag names it,
+/// and that the output states V. Another schedule has its own default.
+#[test]
+fn the_schedule_of_the_run_keeps_its_number_of_chunks() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", &log_of_chunks());
+    let predict = format!("predict --from {log} --micro-batches 8");
+    let own = json(&format!("{predict} --json"));
+    // A step takes the 8 x 4 forwards and backwards of a worker, and those of the P - 1 chunks that fill and drain.
+    assert_eq!((own["chunks"].as_u64(), own["step_seconds"].as_f64()), (Some(4), Some((8.0 * 4.0 + 1.0) * 3.0)));
+    assert_eq!(json(&format!("{predict} --schedule interleaved --json")), own);
+    assert!(text(&predict).starts_with("interleaved, P = 2, V = 4, M = 8\n"));
+    assert_eq!(json(&format!("{predict} --schedule interleaved --chunks 2 --json"))["chunks"], 2);
+    for (other, chunks) in [("zb-v", 2), ("1f1b", 1)] {
+        assert_eq!(json(&format!("{predict} --schedule {other} --json"))["chunks"], chunks);
+    }
+    for named in ["", " --schedule interleaved"] {
+        let advice = text(&format!("advise --from {log}{named} --bubble 0.1"));
+        // The bubble is 1 / (4 M + 1), and M is even.
+        assert!(advice.contains("needs M = 4 or more under interleaved with V = 4 at P = 2: 5.9%"), "{advice}");
+    }
+}
+
+/// Tests a prediction for a searched plan that needs larger channels between stages than the logged run had. The error
+/// says how large they must be, and with the flag for them the prediction is that of the search.
+#[test]
+fn a_searched_plan_that_needs_larger_channels_is_predicted_with_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let link = r#"{"latency":0.5,"bandwidth":1e10}"#;
+    let log = log_of_equal(4, &format!(r#""links":[{link},{link},{link}],"#));
+    let log = log.replace(r#""channel_capacity":2"#, r#""channel_capacity":1"#);
+    let log = write(folder.path(), "run.jsonl", &log);
+    let predict = format!("predict --from {log} --schedule search --micro-batches 8");
+    let refused = error(&predict);
+    let (_, needed) = refused.split_once("deadlocks at channel capacity 1: ").unwrap();
+    let (_, needed) = needed.split_once("raise the channel capacity to ").unwrap();
+    let least = needed.lines().next().unwrap();
+    let predicted = json(&format!("{predict} --channel-capacity {least} --json"));
+    let found = json(&format!("search --from {log} --stages 4 --micro-batches 8 --json"));
+    assert!((predicted["step_seconds"].as_f64().unwrap() - found["step_ms"].as_f64().unwrap() / 1e3).abs() < 1e-9);
+    let fewer = least.parse::<usize>().unwrap() - 1;
+    let refused = error(&format!("{predict} --channel-capacity {fewer}"));
+    assert!(refused.contains(&format!("deadlocks at channel capacity {fewer}: ")), "{refused}");
+    assert!(error(&format!("{predict} --channel-capacity 0")).contains("--channel-capacity"));
+}
+
 /// Tests predictions for a model that the user has cut into four stages by hand. A prediction for two stages joins
 /// these stages. It is printed as a what-if, because the user would have to change the model's program. A prediction
 /// for five stages would divide a stage, and is refused.
@@ -218,6 +281,19 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     let refused = error(&format!("predict --from {log} --chunks 1"));
     assert!(refused.contains("has 3 stages on 2 workers") && refused.contains("leave --chunks out"), "{refused}");
     assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --json"))["stages"], 2);
+}
+
+/// Tests that `advise` refuses to simulate the plans for so many numbers of micro-batches that it would run for minutes.
+/// The number that it proposes instead is accepted.
+#[test]
+fn plans_that_would_take_too_long_to_search_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = write(folder.path(), "run.jsonl", LOG);
+    let refused = error(&format!("advise --from {log} --bubble 0 --most 8000"));
+    assert!(refused.contains("plans of 2 stages for every M up to 8000 are too many to simulate"), "{refused}");
+    // The time grows with 2 M^2, of which 100 million are allowed.
+    assert!(refused.ends_with("; give --most 7071 or less\n"), "{refused}");
+    assert!(text(&format!("advise --from {log} --bubble 0.2 --most 7071")).contains("needs M = 4 or more"));
 }
 
 #[test]

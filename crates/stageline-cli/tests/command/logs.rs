@@ -39,10 +39,26 @@ pub fn log_of_equal(workers: usize, links: &str) -> String {
     )
 }
 
+/// Makes the log of a made-up run of two workers with four of eight stages each, under the interleaved schedule.
+pub fn log_of_chunks() -> String {
+    let plan = "plan --schedule interleaved --chunks 4 --stages 2 --micro-batches 2 --csv";
+    let plan = format!(r#""schedule":"interleaved","plan":"{}""#, text(plan).replace('\n', "\\n"));
+    let log = log_of_equal(8, "").replace(r#""configuration":{}"#, r#""configuration":{"chunks":4}"#);
+    let (before, rest) = log.split_once(r#""schedule":"1f1b""#).unwrap();
+    let (_, after) = rest.split_once(r#","channel_capacity""#).unwrap();
+    format!(r#"{before}{plan},"channel_capacity"{after}"#)
+}
+
 /// Makes the log of the made-up run in [`LOG`] with five steps, each of which measured a gradient noise scale of
 /// `scale` tokens.
 pub fn noisy(scale: u32) -> String {
-    let lines: Vec<_> = LOG.lines().collect();
+    with_noise(LOG, scale)
+}
+
+/// Returns the log of a made-up run with its first step five times, each with a measured gradient noise scale of `scale`
+/// tokens.
+pub fn with_noise(log: &str, scale: u32) -> String {
+    let lines: Vec<_> = log.lines().collect();
     let noise = format!(
         r#""noise":{{"scale":1,"smoothed_scale":1,"total":{{"squared_norm":2,"variance":{}}},"stages":[]}}"#,
         2 * scale

@@ -8,8 +8,9 @@
 //! scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
-//! is known only if some window has more estimates above 0 than chance gives in one case of ten: 4 of 4, or 7 of 9.
-//! Otherwise it is not known, whatever the ratio of the means is.
+//! is known only if more of all estimates are above 0 than chance gives in one case of ten: 4 of 4, 14 of 20, or 57 of
+//! 100. Otherwise it is not known, whatever the ratio of the means is. The run has one such test and not one for each
+//! window, because in a long run some window would pass by chance.
 //!
 //! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
 //! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
@@ -43,8 +44,8 @@ struct OfStep {
 }
 
 /// The significance level (10%) of the test that tells a gradient from its noise. The test counts the positive
-/// estimates of the gradient's squared norm. It passes if random signs give at least as many with a probability of at
-/// most 10%.
+/// estimates of the gradient's squared norm in the run. It passes if random signs give at least as many with a
+/// probability of at most 10%.
 const BY_CHANCE: f64 = 0.1;
 
 /// The reason why the noise scale of a run's gradient is not known.
@@ -72,9 +73,9 @@ pub enum NoNoise {
         /// The smallest number of steps with a measured gradient noise from which a noise scale is computed.
         needed: usize,
     },
-    /// The noise scale is unknown because the gradient cannot be told from its noise. In every window of measured
-    /// steps, the mean estimate of the gradient's squared norm is not above 0, or there are no more positive estimates
-    /// than chance explains.
+    /// The noise scale is unknown because the gradient cannot be told from its noise. The run has no more positive
+    /// estimates of the gradient's squared norm than chance explains, or their mean is not above 0 in any window of
+    /// measured steps.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
          --noise-every, or one with a larger --micro-batches"
@@ -90,8 +91,7 @@ impl RunLog {
     /// computed from a window of 9 measured steps.
     ///
     /// # Errors
-    /// Returns [`NoNoise`] if too few steps measured the noise, or if the gradient cannot be told from its noise at any
-    /// of them.
+    /// Returns [`NoNoise`] if too few steps measured the noise, or if the gradient cannot be told from its noise.
     pub fn noise_scales(&self) -> Result<NoiseScales, NoNoise> {
         let updated: Vec<&Step> = self.steps.iter().filter(|step| step.gradient_norm.is_some()).collect();
         let estimates = updated.iter().enumerate().filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total)));
@@ -104,8 +104,7 @@ impl RunLog {
             _ => {}
         }
         let scales = windowed_scales(&totals);
-        let is_told = |at: usize| scales[at].is_some() && exceeds_chance(window(&totals, at));
-        if !(0..totals.len()).any(is_told) {
+        if !exceeds_chance(&totals) || scales.iter().all(Option::is_none) {
             return Err(NoNoise::Hidden { measured: totals.len() });
         }
         let nearest = |step: usize| {
@@ -184,14 +183,14 @@ fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
 fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
     let count = estimates.len();
     let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
-    // `choices` counts the choices of signs with exactly `number` positive ones; `all` sums it from `count` down to
-    // `positive`.
-    let (mut choices, mut all) = (1.0, 0.0);
+    // The logarithm, because the probability that all of many signs are positive is too small for a float.
+    let mut logarithm = count as f64 * 0.5_f64.ln();
+    let mut at_least = 0.0;
     for number in (positive..=count).rev() {
-        all += choices;
-        choices *= number as f64 / (count - number + 1) as f64;
+        at_least += logarithm.exp();
+        logarithm += (number as f64 / (count - number + 1) as f64).ln();
     }
-    all * 0.5_f64.powi(count as i32) <= BY_CHANCE
+    at_least <= BY_CHANCE
 }
 
 #[cfg(test)]
@@ -209,5 +208,8 @@ mod tests {
         assert!(exceeds(4, 4) && !exceeds(3, 4) && exceeds(5, 5) && !exceeds(4, 5) && exceeds(7, 9) && !exceeds(6, 9));
         // (1 + 8)/256 and (1 + 8 + 28)/256.
         assert!(exceeds(7, 8) && !exceeds(6, 8) && !exceeds(0, 4));
+        // Of many signs, half are positive with a standard deviation of half the root of their number: here 50. The
+        // 90% quantile of the normal distribution is 1.2816 standard deviations above the mean.
+        assert!(exceeds(5065, 10_000) && !exceeds(5064, 10_000));
     }
 }

@@ -41,7 +41,7 @@ impl Measured {
         if question.memory.is_some() && self.footprint.is_none() {
             return Err(PredictError::NoMemory);
         }
-        let trainings = self.trainings(question.log, Some(question.noise), &question.target)?;
+        let trainings = self.trainings(Some(question.noise), &question.target)?;
         let own = question.fastest(&trainings);
         let alternatives = self.alternatives(question, own);
         let unchanged = recommended_m(question, &trainings);

@@ -55,6 +55,13 @@ pub enum LeftOut {
         /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
         rows: usize,
     },
+    /// No training with larger micro-batches is predicted, because the schedule has no plan for their number. Some
+    /// schedules have plans only for multiples of the number of workers.
+    #[error("the schedule has no plan for M = {micro_batches}, the same batch in larger micro-batches")]
+    NoPlan {
+        /// The number of larger micro-batches in the same batch.
+        micro_batches: usize,
+    },
     /// No training with more workers is predicted, because the workers share the CPU cores of their host. Each worker
     /// would have fewer cores than in the logged run, so it would be slower than the log shows.
     #[error(
@@ -93,7 +100,7 @@ impl Measured {
             all.add(Change::Workers(workers), fastest);
         }
         for (rows, own) in ROWS.into_iter().flat_map(|rows| own.map(|own| (rows, own))) {
-            all.add(Change::Rows(rows), self.with_rows(question, own, rows));
+            all.add(Change::Rows(rows), self.with_rows(question, own, rows).map(Some));
         }
         all
     }
@@ -154,7 +161,7 @@ impl Measured {
         question: &Question,
         own: &PredictedTraining,
         rows: usize,
-    ) -> Result<Option<PredictedTraining>, LeftOut> {
+    ) -> Result<PredictedTraining, LeftOut> {
         let Some(other) = question.other_size else { return Err(LeftOut::OneSize) };
         if question.memory.is_some() {
             return Err(LeftOut::UnknownMemory);
@@ -164,8 +171,9 @@ impl Measured {
         }
         let sized = self.with_size(other, rows as f64 * self.tokens)?;
         let target = Target { cut: question.target.cut.clone(), ..question.target };
-        let trainings = sized.trainings(question.log, Some(question.noise), &target)?;
-        Ok(trainings.into_iter().find(|training| training.micro_batches == own.micro_batches / rows))
+        let micro_batches = own.micro_batches / rows;
+        let training = sized.training(Some(question.noise), &target, micro_batches)?;
+        training.ok_or(LeftOut::NoPlan { micro_batches })
     }
 
     /// Predicts trainings with the plan `target` and several numbers of micro-batches. Returns the one that fits into
@@ -173,7 +181,7 @@ impl Measured {
     ///
     /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training fits.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
-        let trainings = match self.trainings(question.log, Some(question.noise), target) {
+        let trainings = match self.trainings(Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.
             Err(PredictError::Schedule(ScheduleError::Shape { .. }) | PredictError::Workers { .. }) => return Ok(None),
             trainings => trainings?,

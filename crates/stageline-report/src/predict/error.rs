@@ -16,6 +16,10 @@ pub enum PredictError {
         "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
     )]
     NoSteps,
+    /// An error of a prediction: a time or size in the log of the run is not above 0, so that no step time or throughput
+    /// follows from it. The field is the name of the value.
+    #[error("{0} in the log is not above 0, and predictions need a value above 0; write a new log with `--log`")]
+    NotAboveZero(&'static str),
     /// An error of a prediction: the log of the run does not name the layers of every stage.
     #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
     Layers {
@@ -154,6 +158,17 @@ pub enum PredictError {
         own: usize,
         /// The requested number of workers, for which there is no plan.
         workers: usize,
+    },
+    /// An error of the search for the smallest number of micro-batches with a bubble: it would simulate so many plans
+    /// that it takes minutes or longer.
+    #[error("plans of {stages} stages for every M up to {most} are too many to simulate; give --most {fewer} or less")]
+    TooManyPlans {
+        /// The number of stages of each plan in a search for the smallest number of micro-batches.
+        stages: usize,
+        /// The largest number of micro-batches that the caller allows in the search.
+        most: usize,
+        /// The largest number of micro-batches for which the search does not take too long.
+        fewer: usize,
     },
     /// An error of a prediction: the model has fewer layers than the plan has stages.
     #[error(transparent)]

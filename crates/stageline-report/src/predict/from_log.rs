@@ -21,15 +21,24 @@ impl Measured {
     ///
     /// # Errors
     /// Returns [`PredictError`] if the log has no step that updated parameters, does not state the layers of every
-    /// stage, or has network links of an invalid latency or bandwidth.
+    /// stage, has network links of an invalid latency or bandwidth, or has a time or size that is not above 0.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
         let costs = costs.ok_or(PredictError::NoSteps)?;
+        let step = median(log.warm_steps().map(Step::seconds_without_asking)).ok_or(PredictError::NoSteps)?;
+        let weight = log.weight().ok_or(PredictError::NoSteps)?;
         let input_shares: Vec<_> = (0..stages).map(|stage| input_share(log, stage)).collect();
         let unknown = || PredictError::Layers { stages };
         let layers = log.run.layers.iter().map(|layer| layer_cost(layer, &log.run.layers, &costs, &input_shares));
         let layers = layers.collect::<Option<Vec<_>>>().ok_or_else(unknown)?;
+        above_zero([
+            // A layer has no part of the time of its stage if its own weight is 0.
+            ("the time of all layers", layers.iter().map(|layer| layer.forward + layer.backward).sum()),
+            ("step_seconds", step),
+            ("weight", weight),
+            ("tokens_per_micro_batch", log.run.tokens_per_micro_batch),
+        ])?;
         let cut = cut_of(&log.run.layers, stages).ok_or_else(unknown)?;
         let other = median(log.warm_steps().map(|step| {
             let other: f64 = step.workers.iter().map(|worker| worker.other).sum();
@@ -43,6 +52,7 @@ impl Measured {
             cut,
             cut_by_hand: log.run.cut_by_hand,
             tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
+            weight: weight / micro_batches as f64,
             step_overhead,
             action_overhead: (other - step_overhead) / actions_of_worker(&log.plan).max(1.0),
             send_seconds: send_seconds(log, &costs),
@@ -56,8 +66,15 @@ impl Measured {
         }
         let (workers, schedule) = (log.plan.workers(), &log.plan);
         let simulated = measured.predict(&Target { workers, micro_batches, schedule, cut: Cut::OfTheRun })?.step;
-        let step = median(log.warm_steps().map(Step::seconds_without_asking)).ok_or(PredictError::NoSteps)?;
         Ok(Self { variation: step / simulated, ..measured })
+    }
+}
+
+/// Returns an error for the first of several named values that is not above 0.
+fn above_zero<const N: usize>(values: [(&'static str, f64); N]) -> Result<(), PredictError> {
+    match values.into_iter().find(|(_, value)| *value <= 0.0) {
+        Some((name, _)) => Err(PredictError::NotAboveZero(name)),
+        None => Ok(()),
     }
 }
 

@@ -1,5 +1,6 @@
 //! The costs of a run divided among its layers: [`Measured`], the input of all predictions.
 
+use std::num::NonZeroUsize;
 use std::ops::Range;
 
 use stageline_schedule::{Plan, balance};
@@ -22,6 +23,9 @@ pub struct Measured {
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
+    /// The loss weight of one micro-batch: the sum of the weights of its targets, over all data-parallel replicas. In
+    /// most models, it is the number of tokens that are not masked.
+    pub(super) weight: f64,
     /// The overhead of each step of the run in seconds, before the first action and after the last one. A prediction
     /// adds it to each step.
     pub(super) step_overhead: f64,
@@ -90,6 +94,12 @@ impl Measured {
     /// host, and transfers between them take no time.
     pub fn without_links(self) -> Self {
         Self { network: Network::Memory, ..self }
+    }
+
+    /// Returns the measured costs of a run for predictions with other channels between stages than the run's own. Each
+    /// channel can hold `capacity` micro-batches.
+    pub fn with_channels(self, capacity: NonZeroUsize) -> Self {
+        Self { capacity: Some(capacity.get()), ..self }
     }
 
     /// Returns the slowest network link between workers, on which the largest transfer between stages of the run takes

@@ -21,6 +21,10 @@ use super::measured::{Measured, actions_of_worker};
 use super::plan_costs::Crossing;
 use super::target::{Cut, Target, is_cut};
 
+/// The largest product of stages x M x M in a search through all plans up to M micro-batches. The time of such a search
+/// grows with this product, and is about 10 s for the largest one.
+const MOST_TO_SEARCH: usize = 100_000_000;
+
 /// The prediction for a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
@@ -28,7 +32,8 @@ pub struct Prediction {
     pub step: f64,
     /// The predicted bubble of a plan: the idle share of the *total* stage time (workers x step time).
     pub bubble: f64,
-    /// The predicted throughput of a plan, in tokens a second.
+    /// The predicted throughput of a plan: the weight of the targets on which it trains in a second, as in a log. In
+    /// most models, this is the number of tokens a second, without masked ones.
     pub tokens_per_s: f64,
     /// The largest number of live micro-batches of each worker, over all its chunks (stages). A micro-batch is live
     /// while the worker keeps its activations for a backward.
@@ -98,7 +103,7 @@ impl Measured {
         Prediction {
             step,
             bubble: 1.0 - busy / (step * workers as f64),
-            tokens_per_s: self.tokens * micro_batches as f64 / step,
+            tokens_per_s: self.weight * micro_batches as f64 / step,
             peak_live: plan.peak_live(),
             peak_bytes: self.footprint.as_ref().map(|footprint| footprint.peaks(cut, plan)),
             cut: cut.clone(),
@@ -110,13 +115,19 @@ impl Measured {
     /// and numbers that the schedule does not support are skipped.
     ///
     /// # Errors
-    /// Returns the same errors as [`predict`](Self::predict).
+    /// Returns the same errors as [`predict`](Self::predict), and [`PredictError::TooManyPlans`] if the plans up to
+    /// `most` would take too long to simulate.
     pub fn least_micro_batches(
         &self,
         target: &Target,
         bubble: f64,
         most: usize,
     ) -> Result<Option<(usize, Prediction)>, PredictError> {
+        let stages = target.schedule.stages_on(target.workers);
+        let fewer = (MOST_TO_SEARCH / stages.max(1)).isqrt();
+        if most > fewer {
+            return Err(PredictError::TooManyPlans { stages, most, fewer });
+        }
         for micro_batches in 1..=most {
             let prediction = self.predict_with(target, micro_batches)?;
             if let Some(prediction) = prediction.filter(|prediction| prediction.bubble <= bubble) {

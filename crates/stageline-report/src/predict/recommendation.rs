@@ -148,9 +148,12 @@ fn of_change(question: &Question, own: &PredictedTraining, change: Change, train
         Change::None | Change::Rows(_) => format!("M = {m}"),
         Change::Schedule { .. } => {
             // A plan that no schedule generates has no name of its own.
-            let name =
-                schedule_named(question.target.schedule.name()).map_or("the plan of the run", |known| known.name());
-            format!("{name} with M = {m}")
+            let own = question.target.schedule;
+            let name = schedule_named(own.name()).map_or("the plan of the run", |known| known.name());
+            match own.chunks() {
+                1 => format!("{name} with M = {m}"),
+                chunks => format!("{name} with V = {chunks} and M = {m}"),
+            }
         }
         Change::Workers(_) => format!("P = {} with M = {m}", question.target.workers),
     };

@@ -34,6 +34,7 @@ impl Measured {
             layers: self.layers.iter().zip(&other.layers).map(layer).collect(),
             footprint: None,
             tokens,
+            weight: tokens / self.tokens * self.weight,
             step_overhead: f64::midpoint(self.step_overhead, other.step_overhead),
             action_overhead: mix(self.action_overhead, other.action_overhead),
             send_seconds: mix(self.send_seconds, other.send_seconds),

@@ -7,7 +7,7 @@ use super::error::PredictError;
 use super::measured::Measured;
 use super::prediction::Prediction;
 use super::target::Target;
-use crate::log::{NoiseScales, RunLog};
+use crate::log::NoiseScales;
 
 /// The largest number of micro-batches (M) for which trainings are predicted and compared.
 const MOST: usize = 256;
@@ -62,33 +62,39 @@ pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
 }
 
 impl Measured {
-    /// Predicts trainings with the plan `target` that reach the loss of the logged run `log`. There is one for the
-    /// number of micro-batches of `target`, and one for each of several other numbers up to 256. Numbers for which the
-    /// schedule has no plan are skipped.
+    /// Predicts trainings with the plan `target` that reach the loss of the logged run. There is one for the number of
+    /// micro-batches of `target`, and one for each of several other numbers up to 256. Numbers for which the schedule
+    /// has no plan are skipped.
     ///
-    /// `noise` is the [noise scale](RunLog::noise_scales) of the run. Without it, no number of steps is predicted.
+    /// `noise` is the [noise scale](crate::RunLog::noise_scales) of the run. Without it, no number of steps is predicted.
     ///
     /// # Errors
     /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks.
-    /// Returns [`PredictError::NoSteps`] if no step of the run updated parameters.
     pub fn trainings(
         &self,
-        log: &RunLog,
         noise: Option<&NoiseScales>,
         target: &Target,
     ) -> Result<Vec<PredictedTraining>, PredictError> {
-        let weight = log.weight().ok_or(PredictError::NoSteps)?;
-        let rows = self.tokens / (log.run.tokens_per_micro_batch * log.run.replicas as f64);
-        let of_micro_batch = rows * weight / log.plan.micro_batches() as f64;
         let mut found = Vec::new();
         for micro_batches in choices(target.workers).into_iter().chain([target.micro_batches]) {
-            let Some(prediction) = self.predict_with(target, micro_batches)? else { continue };
-            let batch = of_micro_batch * micro_batches as f64;
-            let steps = noise.map(|noise| noise.steps(batch));
-            found.push(PredictedTraining { micro_batches, batch, prediction, steps });
+            found.extend(self.training(noise, target, micro_batches)?);
         }
         found.sort_by_key(|training| training.micro_batches);
         found.dedup_by_key(|training| training.micro_batches);
         Ok(found)
+    }
+
+    /// Predicts the training with the plan `target`, but with another number of micro-batches, that reaches the loss of
+    /// the logged run. Returns `None` if the schedule has no plan for this number.
+    pub(super) fn training(
+        &self,
+        noise: Option<&NoiseScales>,
+        target: &Target,
+        micro_batches: usize,
+    ) -> Result<Option<PredictedTraining>, PredictError> {
+        let batch = self.weight * micro_batches as f64;
+        let steps = noise.map(|noise| noise.steps(batch));
+        let of = |prediction| PredictedTraining { micro_batches, batch, prediction, steps };
+        Ok(self.predict_with(target, micro_batches)?.map(of))
     }
 }

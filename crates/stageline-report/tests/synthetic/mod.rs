@@ -62,7 +62,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         step,
         loss: Some(1.0),
         metrics: BTreeMap::new(),
-        weight: 1.0,
+        weight: 100.0 * micro_batches as f64,
         tokens_per_s: 1.0,
         model_flop_utilisation: None,
         step_seconds,
