@@ -22,10 +22,10 @@ use crate::shape::not_too_large;
 ///
 /// The prediction is a simulation with the costs that the run measured. With another P, stages are made of the layers
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
-/// have the shares that the run measured, and are assumed to be equal if its backwards were not split. Workers have the network links of the run, unless --bandwidth is given. To show how far the
-/// prediction can be trusted, the command also predicts the run itself and prints the error. If a program cuts its
-/// model into stages by hand, no flag of a training changes these stages. A prediction with fewer stages is still
-/// possible: it joins whole stages, and says so.
+/// have the shares that the run measured, and are assumed to be equal if its backwards were not split. Workers have the
+/// network links of the run, unless --bandwidth is given. To show how far the prediction can be trusted, the command
+/// also predicts the run itself and prints the error. If a program cuts its model into stages by hand, no flag of a
+/// training changes these stages. A prediction with fewer stages is still possible: it joins whole stages, and says so.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// File with the log of a run, which a training program writes with `--log`
