@@ -11,6 +11,7 @@ mod checked;
 mod deadlock;
 mod error;
 mod excerpt;
+mod links;
 mod ready;
 mod replay;
 mod sequence;

@@ -48,7 +48,7 @@ impl Best {
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts. A schedule that allows any V is tried with 2, 3 and 4.
+/// chunks (stages) per worker gets each stage in V equal parts ([`Costs::cut`]). A schedule that allows any V is tried with 2, 3 and 4.
 /// Schedules with a V above `most_chunks` are left out, because a model may have too few layers for them.
 ///
 /// # Errors
@@ -61,7 +61,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
     assert_eq!(workers, memory.stages.len(), "give costs and memory for the same stages");
     best_placed(workers, micro_batches, 1..=most_chunks, |placement| {
         let chunks = placement.stages() / workers;
-        Some((costs.cut(chunks), memory.cut(chunks)))
+        Some((costs.cut(placement), memory.cut(chunks)))
     })
 }
 

@@ -92,8 +92,9 @@ proptest! {
             let mut memory = whole.cut(chunks);
             memory.limit = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
             let checked = check(plan, micro_batches).unwrap();
-            let step = simulate(&checked, &costs.cut(chunks)).step();
-            let bound = lower_bound(&checked.placement(), micro_batches, &costs.cut(chunks), &memory);
+            let costs = costs.cut(&checked.placement());
+            let step = simulate(&checked, &costs).step();
+            let bound = lower_bound(&checked.placement(), micro_batches, &costs, &memory);
             prop_assert!(bound <= step * (1.0 + 1e-9), "{}: {step} below {bound}", schedule.name());
             simulated.push((schedule.name(), memory.limit, step));
         }
@@ -150,7 +151,7 @@ fn the_search_uses_whole_backwards_if_they_are_faster() {
 #[test]
 fn the_search_tries_more_chunks() {
     let costs = Costs::uniform(8, 1.0, 2.0);
-    let interleaved = simulated(&Interleaved { chunks: 4 }, 32, 8, &costs.cut(4)).step();
+    let interleaved = simulated(&Interleaved { chunks: 4 }, 32, 8, &costs.cut(&Placement::in_turn(8, 4))).step();
     let found = best(8, &costs, &Memory::unlimited(8), 4).unwrap();
     assert!(found.bound <= found.timeline.step() && found.timeline.step() <= interleaved);
 }
@@ -183,7 +184,7 @@ fn the_search_takes_the_costs_of_each_placement() {
     let of = |chunked: Option<f64>| {
         best_placed(3, 6, 1..=4, |placement| {
             let chunks = placement.stages() / 3;
-            let costs = Costs::uniform(3, 1.0, 2.0).cut(chunks);
+            let costs = Costs::uniform(3, 1.0, 2.0).cut(placement);
             let costs = if chunks > 1 { costs.times(chunked?) } else { costs };
             Some((costs, Memory::unlimited(3).cut(chunks)))
         })
