@@ -22,6 +22,7 @@ pub use checked::Checked;
 pub use deadlock::{Blocked, Deadlock};
 pub use error::CheckError;
 pub use excerpt::Excerpt;
+pub(crate) use links::Links;
 pub(crate) use ready::Time;
 pub use replay::Span;
 pub(crate) use replay::{Observer, replay};
