@@ -17,31 +17,39 @@ use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Trans
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     forward: Vec<f64>,
     /// Time of the input-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     input_grad: Vec<f64>,
     /// Time of the weight-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     weight_grad: Vec<f64>,
     /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of --input-grad and --weight-grad]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     backward: Vec<f64>,
     /// Latency of each transfer from a stage to another worker, in ms; a list of P entries has one for each sending
     /// worker [default: 0]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     transfer: Vec<f64>,
     /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient; a list
     /// of P entries has one for each link, as --bandwidth
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
+    #[arg(allow_negative_numbers = true)]
     bytes: Vec<f64>,
     /// Bandwidth of the network link between two workers, in GB/s for each direction; transfers in one direction run
     /// one after another. A list of P entries has the link from each worker to the next, and that from the last worker
     /// back to the first, which only chunks use
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
+    #[arg(allow_negative_numbers = true)]
     bandwidth: Vec<f64>,
     /// Time of a stage's optimizer step, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     optimizer: Vec<f64>,
     /// Serialises the transfers of each worker on one communication stream, instead of letting them overlap
     #[arg(long)]
@@ -55,13 +63,16 @@ pub(crate) struct CostFlags {
 pub(crate) struct MemoryFlags {
     /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     memory_per_forward: Vec<f64>,
     /// Bytes of --memory-per-forward that a stage still keeps for a micro-batch between its input gradient and its
     /// weight gradient [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
+    #[arg(allow_negative_numbers = true)]
     memory_per_input_grad: Vec<f64>,
     /// Memory limit of a worker, in bytes
     #[arg(long, value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
+    #[arg(allow_negative_numbers = true)]
     memory_limit: Option<f64>,
 }
 

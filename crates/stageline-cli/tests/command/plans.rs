@@ -21,6 +21,14 @@ fn a_plan_is_printed_as_text_or_as_csv() {
 }
 
 #[test]
+fn wrong_costs_leave_no_file_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("plan.csv");
+    let message = error(&format!("plan --stages 2 --micro-batches 2 --csv {} --forward 1,2,3", path.display()));
+    assert!(message.contains("--forward has 3 entries") && !path.exists(), "{message}");
+}
+
+#[test]
 fn a_plan_is_drawn_as_svg() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plan.svg");
@@ -77,7 +85,10 @@ fn costs_are_given_for_all_stages_or_for_each() {
     assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth 0").contains("must be at least"));
     let message = error("simulate --stages 4 --micro-batches 4 --forward 1,2");
     assert!(message.contains("--forward has 2 entries; for 4 stages on 4 workers give a list of 1 or 4"), "{message}");
-    assert!(error("simulate --stages 4 --micro-batches 4 --forward=-1").contains("must be from 0 to 1e15"));
+    for flag in ["--forward=-1", "--forward -1", "--weight-grad -2e3", "--transfer -0.5", "--memory-per-forward -1"] {
+        assert!(error(&format!("simulate --stages 4 --micro-batches 4 {flag}")).contains("must be from 0 to 1e15"));
+    }
+    assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth -1").contains("must be from 0 to 1e15"));
     assert!(error("simulate --stages 4 --micro-batches 4 --forward nan").contains("must be from 0 to 1e15"));
 }
 
@@ -227,6 +238,9 @@ fn impossible_plans_are_rejected_with_the_reason() {
     );
     assert!(error("plan --schedule interleaved --stages 4 --micro-batches 6").contains("ask for 4 or 8 micro-batches"));
     assert!(error("plan --stages 0 --micro-batches 2").contains("0 stages"));
+    assert!(
+        error("plan --schedule interleaved --chunks 0 --stages 2 --micro-batches 2").contains("0 chunks per worker")
+    );
     assert!(error("search --stages 0 --micro-batches 2").contains("0 stages"));
     assert!(error("search --stages 18446744073709551615 --micro-batches 1").contains("ask for fewer"));
     assert!(error("search --stages 2 --micro-batches 18446744073709551615").contains("ask for fewer"));
