@@ -77,8 +77,8 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages that are placed on the workers in turn, in ms, as the flags give
-    /// them. A flag with a wrong number of entries is an error.
+    /// Returns the costs of `workers` x `chunks` stages that are placed on the workers in turn, in ms, as the flags
+    /// give them. A flag with a wrong number of entries is an error.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
         self.costs_on(&Placement::in_turn(workers, chunks))
     }
