@@ -5,37 +5,51 @@ use std::collections::BTreeSet;
 
 use anyhow::ensure;
 use clap::Args;
-use stageline_schedule::{Costs, Memory, StageCost, StageMemory, Transfers};
+use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Transfers};
 
 /// The flags for the costs of stages. Each cost is a comma-separated list: one entry for all stages, one for each of P
 /// stages, or one for each of P x V chunks (the V parts of every stage). Times of a whole stage are divided evenly
-/// among its chunks. Latencies, bytes and bandwidths are not divided.
+/// among its chunks.
+///
+/// The times of transfers are not divided. Their lists of P entries are those of workers: `--transfer` has the latency
+/// of what each worker sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     forward: Vec<f64>,
     /// Time of the input-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     input_grad: Vec<f64>,
     /// Time of the weight-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     weight_grad: Vec<f64>,
     /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of --input-grad and --weight-grad]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     backward: Vec<f64>,
-    /// Latency of each transfer from a stage to another worker, in ms [default: 0]
+    /// Latency of each transfer from a stage to another worker, in ms; a list of P entries has one for each sending
+    /// worker [default: 0]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     transfer: Vec<f64>,
-    /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient
+    /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient; a list
+    /// of P entries has one for each link, as --bandwidth
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
+    #[arg(allow_negative_numbers = true)]
     bytes: Vec<f64>,
-    /// Bandwidth of the network link to the next stage, in GB/s for each direction; transfers in one direction run one
-    /// after another
+    /// Bandwidth of the network link between two workers, in GB/s for each direction; transfers in one direction run
+    /// one after another. A list of P entries has the link from each worker to the next, and that from the last worker
+    /// back to the first, which only chunks use
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
+    #[arg(allow_negative_numbers = true)]
     bandwidth: Vec<f64>,
     /// Time of a stage's optimizer step, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     optimizer: Vec<f64>,
     /// Serialises the transfers of each worker on one communication stream, instead of letting them overlap
     #[arg(long)]
@@ -49,25 +63,34 @@ pub(crate) struct CostFlags {
 pub(crate) struct MemoryFlags {
     /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
+    #[arg(allow_negative_numbers = true)]
     memory_per_forward: Vec<f64>,
     /// Bytes of --memory-per-forward that a stage still keeps for a micro-batch between its input gradient and its
     /// weight gradient [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
+    #[arg(allow_negative_numbers = true)]
     memory_per_input_grad: Vec<f64>,
     /// Memory limit of a worker, in bytes
     #[arg(long, value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
+    #[arg(allow_negative_numbers = true)]
     memory_limit: Option<f64>,
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages, in ms, as the flags give them: forwards, backwards, optimizer
-    /// steps and transfers. A flag with a wrong number of entries is an error.
+    /// Returns the costs of `workers` x `chunks` stages that are placed on the workers in turn, in ms, as the flags
+    /// give them. A flag with a wrong number of entries is an error.
     pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
-        let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
+        self.costs_on(&Placement::in_turn(workers, chunks))
+    }
+
+    /// Returns the costs of the stages of a placement on workers, in ms, as the flags give them: forwards, backwards,
+    /// optimizer steps and transfers. A flag with a wrong number of entries is an error.
+    pub(crate) fn costs_on(&self, placement: &Placement) -> anyhow::Result<Costs> {
+        let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--forward", &self.forward)?;
         let input_gradient = shared("--input-grad", &self.input_grad)?;
         let weight_gradient = shared("--weight-grad", &self.weight_grad)?;
-        let mut stages: Vec<_> = (0..workers * chunks)
+        let mut stages: Vec<_> = (0..placement.stages())
             .map(|stage| StageCost::new(forward[stage], input_gradient[stage], weight_gradient[stage]))
             .collect();
         if !self.backward.is_empty() {
@@ -76,7 +99,7 @@ impl CostFlags {
             }
         }
         let costs = Costs::by_stage(stages).with_optimizer(shared("--optimizer", &self.optimizer)?);
-        self.with_transfers(costs, workers, chunks)
+        self.with_transfers_on(costs, placement)
     }
 
     /// Whether the user gave a command-line flag for the times of transfers between stages.
@@ -84,10 +107,16 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
+    /// Returns the costs of `workers` x `chunks` stages that are placed on the workers in turn, with the times of
+    /// transfers that the flags give, as [`with_transfers_on`](Self::with_transfers_on) does.
+    pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
+        self.with_transfers_on(costs, &Placement::in_turn(workers, chunks))
+    }
+
     /// Returns the costs of stages `costs`, with the times of transfers between stages that the flags --transfer,
     /// --bytes and --bandwidth give, in ms. If none of these flags is set, the times of transfers stay the same. In
     /// both cases, the flag --serialised decides whether the transfers of a worker overlap.
-    pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
+    pub(crate) fn with_transfers_on(&self, costs: Costs, placement: &Placement) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);
         if !self.has_transfers() {
@@ -95,21 +124,21 @@ impl CostFlags {
         }
         // A chunk sends as much as a whole stage, so these are not divided.
         let latencies = match self.transfer.as_slice() {
-            [] => vec![0.0; workers * chunks],
-            list => spread("--transfer", list, workers, chunks, 1.0)?,
+            [] => vec![0.0; placement.stages()],
+            list => spread("--transfer", list, placement, Entry::Sender)?,
         };
-        Ok(costs.with_latencies(&latencies).with_links(self.links(workers, chunks)?))
+        Ok(costs.with_latencies(&latencies).with_links(self.links(placement)?))
     }
 
-    /// Returns the time in ms for which one transfer occupies the network link from each stage to the next: its bytes
-    /// divided by the bandwidth, or 0 if --bytes is unset.
-    fn links(&self, workers: usize, chunks: usize) -> anyhow::Result<Vec<f64>> {
+    /// Returns the time in ms for which one transfer between each stage and the next occupies the network link: its
+    /// bytes divided by the bandwidth, or 0 if --bytes is unset.
+    fn links(&self, placement: &Placement) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
-            return Ok(vec![0.0; workers * chunks]);
+            return Ok(vec![0.0; placement.stages()]);
         }
-        let bytes = spread("--bytes", &self.bytes, workers, chunks, 1.0)?;
-        let bandwidth = spread("--bandwidth", &self.bandwidth, workers, chunks, 1.0)?;
+        let bytes = spread("--bytes", &self.bytes, placement, Entry::Link)?;
+        let bandwidth = spread("--bandwidth", &self.bandwidth, placement, Entry::Link)?;
         Ok(bytes.into_iter().zip(bandwidth).map(|(bytes, bandwidth)| bytes / (bandwidth * BYTES_A_MS)).collect())
     }
 }
@@ -119,10 +148,16 @@ impl MemoryFlags {
     /// `workers` x `chunks` stages, and the memory limit of a worker in bytes. Returns `None` if --memory-per-forward
     /// is unset.
     pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
+        self.memory_on(&Placement::in_turn(workers, chunks))
+    }
+
+    /// Returns the memory that the flags give for the stages of a placement on workers, as [`memory`](Self::memory)
+    /// does.
+    pub(crate) fn memory_on(&self, placement: &Placement) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
         }
-        let shared = |flag, list: &[f64]| spread(flag, list, workers, chunks, chunks as f64);
+        let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--memory-per-forward", &self.memory_per_forward)?;
         let input_gradient = match self.memory_per_input_grad.as_slice() {
             [] => forward.clone(),
@@ -134,26 +169,45 @@ impl MemoryFlags {
     }
 }
 
-/// Returns the value of a cost flag for each of `workers` x `chunks` stages. The flag's `list` has one entry for all
-/// stages, one for each worker, or one for each stage. Another length is an error.
-///
-/// An entry for all stages or for a worker is divided by `share`. That is the number of chunks if the entry is the
-/// total of a worker's stages, and 1 if it is the value of a single stage.
-fn spread(flag: &str, list: &[f64], workers: usize, chunks: usize, share: f64) -> anyhow::Result<Vec<f64>> {
-    let stages = workers * chunks;
-    let lengths = BTreeSet::from([1, workers, stages]);
+/// The meaning of the entries of a command-line flag for costs, if its list has one entry for each worker.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Entry {
+    /// An entry is the total of one of P stages. It is divided evenly among the stage's chunks. So is the only entry of
+    /// a list, which is the total of any worker.
+    Stage,
+    /// An entry is the value for everything that a worker sends to others.
+    Sender,
+    /// An entry is the value for the network link from a worker to the next, in both directions.
+    Link,
+}
+
+/// Returns the value of a cost flag for each stage of `placement`. The flag's `list` has one entry for all stages, one
+/// for each stage, or one for each worker, which has the meaning `entry`. A list for workers needs equal numbers of
+/// stages on all workers. Another length is an error.
+fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyhow::Result<Vec<f64>> {
+    let (workers, stages) = (placement.workers(), placement.stages());
+    let on = |worker: usize| placement.stages_of()[worker].len();
+    let even = (0..workers).all(|worker| on(worker) * workers == stages);
+    let lengths: BTreeSet<_> = [1, stages].into_iter().chain(even.then_some(workers)).collect();
     ensure!(
         lengths.contains(&list.len()),
-        "{flag} has {} entries; for {workers} stages in {chunks} chunks each give a list of {}",
+        "{flag} has {} entries; for {stages} stages on {workers} workers give a list of {}",
         list.len(),
         lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ")
     );
-    let entry = |stage: usize| match list {
-        [all] => all / share,
-        list if list.len() == workers => list[stage / chunks] / share,
-        list => list[stage],
+    let value = |stage: usize| {
+        let worker = placement.worker(stage);
+        let chunks = on(worker);
+        match (list, entry) {
+            (list, _) if list.len() == stages => list[stage],
+            ([all], Entry::Stage) => all / chunks as f64,
+            ([all], _) => *all,
+            (list, Entry::Stage) => list[stage / chunks] / chunks as f64,
+            (list, Entry::Sender) => list[worker],
+            (list, Entry::Link) => list[placement.link_after(stage)],
+        }
     };
-    Ok((0..stages).map(entry).collect())
+    Ok((0..stages).map(value).collect())
 }
 
 /// The largest time or size that a command-line flag for costs accepts, so that sums of many such numbers stay exact.

@@ -33,10 +33,11 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let capacity = plan.micro_batches();
     let checked = check(plan, capacity)?;
     let plan = checked.plan();
+    // Wrong costs are an error before a file is written.
+    let costs = flags.costs.costs_on(&checked.placement())?;
     if let Some(path) = &flags.csv {
         write_to(path, &if flags.lowered { checked.to_lowered_csv() } else { plan.to_csv() })?;
     }
-    let costs = flags.costs.costs(plan.workers(), plan.stages() / plan.workers())?;
     match (&flags.svg, &flags.csv) {
         (Some(path), _) => draw(path, &simulate(&checked, &costs)),
         (None, Some(_)) => Ok(()),

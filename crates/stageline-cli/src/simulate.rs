@@ -24,7 +24,8 @@ pub(crate) struct Flags {
     #[command(flatten)]
     shape: Option<Shape>,
     /// CSV file of a plan, as written by `plan --csv` or PyTorch, to simulate instead of a schedule; `-` reads the
-    /// standard input. Lists of costs then have an entry for each stage of the plan
+    /// standard input. A single cost is that of a worker's whole part of the model, as with --stages; it is divided
+    /// evenly among the worker's stages
     #[arg(long, value_name = "FILE", conflicts_with = "Shape", required_unless_present = "Shape")]
     plan: Option<PathBuf>,
     /// Number of micro-batches that a channel between two stages can hold [default: all micro-batches of a step]
@@ -47,9 +48,8 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let capacity = flags.capacity.unwrap_or(plan.micro_batches());
     let checked = check(plan, capacity)?;
     let plan = checked.plan();
-    let workers = if flags.plan.is_some() { plan.stages() } else { plan.workers() };
-    let chunks = plan.stages() / workers;
-    let (costs, memory) = (flags.costs.costs(workers, chunks)?, flags.memory.memory(workers, chunks)?);
+    let placement = checked.placement();
+    let (costs, memory) = (flags.costs.costs_on(&placement)?, flags.memory.memory_on(&placement)?);
     if let Some(memory) = &memory {
         let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
         ensure!(
@@ -60,6 +60,6 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     }
     let timeline = simulate(&checked, &costs);
     let unlimited = Memory::unlimited(plan.stages());
-    let bound = lower_bound(&checked.placement(), plan.micro_batches(), &costs, memory.as_ref().unwrap_or(&unlimited));
+    let bound = lower_bound(&placement, plan.micro_batches(), &costs, memory.as_ref().unwrap_or(&unlimited));
     Report::new(&checked, &costs, &timeline, bound, memory.as_ref()).give(&timeline, &flags.report)
 }

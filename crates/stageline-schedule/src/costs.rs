@@ -4,6 +4,8 @@
 //! and `simulate` and `search` evaluate plans by them. This module must not depend on a particular plan: it has the
 //! costs of stages and micro-batches, whatever the plan.
 
+mod cut;
+
 use crate::plan::{Action, Carried, Compute, Transfer};
 
 /// The times of one stage for one micro-batch, in any one unit: its forward, its backward and the latency of its
@@ -51,18 +53,6 @@ impl StageCost {
         let Self { forward, input_gradient, weight_gradient, backward, send_activation, send_gradient } = self;
         [forward, input_gradient, weight_gradient, backward, send_activation, send_gradient]
     }
-
-    /// Returns the costs of one of `parts` equal parts of a stage. The times of computation are divided by `parts`; the
-    /// latency of transfers stays the same.
-    fn part(self, parts: f64) -> Self {
-        Self {
-            forward: self.forward / parts,
-            input_gradient: self.input_gradient / parts,
-            weight_gradient: self.weight_gradient / parts,
-            backward: self.backward / parts,
-            ..self
-        }
-    }
 }
 
 /// The rule by which simulated transfers share the workers' communication streams (their queues of transfers).
@@ -86,7 +76,8 @@ pub struct Costs {
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
-    /// The time for which a transfer occupies the network link from each stage to the next, in the unit of the costs.
+    /// The time for which a transfer between each stage and the next occupies the network link between their workers,
+    /// in the unit of the costs.
     links: Vec<f64>,
     transfers: Transfers,
 }
@@ -139,11 +130,12 @@ impl Costs {
         Self { optimizer, ..self }
     }
 
-    /// Sets the time for which a transfer occupies the network link from each stage to the next: the tensor's size
-    /// divided by the bandwidth.
+    /// Sets the time for which a transfer between each stage and the next occupies the network link between their
+    /// workers: the tensor's size divided by the bandwidth.
     ///
-    /// `links` has one entry per stage; that of the last stage is unused. The two directions of a link are independent.
-    /// Transfers in one direction follow each other. A transfer arrives after its time on the link plus its latency.
+    /// `links` has one entry per stage. That of the last stage is unused, except by [`cut`](Self::cut). Two workers have
+    /// one link, whose two directions are independent. Transfers in one direction follow each other, also those of
+    /// different stages of these workers. A transfer arrives after its time on the link plus its latency.
     ///
     /// # Panics
     /// Panics unless `links` has one time per stage, each finite and not negative.
@@ -222,20 +214,6 @@ impl Costs {
         let free = |costs: &Vec<StageCost>| costs.iter().map(|cost| cost.with_latency(0.0)).collect();
         let (stages, links) = (self.stages.iter().map(free).collect(), vec![0.0; self.stages()]);
         Self { stages, links, transfers: Transfers::Asynchronous, ..self.clone() }
-    }
-
-    /// Returns the costs of a plan for the same model after every stage is divided into `parts` equal stages. The times
-    /// of computation and of optimizer steps are divided by `parts`. The times of transfers stay the same.
-    pub fn cut(&self, parts: usize) -> Self {
-        let share = parts as f64;
-        let stages = self.stages.iter().map(|costs| costs.iter().map(|cost| cost.part(share)).collect::<Vec<_>>());
-        let optimizer = self.optimizer.iter().map(|cost| cost / share);
-        Self {
-            stages: stages.flat_map(|stage| vec![stage; parts]).collect(),
-            optimizer: optimizer.flat_map(|cost| vec![cost; parts]).collect(),
-            links: self.links.iter().flat_map(|link| vec![*link; parts]).collect(),
-            transfers: self.transfers,
-        }
     }
 
     pub(crate) fn transfers(&self) -> Transfers {

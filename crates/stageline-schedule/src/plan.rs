@@ -16,7 +16,7 @@ mod rows;
 
 pub use action::{Action, Compute, ParseActionError};
 pub use csv_error::{CellError, ParsePlanError};
-pub(crate) use live::live_after;
+pub(crate) use live::{live_after, live_change};
 pub(crate) use lower::around;
 pub use lower::{Carried, Instruction, Transfer, lower};
 pub use placement::Placement;

@@ -13,6 +13,7 @@ mod building_block;
 mod error;
 mod rows;
 mod schedule;
+mod squeeze;
 mod v_shape;
 
 pub use error::ScheduleError;

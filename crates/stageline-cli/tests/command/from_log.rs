@@ -74,6 +74,7 @@ fn the_search_takes_the_costs_and_the_layers_of_a_log() {
     assert_eq!(found["cut"], serde_json::json!([0, 1, 2, 3]));
     let printed = text(&format!("search --stages 2 --micro-batches 8 --from {four}"));
     assert!(printed.contains("\ntraining       --stages 2 --micro-batches 8 --cut 0,1,2,3\n"), "{printed}");
+    let costs = "--forward 2000 --input-grad 2000 --weight-grad 2000";
     let simulated = json(&format!("simulate --plan {csv} {costs} --json"));
     assert_eq!(found["step_ms"], simulated["step_ms"]);
     // The first layer takes as long as the three others, so it is a stage of its own.

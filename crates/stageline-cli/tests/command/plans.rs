@@ -21,6 +21,14 @@ fn a_plan_is_printed_as_text_or_as_csv() {
 }
 
 #[test]
+fn wrong_costs_leave_no_file_behind() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("plan.csv");
+    let message = error(&format!("plan --stages 2 --micro-batches 2 --csv {} --forward 1,2,3", path.display()));
+    assert!(message.contains("--forward has 3 entries") && !path.exists(), "{message}");
+}
+
+#[test]
 fn a_plan_is_drawn_as_svg() {
     let directory = tempfile::tempdir().unwrap();
     let path = directory.path().join("plan.svg");
@@ -76,11 +84,11 @@ fn costs_are_given_for_all_stages_or_for_each() {
     assert_eq!(step("--bytes 6e6 --bandwidth 2 --transfer 0.5"), Some(6.0 + 2.0 * 5.0 * 3.0 + 2.0 * 0.5));
     assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth 0").contains("must be at least"));
     let message = error("simulate --stages 4 --micro-batches 4 --forward 1,2");
-    assert!(
-        message.contains("--forward has 2 entries; for 4 stages in 1 chunks each give a list of 1 or 4"),
-        "{message}"
-    );
-    assert!(error("simulate --stages 4 --micro-batches 4 --forward=-1").contains("must be from 0 to 1e15"));
+    assert!(message.contains("--forward has 2 entries; for 4 stages on 4 workers give a list of 1 or 4"), "{message}");
+    for flag in ["--forward=-1", "--forward -1", "--weight-grad -2e3", "--transfer -0.5", "--memory-per-forward -1"] {
+        assert!(error(&format!("simulate --stages 4 --micro-batches 4 {flag}")).contains("must be from 0 to 1e15"));
+    }
+    assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth -1").contains("must be from 0 to 1e15"));
     assert!(error("simulate --stages 4 --micro-batches 4 --forward nan").contains("must be from 0 to 1e15"));
 }
 
@@ -113,11 +121,55 @@ fn the_search_writes_the_best_plan() {
     // The plan completes at the reported capacity.
     let capacity = found["capacity"].as_u64().unwrap();
     text(&format!("check {} --capacity {capacity}", path.display()));
-    // In a plan from a file, stages are those that the actions name: in a V of 8 each takes half.
+    // The same flags give a plan from a file the same costs: its stages share the costs of their worker.
     let workers = fs::read_to_string(&path).unwrap().lines().count();
     assert_eq!((found["schedule"].as_str(), workers), (Some("zb-v"), 4));
-    let halves = "--forward 9.261 --input-grad 9.043 --weight-grad 4.6685 --transfer 0.601";
-    assert_eq!(step(&json(&format!("simulate --plan {} {halves} --json", path.display()))), step(&found));
+    let simulated = |costs: &str| json(&format!("simulate --plan {} {costs} --json", path.display()));
+    assert_eq!(step(&simulated(PAPERS_COSTS)), step(&found));
+    let eighths = |cost: &str| [cost; 8].join(",");
+    let [forward, input, weight] = ["9.261", "9.043", "4.6685"].map(eighths);
+    let each = format!("--forward {forward} --input-grad {input} --weight-grad {weight} --transfer 0.601");
+    assert_eq!(step(&simulated(&each)), step(&found));
+    let report = simulated(&format!("{PAPERS_COSTS} --memory-per-forward 1"));
+    assert_eq!(report["peak_bytes"], found["peak_bytes"]);
+}
+
+/// Tests plans whose workers have unequal numbers of stages. A single cost is that of a worker, and a list of one entry
+/// per worker is rejected.
+#[test]
+fn stages_of_a_plan_from_a_file_share_the_costs_of_their_worker() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("uneven.csv");
+    fs::write(&path, "0F0,2F0,2B0,0B0\n1F0,1B0\n").unwrap();
+    let simulate = format!("simulate --plan {} --json", path.display());
+    let report = json(&format!("{simulate} --forward 2 --backward 4 --memory-per-forward 2"));
+    assert_eq!(report["step_ms"].as_f64(), Some(2.0 * (2.0 + 4.0)));
+    assert_eq!(report["peak_bytes"], serde_json::json!([2.0, 2.0]));
+    assert_eq!(json(&format!("{simulate} --forward 1,2,4 --backward 0"))["step_ms"].as_f64(), Some(7.0));
+    let message = error(&format!("{simulate} --forward 1,2"));
+    assert!(message.contains("--forward has 2 entries; for 3 stages on 2 workers give a list of 1 or 3"), "{message}");
+}
+
+/// Tests lists of bandwidths with one entry per worker, in a V of four workers. They are those of the links between
+/// neighbouring workers, so each of the two passes of the slow link by each micro-batch takes 8 ms in each direction.
+#[test]
+fn bandwidths_are_those_of_links_between_workers() {
+    let step = |flags: &str| {
+        let simulate =
+            "simulate --schedule zb-v --stages 4 --micro-batches 1 --forward 2 --input-grad 2 --weight-grad 0";
+        json(&format!("{simulate} --json {flags}"))["step_ms"].as_f64().unwrap()
+    };
+    let work = 4.0 * (2.0 + 2.0);
+    assert!((step("--bytes 8e6 --bandwidth 1e9,1,1e9,1e9") - (work + 4.0 * 8.0)).abs() < 1e-3);
+    assert!((step("--bytes 8e6 --bandwidth 1e9,1e9,1,1e9") - (work + 4.0 * 8.0)).abs() < 1e-3);
+    // The last worker has both middle stages, and no link back to the first.
+    assert!((step("--bytes 8e6 --bandwidth 1e9,1e9,1e9,1") - work).abs() < 1e-3);
+    // Worker 1 sends two activations and two gradients.
+    assert_eq!(step("--transfer 0,3,0,0"), work + 4.0 * 3.0);
+    let interleaved = "simulate --schedule interleaved --stages 4 --micro-batches 4 --forward 2 --backward 0 --json";
+    let last_to_first = json(&format!("{interleaved} --bytes 8e6 --bandwidth 1e9,1e9,1e9,1"))["step_ms"].as_f64();
+    // The last worker has its first forward at 3-4 and sends four activations to the first, and gets gradients back.
+    assert!(last_to_first.unwrap() > 4.0 + 2.0 * 4.0 * 8.0, "{last_to_first:?}");
 }
 
 #[test]
@@ -186,6 +238,9 @@ fn impossible_plans_are_rejected_with_the_reason() {
     );
     assert!(error("plan --schedule interleaved --stages 4 --micro-batches 6").contains("ask for 4 or 8 micro-batches"));
     assert!(error("plan --stages 0 --micro-batches 2").contains("0 stages"));
+    assert!(
+        error("plan --schedule interleaved --chunks 0 --stages 2 --micro-batches 2").contains("0 chunks per worker")
+    );
     assert!(error("search --stages 0 --micro-batches 2").contains("0 stages"));
     assert!(error("search --stages 18446744073709551615 --micro-batches 1").contains("ask for fewer"));
     assert!(error("search --stages 2 --micro-batches 18446744073709551615").contains("ask for fewer"));

@@ -11,9 +11,10 @@
 use std::collections::VecDeque;
 
 use super::deadlock::{Blocked, Deadlock};
+use super::links::Links;
 use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
-use crate::plan::{Action, Carried, Instruction, Placement, Plan, Transfer, around};
+use crate::plan::{Action, Instruction, Placement, Plan, Transfer, around};
 
 /// An action of a worker, such as a forward, with its simulated start and end.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -56,7 +57,7 @@ pub(crate) fn replay(
         workers: vec![Worker::default(); plan.workers()],
         channels: (0..2 * plan.stages()).map(|_| channel()).collect(),
         streams: vec![0.0; plan.workers()],
-        links: vec![0.0; 2 * plan.stages()],
+        links: Links::new(&plan.placement()),
         ready: Ready::new(costs.transfers()),
     };
     for worker in (0..plan.workers()).rev() {
@@ -114,8 +115,7 @@ struct Run<'a> {
     channels: Vec<Channel>,
     /// The simulated time at which each worker's communication stream (its queue of transfers) becomes free.
     streams: Vec<f64>,
-    /// The simulated time at which each direction of each network link becomes free for another transfer.
-    links: Vec<f64>,
+    links: Links,
     ready: Ready,
 }
 
@@ -155,7 +155,7 @@ impl Run<'_> {
     }
 
     fn channel(&mut self, transfer: Transfer) -> &mut Channel {
-        &mut self.channels[channel_index(transfer)]
+        &mut self.channels[transfer.channel()]
     }
 
     fn wake(&mut self, worker: Option<usize>) {
@@ -186,15 +186,11 @@ impl Run<'_> {
         if receiver == worker {
             return sent;
         }
-        let (latency, occupies) = (self.costs.latency(transfer), self.costs.occupies(transfer));
         match self.costs.transfers() {
-            Transfers::Asynchronous => {
-                let link = &mut self.links[channel_index(transfer)];
-                *link = sent.max(*link) + occupies;
-                *link + latency
-            }
+            Transfers::Asynchronous => self.links.arrival(self.costs, transfer, sent),
             Transfers::Serialised => {
-                let end = sent.max(self.streams[worker]).max(self.streams[receiver]) + occupies + latency;
+                let takes = self.costs.occupies(transfer) + self.costs.latency(transfer);
+                let end = sent.max(self.streams[worker]).max(self.streams[receiver]) + takes;
                 (self.streams[worker], self.streams[receiver]) = (end, end);
                 end
             }
@@ -267,12 +263,6 @@ impl Run<'_> {
     /// channel is empty or `at` is not a receive.
     fn head(&self, at: Instruction) -> Option<usize> {
         let Instruction::Receive(transfer) = at else { return None };
-        Some(self.channels[channel_index(transfer)].messages.front()?.0)
+        Some(self.channels[transfer.channel()].messages.front()?.0)
     }
-}
-
-/// Returns the index of the simulated channel for a transfer. Each stage sends activations on one channel and gradients
-/// on another.
-fn channel_index(transfer: Transfer) -> usize {
-    2 * transfer.from + usize::from(transfer.carried == Carried::Gradient)
 }

@@ -7,10 +7,11 @@ use super::rows::Plan;
 /// Returns the number of live micro-batches on a worker after one more computation, such as a forward. `live` is the
 /// number before it. A micro-batch is live from its forward until its weight gradient is done.
 pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
-    live.saturating_add_signed(change(compute))
+    live.saturating_add_signed(live_change(compute))
 }
 
-fn change(compute: Compute) -> isize {
+/// Returns the change of the number of live micro-batches on a worker by a computation, such as a forward: 1, 0 or -1.
+pub(crate) fn live_change(compute: Compute) -> isize {
     match compute {
         Compute::Forward => 1,
         Compute::InputGradient => 0,
@@ -26,7 +27,7 @@ impl Plan {
             // The sum is signed, because an unchecked plan may end a micro-batch before it begins.
             let (mut live, mut peak) = (0_isize, 0);
             for action in row {
-                live += change(action.compute);
+                live += live_change(action.compute);
                 peak = peak.max(live);
             }
             peak.unsigned_abs()

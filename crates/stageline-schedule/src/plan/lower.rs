@@ -38,6 +38,12 @@ impl Transfer {
             Carried::Gradient => self.from - 1,
         }
     }
+
+    /// Returns the index of the channel of a transfer, from 0. Each stage sends activations on one channel and
+    /// gradients on another: stage s on the channels 2s and 2s+1.
+    pub(crate) fn channel(self) -> usize {
+        2 * self.from + usize::from(self.carried == Carried::Gradient)
+    }
 }
 
 /// An instruction of a worker in a lowered plan (a plan with its sends and receives). It is an action (a forward, a

@@ -45,6 +45,21 @@ impl Placement {
         self.worker_of[stage]
     }
 
+    /// Returns the index of the network link between the workers of a stage and of the next stage. The link between
+    /// the workers w and w+1 has the index w. The link between the last and the first of P > 2 workers has the index
+    /// P-1; a model with several stages per worker in turn uses it.
+    ///
+    /// Two other workers that are not neighbours have the index of the later one. So has the last stage, which sends
+    /// nothing onwards, and a stage whose next stage is on the same worker.
+    ///
+    /// # Panics
+    /// Panics if the placement has no such stage.
+    pub fn link_after(&self, stage: usize) -> usize {
+        let from = self.worker(stage);
+        let to = self.worker_of.get(stage + 1).copied().unwrap_or(from);
+        if from.abs_diff(to) == 1 { from.min(to) } else { from.max(to) }
+    }
+
     /// Returns the number of workers on which the stages are placed.
     pub fn workers(&self) -> usize {
         self.stages_of.len()

@@ -27,9 +27,10 @@ pub(crate) fn in_chunks(
     row: impl Fn(usize, usize) -> Result<Vec<Action>, ScheduleError>,
 ) -> Result<Plan, ScheduleError> {
     match (stages, micro_batches, chunks) {
+        // Without chunks there are 0 stages on any number of workers, so the chunks are the cause.
+        (_, _, 0) => Err(ScheduleError::NoChunks),
         (0, _, _) => Err(ScheduleError::NoStages),
         (_, 0, _) => Err(ScheduleError::NoMicroBatches),
-        (_, _, 0) => Err(ScheduleError::NoChunks),
         _ if !stages.is_multiple_of(chunks) => Err(ScheduleError::Chunks { stages, chunks }),
         _ => {
             let workers = stages / chunks;

@@ -43,13 +43,17 @@ impl Schedule for VHalf {
     }
 
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
-        repeated(stages, micro_batches, |w, p| {
-            let gap = if p.is_multiple_of(2) { 3 } else { 0 };
-            [2 * w, 3 * p - 2 - w, 3 * p - 1 + gap + 2 * w, 6 * p - 2 + gap - w]
-        })
+        repeated(stages, micro_batches, block)
     }
 
     fn chunks(&self) -> usize {
         2
     }
+}
+
+/// Returns the building block of V-Half for worker `w` of `p`: the cells of its forwards on its first and second stage,
+/// and of its input gradients on its second and first stage.
+pub(super) fn block(w: usize, p: usize) -> [usize; 4] {
+    let gap = if p.is_multiple_of(2) { 3 } else { 0 };
+    [2 * w, 3 * p - 2 - w, 3 * p - 1 + gap + 2 * w, 6 * p - 2 + gap - w]
 }

@@ -37,13 +37,17 @@ impl Schedule for VMin {
     }
 
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError> {
-        repeated(stages, micro_batches, |w, p| {
-            let gap = if p.is_multiple_of(3) { 2 } else { 0 };
-            [w, 2 * p - 1 - w, 2 * p + gap + w, 4 * p - 1 + gap - w]
-        })
+        repeated(stages, micro_batches, block)
     }
 
     fn chunks(&self) -> usize {
         2
     }
+}
+
+/// Returns the building block of V-Min for worker `w` of `p`: the cells of its forwards on its first and second stage,
+/// and of its input gradients on its second and first stage.
+pub(super) fn block(w: usize, p: usize) -> [usize; 4] {
+    let gap = if p.is_multiple_of(3) { 2 } else { 0 };
+    [w, 2 * p - 1 - w, 2 * p + gap + w, 4 * p - 1 + gap - w]
 }

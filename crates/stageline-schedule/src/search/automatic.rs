@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-use crate::check::Time;
+use crate::check::{Links, Time};
 use crate::costs::Costs;
 use crate::plan::{Action, Carried, Compute, Placement, Plan, Transfer};
 use crate::simulate::Memory;
@@ -44,7 +44,8 @@ impl Rules {
 ///
 /// A forward begins only if the worker has enough free memory for this micro-batch on this stage and on all later
 /// stages of the worker. So the oldest micro-batch in memory can always finish, and no worker waits for memory forever.
-/// Transfers are assumed to be asynchronous.
+/// Transfers are assumed to be asynchronous: those in one direction between two workers follow each other, and wait
+/// for no others.
 pub(crate) fn automatic(
     placement: &Placement,
     micro_batches: usize,
@@ -115,6 +116,7 @@ struct Run<'a> {
     rules: Rules,
     stages: Vec<Stage>,
     workers: Vec<Worker>,
+    links: Links,
     /// The queue of workers that will choose their next action, each with the simulated time of the choice. The
     /// earliest time comes first.
     events: BinaryHeap<Reverse<(Time, usize)>>,
@@ -127,7 +129,7 @@ impl<'a> Run<'a> {
         let worker = |stages: &Vec<usize>| Worker { stages: stages.clone(), ..Worker::default() };
         let workers = placement.stages_of().iter().map(worker).collect();
         let events = BinaryHeap::from([Reverse((Time(0.0), placement.worker(0)))]);
-        Self { placement, costs, memory, rules, stages, workers, events }
+        Self { placement, costs, memory, rules, stages, workers, links: Links::new(placement), events }
     }
 
     /// Returns the next move of a free worker: it runs an action, waits until a known time, or waits for another
@@ -221,7 +223,7 @@ impl<'a> Run<'a> {
     /// event at that time, at which the receiving worker, if it is idle, chooses its next action.
     fn arrival(&mut self, transfer: Transfer, sent: f64) -> f64 {
         let (from, to) = (self.placement.worker(transfer.from), self.placement.worker(transfer.to()));
-        let at = if from == to { sent } else { sent + self.costs.latency(transfer) };
+        let at = if from == to { sent } else { self.links.arrival(self.costs, transfer, sent) };
         self.events.push(Reverse((Time(at), to)));
         at
     }

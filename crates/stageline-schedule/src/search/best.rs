@@ -1,6 +1,7 @@
 //! The search for the plan with the shortest simulated step, among all generators of schedules and automatic schedules
 //! (plans generated for the given costs).
 
+use std::cmp::Ordering;
 use std::fmt;
 use std::ops::RangeInclusive;
 
@@ -14,6 +15,10 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 
 /// The largest number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
+
+/// The difference at which two times are equal for the search, as a share of them. Sums of the same costs in another
+/// order differ by less, because of rounding.
+const ROUNDING: f64 = 1e-9;
 
 /// The result of a search for the plan with the shortest simulated step. It has the plan, its costs, its timeline and a
 /// lower bound on the step.
@@ -44,11 +49,12 @@ impl Best {
     }
 }
 
-/// Finds the plan with the shortest simulated step for `micro_batches` micro-batches.
+/// Finds the plan with the shortest simulated step for `micro_batches` micro-batches. Among plans whose steps are equal
+/// except for rounding, it prefers a shorter span, then less peak memory, then fewer chunks (stages per worker).
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts. A schedule that allows any V is tried with 2, 3 and 4.
+/// chunks (stages) per worker gets each stage in V equal parts ([`Costs::cut`]). A schedule that allows any V is tried with 2, 3 and 4.
 /// Schedules with a V above `most_chunks` are left out, because a model may have too few layers for them.
 ///
 /// # Errors
@@ -61,7 +67,7 @@ pub fn best(micro_batches: usize, costs: &Costs, memory: &Memory, most_chunks: u
     assert_eq!(workers, memory.stages.len(), "give costs and memory for the same stages");
     best_placed(workers, micro_batches, 1..=most_chunks, |placement| {
         let chunks = placement.stages() / workers;
-        Some((costs.cut(chunks), memory.cut(chunks)))
+        Some((costs.cut(placement), memory.cut(chunks)))
     })
 }
 
@@ -102,7 +108,7 @@ pub fn best_placed(
         Some((limit, enough)) => SearchError::Memory { limit, enough },
         None => SearchError::Costs { workers },
     };
-    search.best.map(|best| Best { bound: search.bound, ..best }).ok_or(no_plan)
+    search.best.map(|(_, best)| Best { bound: search.bound, ..best }).ok_or(no_plan)
 }
 
 /// Returns copies of `memory` with its own memory limit and with several lower limits. The search tries automatic
@@ -126,7 +132,8 @@ struct Search<F> {
     /// returns `None` if they are not known.
     of: F,
     bound: f64,
-    best: Option<Best>,
+    /// The best plan that the search has found so far, with its rank.
+    best: Option<(Rank, Best)>,
     /// Two memory limits of a worker, for the error that no plan fits: the given limit, and the lowest one at which a
     /// plan is known to fit. `None` while the costs of no placement of stages on workers are known.
     fitting: Option<(f64, f64)>,
@@ -181,18 +188,40 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the best one if it fits into the memory and its simulated step is the shortest so far.
+    /// Keeps a plan as the best one if it fits into the memory and is better than the best one so far: by a shorter
+    /// simulated step, or else by a shorter span, because steps may overlap. At equal times a lower peak memory of a
+    /// worker is better, and then fewer chunks.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;
         }
         let Ok(checked) = check(plan, self.micro_batches) else { return };
         let timeline = simulate(&checked, costs);
-        // Between equal steps the shorter span wins, because steps may overlap.
-        let rank = |timeline: &Timeline| (timeline.step(), timeline.span());
-        if self.best.as_ref().is_none_or(|best| rank(&timeline) < rank(&best.timeline)) {
-            self.best = Some(Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 });
+        let peaks = checked.plan().peak_memory(&memory.stages);
+        let numbers = [timeline.step(), timeline.span(), peaks.into_iter().fold(0.0, f64::max)];
+        let rank = Rank { numbers, stages: checked.plan().stages() };
+        if self.best.as_ref().is_none_or(|(best, _)| rank.is_before(best)) {
+            self.best = Some((rank, Best { schedule, checked, costs: costs.clone(), timeline, bound: 0.0 }));
         }
+    }
+}
+
+/// The rank of a plan among those that the search compares. Plans of equal rank stay in the order of the search.
+struct Rank {
+    /// The length of a plan's step, its longest span and its peak memory. The earlier number decides first, and the
+    /// lower one is better.
+    numbers: [f64; 3],
+    stages: usize,
+}
+
+impl Rank {
+    /// Whether a plan is better than the plan with the rank `other`. Numbers that differ by rounding alone are equal.
+    fn is_before(&self, other: &Self) -> bool {
+        let compare = |(a, b): (&f64, &f64)| {
+            if (a - b).abs() <= ROUNDING * a.max(*b) { Ordering::Equal } else { a.total_cmp(b) }
+        };
+        let by_numbers = self.numbers.iter().zip(&other.numbers).map(compare);
+        by_numbers.fold(Ordering::Equal, Ordering::then).then(self.stages.cmp(&other.stages)).is_lt()
     }
 }
 

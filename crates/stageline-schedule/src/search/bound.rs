@@ -1,4 +1,7 @@
-//! A lower bound on the length of the step of every plan, from the work and the memory of each worker.
+//! A lower bound on the length of the step of every plan, from the work and the memory of each worker and the
+//! transfers on each link.
+
+use std::collections::HashMap;
 
 use crate::costs::Costs;
 use crate::plan::{Carried, Placement, Transfer};
@@ -6,18 +9,20 @@ use crate::simulate::Memory;
 
 /// Returns a lower bound on the length of the step of every plan with this placement, in the unit of `costs`.
 ///
-/// The bound is the largest of two bounds over all workers, plus the longest optimizer step:
+/// The bound is the largest of three bounds over all workers and links, plus the longest optimizer step:
 ///
 /// - **Work.** Take all forwards and backwards of a worker that cannot begin before time r, and after which at least
 ///   time q of other work remains. They run one after the other, so the flush (the end of all forwards and backwards)
 ///   is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads and tails (Carlier,
 ///   1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
+/// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the link
+///   between the two.
 /// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
 ///   backward. The sum of bytes x time over all micro-batches must fit under the memory limit, from the worker's first
 ///   forward on.
 ///
-/// Both bounds use the shorter of the whole and the split backward. They assume that transfers never wait for each
-/// other.
+/// The bounds use the shorter of the whole and the split backward. The times r and q, and the times in memory, assume
+/// that transfers never wait for each other.
 ///
 /// # Panics
 /// Panics if `costs` or `memory` has fewer stages than the placement.
@@ -34,14 +39,23 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
         let computes = owned.iter().flat_map(|stage| stage.computes).collect();
         flush_by_work(computes).max(flush_by_memory(&owned, memory.limit))
     };
+    let mut transfers: HashMap<_, Vec<_>> = HashMap::new();
+    for (from, stage) in stages.iter().enumerate() {
+        let to = [(from + 1 < stages.len()).then_some(from + 1), from.checked_sub(1)];
+        for (to, sends) in to.into_iter().zip(stage.sends).filter_map(|(to, sends)| Some((to?, sends))) {
+            transfers.entry((placement.worker(from), placement.worker(to))).or_default().push(sends);
+        }
+    }
+    // Transfers within a worker take no time, so they give a valid bound, too.
+    let by_links = transfers.into_values().map(flush_by_work).fold(0.0, f64::max);
     let optimizer = |owned: &Vec<usize>| owned.iter().map(|&stage| costs.optimizer(stage)).sum();
     let longest = |time: &dyn Fn(&Vec<usize>) -> f64| placement.stages_of().iter().map(time).fold(0.0, f64::max);
-    longest(&flush) + longest(&optimizer)
+    longest(&flush).max(by_links) + longest(&optimizer)
 }
 
-/// The times of one kind of action (forward, input gradient or weight gradient) on a stage in a step: the total time of
-/// these actions, the least time before the first of them, and the least time after the last. Together they are a lower
-/// bound on the time of the step.
+/// The times of one kind of action (forward, input gradient or weight gradient) on a stage in a step, or of one kind of
+/// transfer that the stage sends. They are the total time of these actions, the least time before the first of them, and
+/// the least time after the last. Together they are a lower bound on the time of the step.
 #[derive(Clone, Copy)]
 struct Computes {
     /// The earliest time at which a stage can begin one kind of action (such as a forward), in the unit of the costs.
@@ -66,6 +80,9 @@ struct Stage {
     /// The total times of a stage's forwards, input gradients and weight gradients in a step: one entry for each of the
     /// three kinds.
     computes: [Computes; 3],
+    /// The total times for which a stage's transfers occupy links in a step: those of its activations, and those of its
+    /// gradients.
+    sends: [Computes; 2],
     /// The least memory x time that the micro-batches of a step need on a stage. It is the sum, over the micro-batches,
     /// of the occupied memory multiplied by the time for which it is occupied, in the units of the memory and the
     /// costs.
@@ -74,12 +91,12 @@ struct Stage {
 
 impl Default for Stage {
     fn default() -> Self {
-        Self { computes: [Computes::NONE; 3], memory_time: 0.0 }
+        Self { computes: [Computes::NONE; 3], sends: [Computes::NONE; 2], memory_time: 0.0 }
     }
 }
 
 /// Adds one micro-batch to the sums from which a lower bound on the length of the step is computed. For each stage,
-/// these are the times of its forward and backward, and its memory x time. The micro-batch is assumed to pass all
+/// these are the times of its forward and backward, of its transfers on links, and its memory x time. The micro-batch is assumed to pass all
 /// stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
@@ -93,20 +110,25 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     let transfer = |from, carried| {
         let transfer = Transfer { from, carried, micro_batch };
         let local = placement.worker(from) == placement.worker(transfer.to());
-        if local { 0.0 } else { costs.latency(transfer) }
+        if local { (0.0, 0.0) } else { (costs.occupies(transfer), costs.latency(transfer)) }
     };
     let activation = |from| transfer(from, Carried::Activation);
     let gradient = |from| transfer(from, Carried::Gradient);
 
-    // These are the times that must follow each stage's input gradient and forward.
+    // These are the times that must follow each stage's input gradient and forward, and the time of their transfers on
+    // links.
     let mut after_gradient = vec![weight_gradient(0)];
+    let mut after_sends = vec![[0.0; 2]; last + 1];
     for stage in 1..=last {
-        let down = gradient(stage) + input_gradient(stage - 1) + after_gradient[stage - 1];
-        after_gradient.push(down.max(weight_gradient(stage)));
+        let (occupies, latency) = gradient(stage);
+        after_sends[stage][1] = latency + input_gradient(stage - 1) + after_gradient[stage - 1];
+        after_gradient.push(weight_gradient(stage).max(occupies + after_sends[stage][1]));
     }
     let mut after_forward = vec![input_gradient(last) + after_gradient[last]; last + 1];
     for stage in (0..last).rev() {
-        after_forward[stage] = activation(stage) + cost(stage + 1).forward + after_forward[stage + 1];
+        let (occupies, latency) = activation(stage);
+        after_sends[stage][0] = latency + cost(stage + 1).forward + after_forward[stage + 1];
+        after_forward[stage] = occupies + after_sends[stage][0];
     }
 
     let mut forwarded = Vec::with_capacity(last + 1);
@@ -114,7 +136,12 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     for stage in 0..=last {
         forwarded.push(now);
         stages[stage].computes[0].add(now, cost(stage).forward, after_forward[stage]);
-        now += cost(stage).forward + if stage < last { activation(stage) } else { 0.0 };
+        now += cost(stage).forward;
+        if stage < last {
+            let (occupies, latency) = activation(stage);
+            stages[stage].sends[0].add(now, occupies, after_sends[stage][0]);
+            now += occupies + latency;
+        }
     }
     for stage in (0..=last).rev() {
         let (input, weight) = (input_gradient(stage), weight_gradient(stage));
@@ -124,12 +151,16 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
         let bytes = memory.stages[stage];
         stages[stage].memory_time +=
             bytes.forward * (now - forwarded[stage]) + bytes.forward.min(bytes.input_gradient) * weight;
-        now += if stage > 0 { gradient(stage) } else { 0.0 };
+        if stage > 0 {
+            let (occupies, latency) = gradient(stage);
+            stages[stage].sends[1].add(now, occupies, after_sends[stage][1]);
+            now += occupies + latency;
+        }
     }
 }
 
 /// Returns a lower bound on the time of the flush (the end of all forwards and backwards). It follows from the compute
-/// times of one worker.
+/// times of one worker, or from the transfers in one direction between two workers.
 fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
     computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;

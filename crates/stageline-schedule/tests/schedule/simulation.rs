@@ -171,6 +171,20 @@ fn transfers_follow_each_other_on_a_link() {
     assert_eq!(step(5, 0.0, 3.0), 3.0 * 6.0 + 6.0);
 }
 
+/// Tests two workers with two stages each, whose activations take 8 on the link from worker 0 to worker 1 and no time
+/// back. The link carries those of stage 0 at 1-9 and 9-17, so that of stage 2, which is ready at 11, at 17-25.
+#[test]
+fn stages_of_the_same_two_workers_share_their_link() {
+    let costs = Costs::equal(4, StageCost::new(1.0, 0.0, 0.0)).with_links(vec![8.0, 0.0, 8.0, 0.0]);
+    let forwards = checked(&LoopedBreadthFirst { chunks: 2 }, 4, 2).forwards(2);
+    let ends: Vec<_> = simulate(&forwards, &costs).rows()[1].iter().map(|span| span.end).collect();
+    assert_eq!(ends, [10.0, 18.0, 26.0, 34.0]);
+    // With 4 chunks, worker 0 sends activations of four stages and gradients of three to worker 1.
+    let costs = Costs::equal(8, StageCost::new(1.0, 0.5, 0.5)).with_links(vec![8.0; 8]);
+    let step = simulated(&Interleaved { chunks: 4 }, 8, 8, &costs).step();
+    assert!(step > (4.0 + 3.0) * 8.0 * 8.0, "{step}");
+}
+
 /// Tests that a transfer waits for the end of the transfer in flight on the same communication stream (a worker's queue
 /// of transfers).
 #[test]

@@ -1,0 +1,45 @@
+//! The network links between workers in a simulated run of a plan.
+
+use std::collections::HashMap;
+
+use crate::costs::Costs;
+use crate::plan::{Placement, Transfer};
+
+/// The network links between workers in a simulated run of a plan. Two workers have one link with two independent
+/// directions, however many of their stages exchange tensors.
+pub(crate) struct Links {
+    /// The index in `free` of the direction of a link that each channel between two stages uses. A transfer within a
+    /// worker has an entry of its own, which is never read.
+    direction_of: Vec<usize>,
+    /// The simulated time at which each direction of each link becomes free for another transfer.
+    free: Vec<f64>,
+}
+
+impl Links {
+    pub(crate) fn new(placement: &Placement) -> Self {
+        let mut directions = HashMap::new();
+        let mut direction = |from: usize, to: Option<usize>| {
+            let workers = (placement.worker(from), to.map(|to| placement.worker(to)));
+            let next = directions.len();
+            *directions.entry(workers).or_insert(next)
+        };
+        let stages = placement.stages();
+        let of_stage = |stage: usize| {
+            let onwards = Some(stage + 1).filter(|above| *above < stages);
+            [direction(stage, onwards), direction(stage, stage.checked_sub(1))]
+        };
+        let direction_of = (0..stages).flat_map(of_stage).collect();
+        Self { direction_of, free: vec![0.0; directions.len()] }
+    }
+
+    /// Returns the simulated time at which a transfer between two workers arrives: after the transfers that occupy the
+    /// same direction of the link before it, its own time on the link, and its latency.
+    ///
+    /// A worker must send in the order of the simulated time `sent`. It is the only one that uses this direction of the
+    /// link, so the order in which workers are visited does not matter.
+    pub(crate) fn arrival(&mut self, costs: &Costs, transfer: Transfer, sent: f64) -> f64 {
+        let free = &mut self.free[self.direction_of[transfer.channel()]];
+        *free = sent.max(*free) + costs.occupies(transfer);
+        *free + costs.latency(transfer)
+    }
+}
