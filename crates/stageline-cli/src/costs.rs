@@ -77,15 +77,9 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of `workers` x `chunks` stages that are placed on the workers in turn, in ms, as the flags
-    /// give them. A flag with a wrong number of entries is an error.
-    pub(crate) fn costs(&self, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
-        self.costs_on(&Placement::in_turn(workers, chunks))
-    }
-
     /// Returns the costs of the stages of a placement on workers, in ms, as the flags give them: forwards, backwards,
     /// optimizer steps and transfers. A flag with a wrong number of entries is an error.
-    pub(crate) fn costs_on(&self, placement: &Placement) -> anyhow::Result<Costs> {
+    pub(crate) fn costs(&self, placement: &Placement) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--forward", &self.forward)?;
         let input_gradient = shared("--input-grad", &self.input_grad)?;
@@ -99,7 +93,7 @@ impl CostFlags {
             }
         }
         let costs = Costs::by_stage(stages).with_optimizer(shared("--optimizer", &self.optimizer)?);
-        self.with_transfers_on(costs, placement)
+        self.with_transfers(costs, placement)
     }
 
     /// Whether the user gave a command-line flag for the times of transfers between stages.
@@ -107,16 +101,10 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Returns the costs of `workers` x `chunks` stages that are placed on the workers in turn, with the times of
-    /// transfers that the flags give, as [`with_transfers_on`](Self::with_transfers_on) does.
-    pub(crate) fn with_transfers(&self, costs: Costs, workers: usize, chunks: usize) -> anyhow::Result<Costs> {
-        self.with_transfers_on(costs, &Placement::in_turn(workers, chunks))
-    }
-
     /// Returns the costs of stages `costs`, with the times of transfers between stages that the flags --transfer,
     /// --bytes and --bandwidth give, in ms. If none of these flags is set, the times of transfers stay the same. In
     /// both cases, the flag --serialised decides whether the transfers of a worker overlap.
-    pub(crate) fn with_transfers_on(&self, costs: Costs, placement: &Placement) -> anyhow::Result<Costs> {
+    pub(crate) fn with_transfers(&self, costs: Costs, placement: &Placement) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);
         if !self.has_transfers() {
@@ -144,16 +132,9 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the memory that the flags give: the bytes of activations that a micro-batch occupies on each of
-    /// `workers` x `chunks` stages, and the memory limit of a worker in bytes. Returns `None` if --memory-per-forward
-    /// is unset.
-    pub(crate) fn memory(&self, workers: usize, chunks: usize) -> anyhow::Result<Option<Memory>> {
-        self.memory_on(&Placement::in_turn(workers, chunks))
-    }
-
-    /// Returns the memory that the flags give for the stages of a placement on workers, as [`memory`](Self::memory)
-    /// does.
-    pub(crate) fn memory_on(&self, placement: &Placement) -> anyhow::Result<Option<Memory>> {
+    /// Returns the memory of one micro-batch that the flags give for each stage of a placement on workers, and the memory
+    /// limit of a worker in bytes. Returns `None` if --memory-per-forward is unset.
+    pub(crate) fn memory(&self, placement: &Placement) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
         }

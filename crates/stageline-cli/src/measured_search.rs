@@ -57,8 +57,8 @@ impl<'a> MeasuredSearch<'a> {
             )),
             _ => error,
         })?;
-        memory.memory(workers, 1)?;
-        costs.with_transfers(Costs::uniform(workers, 1.0, 2.0), workers, 1)?;
+        memory.memory(&Placement::in_turn(workers, 1))?;
+        costs.with_transfers(Costs::uniform(workers, 1.0, 2.0), &Placement::in_turn(workers, 1))?;
         Ok(Self { flags: Some((costs, memory)), ..search })
     }
 
@@ -76,8 +76,9 @@ impl<'a> MeasuredSearch<'a> {
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
         let unlimited = || Memory::unlimited(workers).cut(chunks);
         let Some((flags, memory)) = self.flags else { return Ok((costs, unlimited())) };
-        let memory = memory.memory(workers, 1)?.map_or_else(unlimited, |memory| memory.cut(chunks));
-        Ok((flags.with_transfers(costs, workers, chunks)?, memory))
+        let memory =
+            memory.memory(&Placement::in_turn(workers, 1))?.map_or_else(unlimited, |memory| memory.cut(chunks));
+        Ok((flags.with_transfers(costs, placement)?, memory))
     }
 
     /// Returns the partition of the model's layers for which a plan was searched: the indices of the layers of each

@@ -34,7 +34,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let checked = check(plan, capacity)?;
     let plan = checked.plan();
     // Wrong costs are an error before a file is written.
-    let costs = flags.costs.costs_on(&checked.placement())?;
+    let costs = flags.costs.costs(&checked.placement())?;
     if let Some(path) = &flags.csv {
         write_to(path, &if flags.lowered { checked.to_lowered_csv() } else { plan.to_csv() })?;
     }

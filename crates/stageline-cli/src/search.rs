@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use anyhow::Result;
 use clap::Args;
 use stageline_report::Measured;
-use stageline_schedule::{Best, Memory, best};
+use stageline_schedule::{Best, Memory, Placement, best};
 
 use crate::costs::{CostFlags, MemoryFlags};
 use crate::measured_search::{MeasuredSearch, starts};
@@ -51,7 +51,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
     if let Some(path) = &flags.csv {
         write_to(path, &found.checked.plan().to_csv())?;
     }
-    let memory = flags.memory.memory(workers, found.costs.stages() / workers)?;
+    let memory = flags.memory.memory(&found.checked.placement())?;
     let report = Report::new(&found.checked, &found.costs, &found.timeline, found.bound, memory.as_ref());
     report.found(found.schedule, &found.checked, cut).give(&found.timeline, &flags.report)
 }
@@ -61,8 +61,9 @@ impl Flags {
     /// plan.
     fn search(&self) -> Result<(Best, FoundCut)> {
         let Some(path) = &self.from else {
-            let costs = self.costs.costs(self.stages, 1)?;
-            let memory = self.memory.memory(self.stages, 1)?.unwrap_or_else(|| Memory::unlimited(self.stages));
+            let placement = Placement::in_turn(self.stages, 1);
+            let costs = self.costs.costs(&placement)?;
+            let memory = self.memory.memory(&placement)?.unwrap_or_else(|| Memory::unlimited(self.stages));
             return Ok((best(self.micro_batches, &costs, &memory, usize::MAX)?, FoundCut::Unknown));
         };
         let measured = Measured::of(&read(path)?)?;

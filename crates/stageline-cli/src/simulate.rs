@@ -49,7 +49,7 @@ pub(crate) fn run(flags: &Flags) -> anyhow::Result<()> {
     let checked = check(plan, capacity)?;
     let plan = checked.plan();
     let placement = checked.placement();
-    let (costs, memory) = (flags.costs.costs_on(&placement)?, flags.memory.memory_on(&placement)?);
+    let (costs, memory) = (flags.costs.costs(&placement)?, flags.memory.memory(&placement)?);
     if let Some(memory) = &memory {
         let peak = plan.peak_memory(&memory.stages).into_iter().fold(0.0, f64::max);
         ensure!(
