@@ -353,7 +353,7 @@ fn optimizer_states_of_another_name_type_or_shape_are_refused() {
 }
 
 #[test]
-fn a_parameter_with_bytes_missing_is_refused() {
+fn tensors_with_bytes_missing_are_refused() {
     let mut pipeline = builder(1, 2, 2).build().unwrap();
     train(&mut pipeline, 0..1);
     let mut checkpoint = pipeline.checkpoint().unwrap();
@@ -361,7 +361,15 @@ fn a_parameter_with_bytes_missing_is_refused() {
     let (name, expected) = (name.clone(), tensor.bytes.len());
     tensor.bytes = tensor.bytes.slice(..expected - 4);
     let differences = refused(checkpoint, builder(1, 2, 2));
-    assert_eq!(differences, [Difference::Bytes { name, found: expected - 4, expected }]);
+    let expected = Some(expected);
+    assert_eq!(differences, [Difference::Bytes { name, found: expected.unwrap() - 4, expected }]);
+    // The same of a tensor of the optimizer's state.
+    let mut checkpoint = pipeline.checkpoint().unwrap();
+    let (name, tensor) = checkpoint.optimizer.iter_mut().find(|(_, tensor)| tensor.bytes.len() > 8).unwrap();
+    let (name, found) = (name.clone(), tensor.bytes.len());
+    tensor.shape.push(usize::MAX);
+    let differences = refused(checkpoint, builder(1, 2, 2));
+    assert_eq!(differences, [Difference::Bytes { name, found, expected: None }]);
 }
 
 /// Tests that checkpoints with impossible optimizer states are rejected. AdamW's step counts must be between 1 and the

@@ -17,39 +17,39 @@ use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Trans
 pub(crate) struct CostFlags {
     /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     forward: Vec<f64>,
     /// Time of the input-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     input_grad: Vec<f64>,
     /// Time of the weight-gradient half of a stage's backward of one micro-batch, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
     /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of --input-grad and --weight-grad]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     backward: Vec<f64>,
     /// Latency of each transfer from a stage to another worker, in ms; a list of P entries has one for each sending
     /// worker [default: 0]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     transfer: Vec<f64>,
     /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient; a list
     /// of P entries has one for each link, as --bandwidth
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     bytes: Vec<f64>,
     /// Bandwidth of the network link between two workers, in GB/s for each direction; transfers in one direction run
-    /// one after another. A list of P entries has the link from each worker to the next, and that from the last worker
-    /// back to the first, which only chunks use
+    /// one after another. A list of P entries has the link from each worker to the next, and that from the last of
+    /// three or more workers back to the first, which only chunks in turn use
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     bandwidth: Vec<f64>,
     /// Time of a stage's optimizer step, in ms
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     optimizer: Vec<f64>,
     /// Serialises the transfers of each worker on one communication stream, instead of letting them overlap
     #[arg(long)]
@@ -63,16 +63,16 @@ pub(crate) struct CostFlags {
 pub(crate) struct MemoryFlags {
     /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     memory_per_forward: Vec<f64>,
     /// Bytes of --memory-per-forward that a stage still keeps for a micro-batch between its input gradient and its
     /// weight gradient [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     memory_per_input_grad: Vec<f64>,
     /// Memory limit of a worker, in bytes
     #[arg(long, value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
-    #[arg(allow_negative_numbers = true)]
+    #[arg(allow_hyphen_values = true)]
     memory_limit: Option<f64>,
 }
 
@@ -172,20 +172,21 @@ fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyh
     let lengths: BTreeSet<_> = [1, stages].into_iter().chain(even.then_some(workers)).collect();
     ensure!(
         lengths.contains(&list.len()),
-        "{flag} has {} entries; for {stages} stages on {workers} workers give a list of {}",
+        "{flag} has {} entries; for {workers} workers with {stages} stages in all, chunks included, give a list of {}{}",
         list.len(),
-        lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" or ")
+        lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" or "),
+        if even { "" } else { ", because a list for workers needs equally many stages on each" }
     );
     let value = |stage: usize| {
         let worker = placement.worker(stage);
         let chunks = on(worker);
         match (list, entry) {
-            (list, _) if list.len() == stages => list[stage],
             ([all], Entry::Stage) => all / chunks as f64,
             ([all], _) => *all,
-            (list, Entry::Stage) => list[stage / chunks] / chunks as f64,
-            (list, Entry::Sender) => list[worker],
-            (list, Entry::Link) => list[placement.link_after(stage)],
+            (list, Entry::Sender) if list.len() == workers => list[worker],
+            (list, Entry::Link) if list.len() == workers => list[placement.link_after(stage)],
+            (list, _) if list.len() == stages => list[stage],
+            (list, _) => list[stage / chunks] / chunks as f64,
         }
     };
     Ok((0..stages).map(value).collect())
@@ -197,12 +198,20 @@ const MOST: f64 = 1e15;
 /// Parses the value of a command-line flag for a bandwidth in GB/s: a number from 10^-15 to 10^15. A division by a
 /// smaller number could overflow.
 pub(crate) fn rate(text: &str) -> Result<f64, String> {
-    let number = amount(text)?;
-    if number >= 1.0 / MOST { Ok(number) } else { Err(format!("must be at least {:e}", 1.0 / MOST)) }
+    within(text, 1.0 / MOST)
 }
 
 /// Parses the value of a command-line flag for a time or a size: a number from 0 to 10^15.
 pub(crate) fn amount(text: &str) -> Result<f64, String> {
+    within(text, 0.0)
+}
+
+/// Parses a number from `least` to 10^15.
+fn within(text: &str, least: f64) -> Result<f64, String> {
     let number: f64 = text.trim().parse().map_err(|_| "not a number".to_owned())?;
-    if (0.0..=MOST).contains(&number) { Ok(number) } else { Err(format!("must be from 0 to {MOST:e}")) }
+    if (least..=MOST).contains(&number) {
+        Ok(number)
+    } else {
+        Err(format!("must be from {} to {MOST:e}", if least > 0.0 { format!("{least:e}") } else { "0".to_owned() }))
+    }
 }

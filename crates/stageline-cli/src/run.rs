@@ -63,9 +63,10 @@ pub(crate) struct PredictFlags {
 pub(crate) struct LinkFlags {
     /// Latency of the network link between any two workers, in ms
     #[arg(long, value_name = "MS", default_value = "0", value_parser = amount, requires = "bandwidth")]
+    #[arg(allow_hyphen_values = true)]
     latency: f64,
     /// Bandwidth of the network link between any two workers in each direction, in GB/s [default: the links of the run]
-    #[arg(long, value_name = "GB/S", value_parser = rate)]
+    #[arg(long, value_name = "GB/S", value_parser = rate, allow_hyphen_values = true)]
     bandwidth: Option<f64>,
 }
 

@@ -24,8 +24,9 @@ pub(crate) struct Flags {
     #[command(flatten)]
     shape: Option<Shape>,
     /// CSV file of a plan, as written by `plan --csv` or PyTorch, to simulate instead of a schedule; `-` reads the
-    /// standard input. A single cost is that of a worker's whole part of the model, as with --stages; it is divided
-    /// evenly among the worker's stages
+    /// standard input. A single time or size of a stage is that of a worker's whole part of the model and is divided
+    /// evenly among the worker's stages; times of transfers are not divided. A list has one entry for each stage of the
+    /// plan or, if all workers have equally many stages, one for each worker
     #[arg(long, value_name = "FILE", conflicts_with = "Shape", required_unless_present = "Shape")]
     plan: Option<PathBuf>,
     /// Number of micro-batches that a channel between two stages can hold [default: all micro-batches of a step]

@@ -47,7 +47,7 @@ pub(crate) struct Flags {
     pub(super) hosts: Vec<usize>,
     /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and
     /// for optimizer states of `--optimizer-state host` does not count
-    #[arg(long, value_name = "GB", value_parser = amount)]
+    #[arg(long, value_name = "GB", value_parser = amount, allow_hyphen_values = true)]
     pub(super) memory: Option<f64>,
     /// Largest number of workers P to recommend [default: the number of layers of the model]
     #[arg(long, value_name = "P", conflicts_with = "hosts")]

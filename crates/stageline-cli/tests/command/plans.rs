@@ -82,13 +82,29 @@ fn costs_are_given_for_all_stages_or_for_each() {
         json(&format!("{step} {flags}"))["step_ms"].as_f64()
     };
     assert_eq!(step("--bytes 6e6 --bandwidth 2 --transfer 0.5"), Some(6.0 + 2.0 * 5.0 * 3.0 + 2.0 * 0.5));
-    assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth 0").contains("must be at least"));
+    assert!(
+        error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth 0").contains("must be from 1e-15 to 1e15")
+    );
     let message = error("simulate --stages 4 --micro-batches 4 --forward 1,2");
-    assert!(message.contains("--forward has 2 entries; for 4 stages on 4 workers give a list of 1 or 4"), "{message}");
-    for flag in ["--forward=-1", "--forward -1", "--weight-grad -2e3", "--transfer -0.5", "--memory-per-forward -1"] {
+    assert!(
+        message.contains(
+            "--forward has 2 entries; for 4 workers with 4 stages in all, chunks included, give a list of 1 or 4"
+        ),
+        "{message}"
+    );
+    for flag in [
+        "--forward=-1",
+        "--forward -1",
+        "--forward -1,2",
+        "--weight-grad -2e3",
+        "--transfer -0.5",
+        "--memory-per-forward -1",
+    ] {
         assert!(error(&format!("simulate --stages 4 --micro-batches 4 {flag}")).contains("must be from 0 to 1e15"));
     }
-    assert!(error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth -1").contains("must be from 0 to 1e15"));
+    assert!(
+        error("simulate --stages 2 --micro-batches 2 --bytes 1 --bandwidth -1").contains("must be from 1e-15 to 1e15")
+    );
     assert!(error("simulate --stages 4 --micro-batches 4 --forward nan").contains("must be from 0 to 1e15"));
 }
 
@@ -147,7 +163,21 @@ fn stages_of_a_plan_from_a_file_share_the_costs_of_their_worker() {
     assert_eq!(report["peak_bytes"], serde_json::json!([2.0, 2.0]));
     assert_eq!(json(&format!("{simulate} --forward 1,2,4 --backward 0"))["step_ms"].as_f64(), Some(7.0));
     let message = error(&format!("{simulate} --forward 1,2"));
-    assert!(message.contains("--forward has 2 entries; for 3 stages on 2 workers give a list of 1 or 3"), "{message}");
+    let expected = "--forward has 2 entries; for 2 workers with 3 stages in all, chunks included, give a list of 1 or 3, \
+                    because a list for workers needs equally many stages on each";
+    assert!(message.contains(expected), "{message}");
+}
+
+/// Tests latencies in a plan whose workers do not have the stages in order. Each is that of a sending worker: worker 2
+/// sends the activations of stage 0, worker 1 the gradients of stage 2, and worker 0 both that stage 1 sends.
+#[test]
+fn latencies_are_those_of_the_sending_workers() {
+    let directory = tempfile::tempdir().unwrap();
+    let path = directory.path().join("permuted.csv");
+    fs::write(&path, "1F0,1B0\n2F0,2B0\n0F0,0B0\n").unwrap();
+    let flags = "--forward 3 --backward 6 --transfer 1,10,100 --json";
+    let report = json(&format!("simulate --plan {} {flags}", path.display()));
+    assert_eq!(report["step_ms"].as_f64(), Some(3.0 * (3.0 + 6.0) + 100.0 + 10.0 + 1.0 + 1.0));
 }
 
 /// Tests lists of bandwidths with one entry per worker, in a V of four workers. They are those of the links between

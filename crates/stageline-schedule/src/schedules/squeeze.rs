@@ -171,7 +171,6 @@ fn neighbours(action: Action, stages: usize) -> [Option<(usize, Compute)>; 2] {
 
 #[cfg(test)]
 mod tests {
-
     use super::*;
     use crate::plan::live_after;
     use crate::schedules::building_block::pattern;

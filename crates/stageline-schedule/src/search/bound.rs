@@ -57,7 +57,7 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 /// transfer that the stage sends. They are the total time of these actions, the least time before the first of them, and
 /// the least time after the last. Together they are a lower bound on the time of the step.
 #[derive(Clone, Copy)]
-struct Computes {
+struct Work {
     /// The earliest time at which a stage can begin one kind of action (such as a forward), in the unit of the costs.
     head: f64,
     /// The total time of one kind of action (such as a forward) on a stage in a step, in the unit of the costs.
@@ -67,7 +67,7 @@ struct Computes {
     tail: f64,
 }
 
-impl Computes {
+impl Work {
     const NONE: Self = Self { head: f64::INFINITY, work: 0.0, tail: f64::INFINITY };
 
     fn add(&mut self, head: f64, work: f64, tail: f64) {
@@ -79,10 +79,10 @@ impl Computes {
 struct Stage {
     /// The total times of a stage's forwards, input gradients and weight gradients in a step: one entry for each of the
     /// three kinds.
-    computes: [Computes; 3],
+    computes: [Work; 3],
     /// The total times for which a stage's transfers occupy links in a step: those of its activations, and those of its
     /// gradients.
-    sends: [Computes; 2],
+    sends: [Work; 2],
     /// The least memory x time that the micro-batches of a step need on a stage. It is the sum, over the micro-batches,
     /// of the occupied memory multiplied by the time for which it is occupied, in the units of the memory and the
     /// costs.
@@ -91,13 +91,13 @@ struct Stage {
 
 impl Default for Stage {
     fn default() -> Self {
-        Self { computes: [Computes::NONE; 3], sends: [Computes::NONE; 2], memory_time: 0.0 }
+        Self { computes: [Work::NONE; 3], sends: [Work::NONE; 2], memory_time: 0.0 }
     }
 }
 
 /// Adds one micro-batch to the sums from which a lower bound on the length of the step is computed. For each stage,
-/// these are the times of its forward and backward, of its transfers on links, and its memory x time. The micro-batch is assumed to pass all
-/// stages without waits.
+/// these are the times of its forward and backward, of its transfers on links, and its memory x time. The micro-batch is
+/// assumed to pass all stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
@@ -161,12 +161,12 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
 
 /// Returns a lower bound on the time of the flush (the end of all forwards and backwards). It follows from the compute
 /// times of one worker, or from the transfers in one direction between two workers.
-fn flush_by_work(mut computes: Vec<Computes>) -> f64 {
-    computes.sort_by(|a, b| b.tail.total_cmp(&a.tail));
+fn flush_by_work(mut parts: Vec<Work>) -> f64 {
+    parts.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
-    for head in computes.iter().map(|computes| computes.head) {
+    for head in parts.iter().map(|part| part.head) {
         let mut work = 0.0;
-        for inside in computes.iter().filter(|computes| computes.head >= head) {
+        for inside in parts.iter().filter(|part| part.head >= head) {
             work += inside.work;
             bound = bound.max(head + work + inside.tail);
         }

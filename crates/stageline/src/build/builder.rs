@@ -229,7 +229,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets the time limits after which a stalled pipeline is reported and then stopped; [`Watchdog::default`] if
-    /// unset. `None` turns the watchdog off. While [`build`](Self::build) copies modules to other hosts, it asks these
+    /// unset. `None` turns the watchdog off. While [`build`](Self::build) copies modules from or to other hosts, it asks these
     /// hosts at intervals of [`Watchdog::floor`] whether they are alive.
     pub fn watchdog(mut self, watchdog: impl Into<Option<Watchdog>>) -> Self {
         self.watchdog = watchdog.into();

@@ -42,7 +42,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// - A device does not compute in the types of its stage, or lacks a kernel ([`fallbacks`](Self::fallbacks)).
     /// - The checkpoint does not fit the model.
     /// - A session (a connection to a device of another host) cannot be opened, or the host is lost while modules are
-    ///   copied there.
+    ///   copied from or to it.
     /// - A thread cannot be started.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));

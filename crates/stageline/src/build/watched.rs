@@ -39,13 +39,14 @@ pub(super) fn watched<T: Send + 'static>(
         (assembled, is_whole)
     };
     let thread = spawn("assembly", copy).map_err(|cause| BuildError::Assembly { cause })?;
-    let mut were_lost = false;
+    let mut before = Vec::new();
     while !ends_within(&thread, watchdog.floor) {
-        let hosts = lost(stages);
-        if were_lost && !hosts.is_empty() {
+        let now = lost(stages);
+        let hosts: Vec<_> = now.iter().filter(|lost| before.contains(&lost.host)).cloned().collect();
+        if !hosts.is_empty() {
             return Err(BuildError::HostsLost { hosts });
         }
-        were_lost = !hosts.is_empty();
+        before = now.into_iter().map(|lost| lost.host).collect();
     }
     let copied = thread.join();
     if let Ok((assembled, true)) = copied {

@@ -30,15 +30,15 @@ pub enum BuildError {
     /// The connection to a device of another host, on which a stage runs, failed.
     #[error(transparent)]
     Host(RemoteError),
-    /// Hosts that run stages became unreachable while modules were copied to their devices. The thread that copied them
-    /// is left behind with the modules.
+    /// Hosts became unreachable while the modules of stages were copied from or to their devices. The thread that copied
+    /// them is left behind with the modules.
     #[error(
-        "{}, while modules were copied there; start `stageline serve` there again, or name devices of other hosts, and restart this \
-         program",
+        "{}, while modules were copied from or to it; start `stageline serve` there again, or name devices of other hosts, and \
+         restart this program",
         hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsLost {
-        /// The unreachable hosts, each with the stages that were to run on the host's devices.
+        /// The unreachable hosts, each with the stages whose modules are on the host's devices or are copied there.
         hosts: Vec<LostHost>,
     },
     /// The checkpoint to restore has impossible numbers of steps: more optimizer steps than training steps, or more

@@ -174,14 +174,15 @@ impl Layout {
         };
         let mut stages: Vec<_> = self.paths.iter().enumerate().map(restored).collect();
         for (name, tensor) in &checkpoint.optimizer {
+            let entry =
+                name.rsplit_once(SEPARATOR).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
+            let entry = entry.filter(|(entry, _)| entry.description.trained);
             let kind = Kind { dtype: tensor.dtype, shape: tensor.shape.clone() };
-            if let Some(difference) = kind.wrong_bytes(name, tensor.bytes.len()) {
+            if let Some(difference) = kind.wrong_bytes(name, tensor.bytes.len()).filter(|_| entry.is_some()) {
                 differences.push(difference);
                 continue;
             }
-            let entry =
-                name.rsplit_once(SEPARATOR).and_then(|(parameter, field)| Some((self.entries.get(parameter)?, field)));
-            match entry.filter(|(entry, _)| entry.description.trained).zip(Value::of(tensor)) {
+            match entry.zip(Value::of(tensor)) {
                 Some(((Entry { stage, description }, STATELESS), Value::Scalar(Scalar::Bool(true)))) => {
                     stages[*stage].stateless.insert(description.id);
                 }

@@ -43,8 +43,8 @@ pub enum Difference {
         name: String,
         /// The number of bytes that the checkpoint has for the tensor.
         found: usize,
-        /// The number of bytes that a tensor of its type and shape needs.
-        expected: usize,
+        /// The number of bytes that a tensor of its type and shape needs; `None` if it is above the largest `usize`.
+        expected: Option<usize>,
     },
     /// A field of optimizer state differs between the checkpoint and the stage's optimizer. Only one of them has the
     /// field, or its type or shape differs.
@@ -85,8 +85,8 @@ impl Kind {
     /// Returns the difference of the tensor `name` of this type and shape that has `found` bytes in the checkpoint;
     /// `None` if it needs as many bytes.
     pub(crate) fn wrong_bytes(&self, name: &str, found: usize) -> Option<Difference> {
-        let expected = self.bytes().unwrap_or(usize::MAX);
-        (found != expected).then(|| Difference::Bytes { name: name.to_owned(), found, expected })
+        let expected = self.bytes();
+        (Some(found) != expected).then(|| Difference::Bytes { name: name.to_owned(), found, expected })
     }
 }
 
@@ -151,8 +151,11 @@ impl fmt::Display for Difference {
             Self::Kind { name, model, checkpoint } => {
                 write!(f, "{} is {model} in the model and {checkpoint} in the checkpoint", shown(name))
             }
-            Self::Bytes { name, found, expected } => {
+            Self::Bytes { name, found, expected: Some(expected) } => {
                 write!(f, "{} has {found} bytes in the checkpoint and needs {expected}", shown(name))
+            }
+            Self::Bytes { name, found, expected: None } => {
+                write!(f, "{} has {found} bytes in the checkpoint, and a shape too large for any memory", shown(name))
             }
             Self::OtherOptimizer { name } => {
                 write!(f, "{} does not match the state that the optimizer of its stage keeps", shown(name))

@@ -159,12 +159,12 @@ impl GradientSum {
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || !several.is_empty()) {
             half.complete(module);
         }
-        let mut too_late = std::mem::take(&mut self.at_once);
-        if !too_late.is_empty() {
+        let mut too_early = std::mem::take(&mut self.at_once);
+        if !too_early.is_empty() {
             let computed = half.computed(module);
-            too_late.retain(|id| computed.contains(id));
+            too_early.retain(|id| computed.contains(id));
         }
-        self.several.extend(several.iter().chain(&too_late));
+        self.several.extend(several.iter().chain(&too_early));
         self.early.insert(micro_batch, half);
         while let Some(Half { gradients, of_layers, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
             self.beside = self.group.add_all(module, joined(module, gradients, of_layers));
@@ -176,7 +176,7 @@ impl GradientSum {
                 self.end_group(module);
             }
         }
-        too_late
+        too_early
     }
 
     /// Ends the current group, a fixed number of consecutive micro-batches: adds the sum of the group's gradients to
