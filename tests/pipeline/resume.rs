@@ -361,8 +361,7 @@ fn tensors_with_bytes_missing_are_refused() {
     let (name, expected) = (name.clone(), tensor.bytes.len());
     tensor.bytes = tensor.bytes.slice(..expected - 4);
     let differences = refused(checkpoint, builder(1, 2, 2));
-    let expected = Some(expected);
-    assert_eq!(differences, [Difference::Bytes { name, found: expected.unwrap() - 4, expected }]);
+    assert_eq!(differences, [Difference::Bytes { name, found: expected - 4, expected: Some(expected) }]);
     // The same of a tensor of the optimizer's state.
     let mut checkpoint = pipeline.checkpoint().unwrap();
     let (name, tensor) = checkpoint.optimizer.iter_mut().find(|(_, tensor)| tensor.bytes.len() > 8).unwrap();
