@@ -29,8 +29,6 @@ pub fn finding_single_uses<R>(forward: impl FnOnce() -> R) -> (R, HashSet<ParamI
             several.push(id);
         }
     }
-    several.iter().for_each(|id| {
-        single.remove(id);
-    });
+    single.retain(|id| !several.contains(id));
     (result, single)
 }

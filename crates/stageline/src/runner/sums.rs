@@ -41,6 +41,7 @@ impl StageSums {
     }
 
     /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
+    ///
     /// Returns the ids of the parameters of which a layer has added a gradient already, although they have another one
     /// in this micro-batch.
     pub(super) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, half: Half) -> HashSet<ParamId> {

@@ -183,7 +183,7 @@ impl GradientSum {
     /// the total, and begins a new group.
     fn end_group<M: Module>(&mut self, module: &M) {
         let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
-        self.total = if total.is_empty() { group } else { joined(module, total, group) };
+        self.total = joined(module, total, group);
     }
 
     /// Completes the gradient sum of a step: adds the last group of micro-batches to the total, and replaces the total
