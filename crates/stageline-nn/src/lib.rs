@@ -59,7 +59,7 @@ pub use layers::batch_norm::{AccumulatedBatchNorm, FoundBatchNorm, batch_norms};
 pub use layers::dropout::Dropout;
 pub use layers::{
     Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, causal_attention, causal_attention_within, cross_entropy,
-    gelu, gelu_tanh, rotated, swiglu,
+    gelu, gelu_tanh, join_rotated, swiglu,
 };
 pub use params::seed::seeded;
 

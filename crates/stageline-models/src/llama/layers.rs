@@ -5,7 +5,7 @@ use burn::module::Module;
 use burn::nn::RmsNormConfig;
 use burn::tensor::{Device, Int, Tensor};
 use stageline::nn::{
-    AttentionHeads, Embedding, Linear, Operation, RmsNorm, RotaryAngles, block, feed_forward, rotated, selective,
+    AttentionHeads, Embedding, Linear, Operation, RmsNorm, RotaryAngles, block, feed_forward, join_rotated, selective,
     swiglu,
 };
 
@@ -164,15 +164,13 @@ impl Attention {
             None => part,
         };
         let position = scope.position();
-        let turned = |part: Tensor<2>| {
+        let part = |part: Tensor<2>| {
             let columns = part.dims()[1];
-            rotated(part.reshape([batch, length, columns]), &self.angles, position)
+            part.reshape([batch, length, columns])
         };
-        let query = turned(normalised(self.query.forward(input.clone()), &self.query_norm));
-        let key = turned(normalised(self.key.forward(input.clone()), &self.key_norm));
-        let value = self.value.forward(input);
-        let columns = value.dims()[1];
-        let joined = Tensor::cat(vec![query, key, value.reshape([batch, length, columns])], 2);
+        let query = part(normalised(self.query.forward(input.clone()), &self.query_norm));
+        let key = part(normalised(self.key.forward(input.clone()), &self.key_norm));
+        let joined = join_rotated(query, key, part(self.value.forward(input)), &self.angles, position);
         self.output.forward(rows(self.cache.attend(joined, self.heads, scope)))
     }
 }

@@ -139,7 +139,7 @@ mod tests {
 
     use super::*;
     #[cfg(feature = "flex")]
-    use crate::{LayerNorm, RotaryAngles, causal_attention, cross_entropy, gelu, rotated, swiglu};
+    use crate::{LayerNorm, RotaryAngles, causal_attention, cross_entropy, gelu, join_rotated, swiglu};
 
     /// Tests the message about attention heads that are too large for the FlashAttention kernels. The message must
     /// propose smaller heads only on a device that has kernels for smaller heads.
@@ -172,7 +172,9 @@ mod tests {
         let input: Tensor<3> = Tensor::<1>::from_floats(values.as_slice(), device).reshape([1, 4, 12]);
         let norm = LayerNorm::init(&LayerNormConfig::new(12), device);
         let hidden = norm.forward(gelu(swiglu(input.clone(), input)));
-        let attended = causal_attention(rotated(hidden, &RotaryAngles::with_base(100.0, 4), 0), 1);
+        let part = |first: usize| hidden.clone().slice_dim(2, first..first + 4);
+        let joined = join_rotated(part(0), part(4), part(8), &RotaryAngles::with_base(100.0, 4), 0);
+        let attended = causal_attention(joined, 1);
         let targets = Tensor::<1, Int>::from_ints([0, 3, 2, 1], device);
         cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
     }

@@ -70,7 +70,7 @@ impl Operation {
     }
 
     /// Returns the description of a rotary position embedding, for the list of operations of a layer that calls
-    /// [`rotated`](crate::rotated).
+    /// [`join_rotated`](crate::join_rotated).
     pub fn rotary_embedding() -> Self {
         Self::named(name::ROTARY)
     }
@@ -126,7 +126,8 @@ mod tests {
 
     use super::*;
     use crate::{
-        LayerNorm, RmsNorm, RotaryAngles, causal_attention, cross_entropy, finding_fallbacks, gelu, rotated, swiglu,
+        LayerNorm, RmsNorm, RotaryAngles, causal_attention, cross_entropy, finding_fallbacks, gelu, join_rotated,
+        swiglu,
     };
 
     fn all() -> [Operation; 7] {
@@ -151,7 +152,9 @@ mod tests {
         (layer_norm.gamma, rms_norm.gamma) = (scale(), scale());
         let (_, noted) = finding_fallbacks(|| {
             let hidden = rms_norm.forward(layer_norm.forward(swiglu(gelu(ones()), ones())));
-            let attended = causal_attention(rotated(hidden, &RotaryAngles::with_base(100.0, 4), 0), 1);
+            let part = |first: usize| hidden.clone().slice_dim(2, first..first + 4);
+            let joined = join_rotated(part(0), part(4), part(8), &RotaryAngles::with_base(100.0, 4), 0);
+            let attended = causal_attention(joined, 1);
             cross_entropy(attended.reshape([4, 4]), Tensor::<1, Int>::zeros([4], &device))
         });
         let declared = all().map(|operation| operation.fallback(&device, DType::F64).unwrap());

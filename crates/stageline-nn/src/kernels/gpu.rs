@@ -136,8 +136,12 @@ impl Kernels for Cube {
         swiglu::to_inputs(&rows(gate), &rows(up), &rows(gradient)).map(|found| like(found, gate))
     }
 
-    fn rotated(input: &Float, cosines: &Float, sines: &Float) -> Float {
-        primitive(rotation::rotated(of(input), of(cosines), of(sines)))
+    fn joined(parts: [&Float; 3], angles: [&Float; 2]) -> Float {
+        primitive(rotation::joined(parts.map(of), angles.map(of)))
+    }
+
+    fn join_to_parts(gradient: &Float, columns: [usize; 3], angles: [&Float; 2]) -> [Float; 3] {
+        rotation::to_parts(&of(gradient), columns, angles.map(of)).map(primitive)
     }
 
     fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, norm: Normalisation) -> (Float, Moments<Float>) {

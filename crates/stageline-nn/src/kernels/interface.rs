@@ -47,9 +47,18 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Rotates every head of an input `[batch, length, heads x size]`, such as queries, by angles that depend on the
-    /// position. The cosines and sines of the angles, in f32, are `[length, size / 2]`.
-    fn rotated(input: &FloatTensor<Self>, cosines: &FloatTensor<Self>, sines: &FloatTensor<Self>) -> FloatTensor<Self>;
+    /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns, and rotates every head of
+    /// the queries and keys by angles that depend on the position. `angles` are the cosines and sines, in f32, each
+    /// `[length, size / 2]`.
+    fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
+
+    /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
+    /// their columns. `angles` are the cosines of the join's angles and the sines of the opposite angles.
+    fn join_to_parts(
+        gradient: &FloatTensor<Self>,
+        columns: [usize; 3],
+        angles: [&FloatTensor<Self>; 2],
+    ) -> [FloatTensor<Self>; 3];
 
     /// Normalises an input `[..., width]` with a scale `gamma` and an optional shift `beta`, each `[width]`. Returns
     /// the output, and the mean and 1 / standard deviation of each input row. `norm` is the kind of normalisation and

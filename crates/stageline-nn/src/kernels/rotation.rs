@@ -1,13 +1,31 @@
-//! The rotation of queries and keys by their positions, composed of burn's operations for every backend.
+//! The rotation of queries and keys by their positions, and their join with values, composed of burn's operations for
+//! every backend.
 
 use burn::tensor::{FloatDType, Tensor};
+
+/// Joins queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries and keys.
+/// The cosines and sines of the angles are `[length, size / 2]`.
+pub fn joined([query, key, value]: [Tensor<3>; 3], [cosines, sines]: [Tensor<2>; 2]) -> Tensor<3> {
+    let turned = [query, key].map(|part| rotated(part, cosines.clone(), sines.clone()));
+    Tensor::cat(turned.into_iter().chain([value]).collect(), 2)
+}
+
+/// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
+/// their columns, and `sines` are those of the opposite angles.
+#[cfg(feature = "gpu")]
+pub fn to_parts(gradient: &Tensor<3>, columns: [usize; 3], [cosines, sines]: [Tensor<2>; 2]) -> [Tensor<3>; 3] {
+    let [query, key, value] = columns;
+    let part = |start: usize, columns: usize| gradient.clone().slice_dim(2, start..start + columns);
+    let turned = |part| rotated(part, cosines.clone(), sines.clone());
+    [turned(part(0, query)), turned(part(query, key)), part(query + key, value)]
+}
 
 /// Rotates each head of an input `[batch, length, heads x size]`, such as queries, by the angles of its position. The
 /// cosines and sines of these angles are each `[length, size / 2]`. Elements `i` and `i + size / 2` of a head are the
 /// coordinates of one rotated point.
 ///
 /// The rotation is computed in the type of `cosines`, and the output has the type of the input.
-pub fn rotated(input: Tensor<3>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<3> {
+fn rotated(input: Tensor<3>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<3> {
     let ([batch, length, width], [_, half]) = (input.dims(), cosines.dims());
     let types = [input.dtype(), cosines.dtype()].map(FloatDType::from);
     let heads = input.reshape([batch, length, width / (2 * half), 2 * half]);

@@ -2,7 +2,7 @@
 //! input and weight gradients, or are one operation in the autodiff graph.
 //!
 //! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
-//! are `gelu`, `gelu_tanh`, `swiglu`, `rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn
+//! are `gelu`, `gelu_tanh`, `swiglu`, `join_rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn
 //! tensors. A layer asks `kernels` for its operation and computes with burn's own operations if the backend has no
 //! kernel. Layers must not know stages or plans.
 
@@ -30,5 +30,5 @@ pub use gelu::{gelu, gelu_tanh};
 pub use layer_norm::LayerNorm;
 pub use linear::Linear;
 pub use rms_norm::RmsNorm;
-pub use rotary::{RotaryAngles, rotated};
+pub use rotary::{RotaryAngles, join_rotated};
 pub use swiglu::swiglu;

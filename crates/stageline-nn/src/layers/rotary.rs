@@ -1,5 +1,5 @@
-//! Rotary position embeddings: [`rotated`] turns queries and keys by angles that depend on their positions, and
-//! [`RotaryAngles`] has these angles.
+//! Rotary position embeddings: [`join_rotated`] turns queries and keys by angles that depend on their positions and
+//! joins them with the values, and [`RotaryAngles`] has these angles.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -85,78 +85,123 @@ impl RotaryAngles {
     }
 }
 
-/// Rotates the heads of queries or keys `[batch, length, heads x size]` by angles that depend on their positions (a
-/// rotary position embedding). Returns a tensor of the same shape and type. `first` is the position of the first query
-/// or key.
+/// Joins queries, keys and values to the input of [`causal_attention`](crate::causal_attention()), and rotates the
+/// queries and keys by angles that depend on their positions (a rotary position embedding).
+///
+/// The parts are `[batch, length, heads x size]`, where keys and values may have fewer heads than the queries. The
+/// output, `[batch, length, columns]`, has the columns of the queries, then those of the keys, then those of the
+/// values. `first` is the position of the first query, key and value.
 ///
 /// Element `i` and element `i + size / 2` of a head are a pair, as in Hugging Face's models.
 ///
 /// # Panics
-/// Panics if the last dimension does not divide into heads.
-pub fn rotated(input: Tensor<3>, angles: &RotaryAngles, first: usize) -> Tensor<3> {
-    let ([batch, length, width], size) = (input.dims(), 2 * angles.frequencies.len());
-    assert!(size > 0 && width.is_multiple_of(size), "{width} columns do not divide into heads of {size} elements");
-    if batch * length == 0 {
-        return input;
+/// Panics if the columns of the queries or keys do not divide into heads, or if the parts differ in another dimension.
+pub fn join_rotated(
+    query: Tensor<3>,
+    key: Tensor<3>,
+    value: Tensor<3>,
+    angles: &RotaryAngles,
+    first: usize,
+) -> Tensor<3> {
+    let size = 2 * angles.frequencies.len();
+    let [batch, length, _] = query.dims();
+    for part in [&query, &key] {
+        let width = part.dims()[2];
+        assert!(size > 0 && width.is_multiple_of(size), "{width} columns do not divide into heads of {size} elements");
     }
-    let Table { cosines, sines, .. } = angles.table(first, length, &input.device().inner());
+    for part in [&key, &value] {
+        let dims = part.dims();
+        assert_eq!(dims[..2], [batch, length], "queries, keys and values must have the same samples and positions");
+    }
+    if batch * length == 0 {
+        return Tensor::cat(vec![query, key, value], 2);
+    }
+    let Table { cosines, sines, .. } = angles.table(first, length, &query.device().inner());
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
-    if let Some(output) = of_their_backend!(one::rotated, &input, &cosines, &sines) {
+    if let Some(output) = of_their_backend!(one::join_rotated, [&query, &key, &value], [&cosines, &sines]) {
         return output;
     }
-    match input.gradient_checkpointing_strategy() {
+    let angles = match query.gradient_checkpointing_strategy() {
+        // burn rejects operations on tensors with different strategies.
         Some(strategy) => {
-            // burn rejects operations on tensors with different strategies.
-            let alike = |angles: Tensor<2>| angles.autodiff().with_gradient_checkpointing_strategy(strategy);
-            rotation::rotated(input, alike(cosines), alike(sines))
+            [cosines, sines].map(|angles| angles.autodiff().with_gradient_checkpointing_strategy(strategy))
         }
-        None => rotation::rotated(input, cosines, sines),
-    }
+        None => [cosines, sines],
+    };
+    rotation::joined([query, key, value], angles)
 }
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 mod one {
     use std::marker::PhantomData;
 
+    use burn::backend::TensorMetadata;
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::FloatTensor;
+    use burn::backend::tensor::{Device, FloatTensor};
     use burn::tensor::Tensor;
 
+    use crate::engine::recorded;
     use crate::kernels::declared::name::ROTARY;
-    use crate::kernels::{Kernels, beside, operation};
+    use crate::kernels::{Kernels, beside, computes, tracked};
 
-    /// The operation that represents the rotation of queries or keys by their positions in burn's autodiff graph.
+    /// The operation that represents the join of rotated queries and keys with values in burn's autodiff graph.
     #[derive(Debug)]
-    struct Rotation;
+    struct Join;
 
-    impl<B: Kernels> Backward<B, 1> for Rotation {
-        /// The cosines and sines of a rotary embedding's angles, which the backward needs to turn the gradient by the
-        /// opposite angles.
-        type State = [FloatTensor<B>; 2];
+    /// The values that the backward of the join needs.
+    #[derive(Clone, Debug)]
+    struct State<B: Kernels> {
+        /// The numbers of columns of the queries, the keys and the values.
+        columns: [usize; 3],
+        /// The cosines and sines of a rotary embedding's angles. The backward turns gradients by the opposite angles.
+        angles: [FloatTensor<B>; 2],
+    }
 
-        fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
+    impl<B: Kernels> Backward<B, 3> for Join {
+        type State = State<B>;
+
+        fn backward(self, ops: Ops<State<B>, 3>, gradients: &mut Gradients, _: &mut Checkpointer) {
             let gradient = gradients.consume::<B>(&ops.node);
-            let [cosines, sines] = ops.state;
-            if let [Some(parent)] = ops.parents {
-                let back = B::float_neg(sines);
-                gradients.register::<B>(parent.id, B::rotated(&gradient, &cosines, &back));
+            let State { columns, angles: [cosines, sines] } = ops.state;
+            let to_parts = B::join_to_parts(&gradient, columns, [&cosines, &B::float_neg(sines)]);
+            for (parent, found) in ops.parents.into_iter().zip(to_parts) {
+                if let Some(parent) = parent {
+                    gradients.register::<B>(parent.id, found);
+                }
             }
         }
     }
 
-    /// Rotates queries or keys by the angles of their positions, with the backend's kernel; returns `None` if there is
-    /// no kernel for the input or its device.
-    pub fn rotated<B: Kernels>(
+    /// Joins queries, keys and values by the backend's kernel, and rotates the queries and keys. Returns `None` if there
+    /// is no kernel for the parts or their device.
+    pub fn join_rotated<B: Kernels>(
         _: PhantomData<B>,
-        input: &Tensor<3>,
-        cosines: &Tensor<2>,
-        sines: &Tensor<2>,
+        parts: [&Tensor<3>; 3],
+        angles: [&Tensor<2>; 2],
     ) -> Option<Tensor<3>> {
-        let plain = |angles: &Tensor<2>| beside::<B, _, 3>(ROTARY, input, B::plain(angles.clone()));
-        let angles = [plain(cosines)?, plain(sines)?];
-        operation::<B, _, 3, 3>(ROTARY, Rotation, input, |input| (B::rotated(&input, &angles[0], &angles[1]), angles))
+        let [query, key, value] = parts;
+        let plain = |angles: &Tensor<2>| beside::<B, _, 3>(ROTARY, query, B::plain(angles.clone()));
+        let angles = [plain(angles[0])?, plain(angles[1])?];
+        let types = parts.map(Tensor::dtype);
+        let is_taken = |device: &Device<B>| computes::<B>(ROTARY, device, &types);
+        let joined = |parts: [&FloatTensor<B>; 3]| B::joined(parts, [&angles[0], &angles[1]]);
+        if !query.device().is_autodiff() {
+            let other = |part: &Tensor<3>| beside::<B, _, 3>(ROTARY, query, B::plain(part.clone()));
+            let [key, value] = [other(key)?, other(value)?];
+            let query = B::plain(query.clone()).filter(|query| is_taken(&query.device()))?;
+            return Some(B::of_plain(joined([&query, &key, &value])));
+        }
+        let other = |part: &Tensor<3>| beside::<B, _, 3>(ROTARY, query, B::tracked(part.clone()));
+        let [(key, key_node), (value, value_node)] = [other(key)?, other(value)?].map(|part| part.into_parts());
+        let (query, query_node) = tracked::<B, 3>(ROTARY, query)?.into_parts();
+        if !is_taken(&query.device()) {
+            return None;
+        }
+        let output = joined([&query, &key, &value]);
+        let columns = parts.map(|part| part.dims()[2]);
+        Some(recorded::<B, _, 3, 3>(Join, [query_node, key_node, value_node], State { columns, angles }, output))
     }
 }
 
@@ -168,49 +213,84 @@ mod tests {
     use super::*;
 
     const SIZE: usize = 6;
-    const HEADS: usize = 3;
+    /// The numbers of heads of the queries, the keys and the values.
+    const HEADS: [usize; 3] = [3, 2, 2];
 
-    /// Tests the rotation of queries and its gradient against complex multiplications in f64.
+    /// Returns a part `[batch, length, heads x size]` turned by the angles of its positions, by complex multiplications
+    /// in f64. `sign` is -1 for the opposite angles.
+    fn turned(part: &Tensor<3>, first: usize, sign: f64) -> Vec<f64> {
+        let [_, length, width] = part.dims();
+        let numbers: Vec<f64> = part.to_data().iter::<f64>().collect();
+        let mut turned = numbers.clone();
+        for (index, turned) in turned.iter_mut().enumerate() {
+            let (position, element) = (index / width % length + first, index % SIZE);
+            let pair = element % (SIZE / 2);
+            let angle = sign * position as f64 * 100_f64.powf(-2.0 * pair as f64 / SIZE as f64);
+            let head = index - element;
+            let (x, y) = (numbers[head + pair], numbers[head + pair + SIZE / 2]);
+            *turned = match element < SIZE / 2 {
+                true => x * angle.cos() - y * angle.sin(),
+                false => y * angle.cos() + x * angle.sin(),
+            };
+        }
+        turned
+    }
+
+    /// Asserts that a tensor has the given numbers, within the rounding of f32.
+    fn assert_near(found: &Tensor<3>, exact: &[f64]) {
+        let found: Vec<f64> = found.to_data().iter::<f64>().collect();
+        assert_eq!(found.len(), exact.len());
+        let apart = found.iter().zip(exact).map(|(found, exact)| (found - exact).abs());
+        let most = apart.inspect(|apart| assert!(apart.is_finite())).fold(0.0, f64::max);
+        assert!(most < 1e-5, "{most}");
+    }
+
+    /// Returns the queries, the keys and the values from attention's input.
+    fn parts(joined: &Tensor<3>) -> [Tensor<3>; 3] {
+        let mut start = 0;
+        HEADS.map(|heads| {
+            let part = joined.clone().slice_dim(2, start..start + heads * SIZE);
+            start += heads * SIZE;
+            part
+        })
+    }
+
+    /// Tests the rotation of queries and keys and its gradients, and that values stay as they are.
     #[test]
     fn a_rotation_is_a_complex_product() {
         let (device, angles) = (Device::flex(), RotaryAngles::with_base(100.0, SIZE));
         for (length, first) in [(1, 0), (70, 0), (5, 65)] {
-            let random = || Tensor::<3>::random([2, length, HEADS * SIZE], Distribution::Uniform(-1.0, 1.0), &device);
-            let (input, upstream) = (random(), random());
-            let leaf = input.clone().autodiff().require_grad();
-            let output = rotated(leaf.clone(), &angles, first);
+            let random = |heads: usize| {
+                Tensor::<3>::random([2, length, heads * SIZE], Distribution::Uniform(-1.0, 1.0), &device)
+            };
+            let (inputs, upstream) = (HEADS.map(random), random(HEADS.iter().sum()));
+            let leaves = inputs.clone().map(|part| part.autodiff().require_grad());
+            let [query, key, value] = leaves.clone();
+            let output = join_rotated(query, key, value, &angles, first);
             let gradients = (output.clone() * upstream.clone().autodiff()).sum().backward();
-            let turned = |tensor: &Tensor<3>, sign: f64| {
-                let numbers: Vec<f64> = tensor.to_data().iter::<f64>().collect();
-                let mut turned = numbers.clone();
-                for (index, turned) in turned.iter_mut().enumerate() {
-                    let (position, element) = (index / (HEADS * SIZE) % length + first, index % SIZE);
-                    let pair = element % (SIZE / 2);
-                    let angle = sign * position as f64 * 100_f64.powf(-2.0 * pair as f64 / SIZE as f64);
-                    let head = index - element;
-                    let (x, y) = (numbers[head + pair], numbers[head + pair + SIZE / 2]);
-                    *turned = match element < SIZE / 2 {
-                        true => x * angle.cos() - y * angle.sin(),
-                        false => y * angle.cos() + x * angle.sin(),
-                    };
-                }
-                turned
-            };
-            let off = |found: Tensor<3>, exact: &[f64]| {
-                let found: Vec<f64> = found.into_data().iter::<f64>().collect();
-                assert_eq!(found.len(), exact.len());
-                found
-                    .iter()
-                    .zip(exact)
-                    .map(|(found, exact)| (found - exact).abs())
-                    .inspect(|apart| assert!(apart.is_finite()))
-                    .fold(0.0, f64::max)
-            };
-            assert!(off(output.inner(), &turned(&input, 1.0)) < 1e-5);
-            assert!(off(leaf.grad(&gradients).unwrap(), &turned(&upstream, -1.0)) < 1e-5);
+            let plain: Vec<f64> = inputs[2].to_data().iter::<f64>().collect();
+            let exact = [turned(&inputs[0], first, 1.0), turned(&inputs[1], first, 1.0), plain];
+            for (found, exact) in parts(&output.inner()).iter().zip(&exact) {
+                assert_near(found, exact);
+            }
+            let [to_query, to_key, to_value] = parts(&upstream);
+            let plain: Vec<f64> = to_value.to_data().iter::<f64>().collect();
+            let to_parts = [turned(&to_query, first, -1.0), turned(&to_key, first, -1.0), plain];
+            for (leaf, exact) in leaves.iter().zip(&to_parts) {
+                assert_near(&leaf.grad(&gradients).unwrap(), exact);
+            }
             // No kernel takes f64, so this is the composition of burn's operations.
-            let wide = rotated(input.clone().cast(FloatDType::F64), &angles, first);
-            assert!(off(wide, &turned(&input, 1.0)) < 1e-5);
+            let [query, key, value] = inputs.map(|part| part.cast(FloatDType::F64));
+            for (found, exact) in parts(&join_rotated(query, key, value, &angles, first)).iter().zip(&exact) {
+                assert_near(found, exact);
+            }
         }
+    }
+
+    #[test]
+    #[should_panic = "must have the same samples and positions"]
+    fn parts_of_other_lengths_are_rejected() {
+        let part = |length: usize| Tensor::<3>::zeros([2, length, SIZE], &Device::flex());
+        join_rotated(part(3), part(3), part(4), &RotaryAngles::with_base(100.0, SIZE), 0);
     }
 }

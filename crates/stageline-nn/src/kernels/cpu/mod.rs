@@ -5,6 +5,7 @@
 //!
 //! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: the operations of layers and their
 //!   gradients.
+//! - `squares`: the sum of the squares of a tensor's elements.
 //! - `products`: the products of a linear layer, and the gradient of an embedding's table.
 //! - `adamw`: a step of the optimizer AdamW.
 //! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
@@ -22,17 +23,16 @@ mod matrix;
 pub mod numbers;
 pub mod products;
 mod rotary;
+mod squares;
 mod swiglu;
 mod wide;
 
 use std::sync::Arc;
 
 use burn::backend::Flex;
-use burn::backend::ops::FloatTensorOps;
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
-use burn::tensor::{DType, FloatDType, TensorData};
+use burn::tensor::DType;
 
-use self::numbers::numbers;
 use crate::forward::fallback::Reason;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
@@ -75,8 +75,16 @@ impl Kernels for Flex {
         swiglu::to_inputs(&gate.to_contiguous(), &up.to_contiguous(), &gradient.to_contiguous())
     }
 
-    fn rotated(input: &FloatTensor<Flex>, cosines: &FloatTensor<Flex>, sines: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-        rotary::rotated(&input.to_contiguous(), &cosines.to_contiguous(), &sines.to_contiguous())
+    fn joined(parts: [&FloatTensor<Flex>; 3], angles: [&FloatTensor<Flex>; 2]) -> FloatTensor<Flex> {
+        rotary::joined(&parts.map(|part| part.to_contiguous()), &angles.map(|angles| angles.to_contiguous()))
+    }
+
+    fn join_to_parts(
+        gradient: &FloatTensor<Flex>,
+        columns: [usize; 3],
+        angles: [&FloatTensor<Flex>; 2],
+    ) -> [FloatTensor<Flex>; 3] {
+        rotary::to_parts(&gradient.to_contiguous(), columns, &angles.map(|angles| angles.to_contiguous()))
     }
 
     fn normalised(
@@ -141,17 +149,7 @@ impl Kernels for Flex {
         cross_entropy::gradient_of_logits(&logits, targets, scales, &gradient)
     }
 
-    /// Returns the sum of the squares of all elements of a CPU tensor, computed in f64. One thread adds the squares,
-    /// because the order of burn's own parallel sum depends on the number of cores.
     fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-        let square = |value: f64| value * value;
-        let sum: f64 = match tensor.dtype() {
-            DType::F32 => numbers(&tensor.to_contiguous()).iter().map(|&value| square(value.into())).sum(),
-            _ => {
-                let wide = Flex::float_cast(tensor.clone(), FloatDType::F64).to_contiguous();
-                wide.as_slice::<f64>().expect("the cast is contiguous f64").iter().copied().map(square).sum()
-            }
-        };
-        FloatTensor::<Flex>::from_data(TensorData::new(vec![sum], [1]))
+        squares::sum_of_squares(tensor)
     }
 }

@@ -1,4 +1,4 @@
-//! Rotates queries and keys by their positions (rotary embedding) on the CPU.
+//! Joins queries, keys and values on the CPU, with queries and keys rotated by their positions (rotary embedding).
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -8,31 +8,93 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_numbers};
 use super::wide::wide;
 
-/// The number of positions of a sequence whose rotary embedding one CPU core computes at a time.
-const POSITIONS: usize = 64;
+/// The number of positions that one CPU core computes at a time, so that a part stays in the core's cache between its
+/// copy and its rotation.
+const POSITIONS: usize = 16;
 
-/// Rotates the heads of a contiguous input `[batch, length, heads x size]`. In each head, element `i` and element `i +
-/// size / 2` are the coordinates of a point. The point is rotated by an angle that depends on the position. The cosines
-/// and sines of the angles are contiguous tensors `[length, size / 2]`.
-pub fn rotated(input: &FloatTensor<Flex>, cosines: &FloatTensor<Flex>, sines: &FloatTensor<Flex>) -> FloatTensor<Flex> {
-    let (shape, half) = (input.shape(), cosines.shape()[1]);
-    let (length, width) = (shape[1], shape[2]);
-    let mut output = numbers(input).to_vec();
-    for sample in output.chunks_exact_mut((length * width).max(1)) {
-        let angles = numbers(cosines).par_chunks(POSITIONS * half).zip(numbers(sines).par_chunks(POSITIONS * half));
-        let rows = sample.par_chunks_mut(POSITIONS * width);
-        rows.zip(angles).for_each(|(rows, angles)| rotate(rows, angles, width, half));
+/// The cosines and sines of a rotary embedding's angles, each `[length, half]`, where a head has `2 x half` elements.
+#[derive(Clone, Copy)]
+struct Angles<'a> {
+    cosines: &'a [f32],
+    sines: &'a [f32],
+    length: usize,
+    half: usize,
+}
+
+impl<'a> Angles<'a> {
+    fn of([cosines, sines]: &'a [FloatTensor<Flex>; 2]) -> Self {
+        let shape = cosines.shape();
+        Self { cosines: numbers(cosines), sines: numbers(sines), length: shape[0], half: shape[1] }
     }
-    of_numbers(output, shape)
+}
+
+/// Joins queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries and keys.
+/// In each head, element `i` and element `i + size / 2` are the coordinates of a point, which is rotated by an angle
+/// that depends on the position. All tensors must be contiguous.
+pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -> FloatTensor<Flex> {
+    let (shape, angles) = (parts[0].shape(), Angles::of(angles));
+    let columns = [0, 1, 2].map(|part: usize| parts[part].shape()[2]);
+    let (width, turned) = (columns.iter().sum::<usize>(), columns[0] + columns[1]);
+    let rows = shape[0] * shape[1];
+    let mut output = Vec::with_capacity(rows * width);
+    let places = output.spare_capacity_mut()[..rows * width].par_chunks_mut((POSITIONS * width).max(1)).enumerate();
+    places.for_each(|(index, places)| {
+        let first = index * POSITIONS;
+        for (row, places) in (first..).zip(places.chunks_exact_mut(width.max(1))) {
+            let mut rest = places;
+            for (part, columns) in parts.iter().zip(columns) {
+                let (place, after) = rest.split_at_mut(columns);
+                place.write_copy_of_slice(&numbers(part)[row * columns..][..columns]);
+                rest = after;
+            }
+        }
+        // SAFETY: all columns of all rows were just written.
+        rotate(unsafe { places.assume_init_mut() }, first, width, turned, angles);
+    });
+    // SAFETY: the places are all elements, and every row of them was written.
+    unsafe { output.set_len(rows * width) };
+    of_numbers(output, [shape[0], shape[1], width])
+}
+
+/// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
+/// their columns, and the sines are those of the opposite angles. All tensors must be contiguous.
+pub fn to_parts(
+    gradient: &FloatTensor<Flex>,
+    columns: [usize; 3],
+    angles: &[FloatTensor<Flex>; 2],
+) -> [FloatTensor<Flex>; 3] {
+    let (shape, angles) = (gradient.shape(), Angles::of(angles));
+    let (rows, width) = (shape[0] * shape[1], shape[2]);
+    let mut start = 0;
+    columns.map(|columns| {
+        let before = start;
+        start += columns;
+        let turned = if start < width { columns } else { 0 };
+        let mut output = Vec::with_capacity(rows * columns);
+        let places = output.spare_capacity_mut()[..rows * columns].par_chunks_mut((POSITIONS * columns).max(1));
+        places.enumerate().for_each(|(index, places)| {
+            let first = index * POSITIONS;
+            for (row, place) in (first..).zip(places.chunks_exact_mut(columns.max(1))) {
+                place.write_copy_of_slice(&numbers(gradient)[row * width + before..][..columns]);
+            }
+            // SAFETY: all rows were just written.
+            rotate(unsafe { places.assume_init_mut() }, first, columns, turned, angles);
+        });
+        // SAFETY: the places are all elements, and every row of them was written.
+        unsafe { output.set_len(rows * columns) };
+        of_numbers(output, [shape[0], shape[1], columns])
+    })
 }
 
 wide! {
-    // Rotates every head of some positions in place; `angles` are the cosines and sines of these positions.
-    fn rotate(rows: &mut [f32], angles: (&[f32], &[f32]), width: usize, half: usize) {
-        let (cosines, sines) = angles;
-        let angles = cosines.chunks_exact(half).zip(sines.chunks_exact(half));
-        for (row, (cosines, sines)) in rows.chunks_exact_mut(width).zip(angles) {
-            for head in row.chunks_exact_mut(2 * half) {
+    // Rotates the heads in the first `turned` of the `width` columns of some rows in place. The first row has the index
+    // `first` among the rows of all samples.
+    fn rotate(rows: &mut [f32], first: usize, width: usize, turned: usize, angles: Angles) {
+        let Angles { cosines, sines, length, half } = angles;
+        for (index, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {
+            let angles = (first + index) % length * half;
+            let (cosines, sines) = (&cosines[angles..][..half], &sines[angles..][..half]);
+            for head in row[..turned].chunks_exact_mut(2 * half) {
                 let (first, second) = head.split_at_mut(half);
                 for at in 0..half {
                     let (x, y) = (first[at], second[at]);

@@ -109,13 +109,21 @@ pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegis
     registry
 }
 
-fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 5] {
+fn elementwise<B: Served>() -> [(&'static str, Operation<B>); 6] {
     [
         (name::GELU, |call| vec![B::gelu_of(&call.float(0), call.form())]),
         (name::GELU_TO_INPUT, |call| vec![B::gelu_to_input(&call.float(0), &call.float(1), call.form())]),
         (name::SWIGLU, |call| vec![B::swiglu(&call.float(0), &call.float(1))]),
         (name::SWIGLU_TO_INPUTS, |call| B::swiglu_to_inputs(&call.float(0), &call.float(1), &call.float(2)).into()),
-        (name::ROTATED, |call| vec![B::rotated(&call.float(0), &call.float(1), &call.float(2))]),
+        (name::JOINED, |call| {
+            let [query, key, value, cosines, sines] = [0, 1, 2, 3, 4].map(|index| call.float(index));
+            vec![B::joined([&query, &key, &value], [&cosines, &sines])]
+        }),
+        (name::JOIN_TO_PARTS, |call| {
+            let [gradient, cosines, sines] = [0, 1, 2].map(|index| call.float(index));
+            let columns = [0, 1, 2].map(|index| call.number(index) as usize);
+            B::join_to_parts(&gradient, columns, [&cosines, &sines]).into()
+        }),
     ]
 }
 

@@ -229,10 +229,21 @@ impl Kernels for Remote {
         ask(&gate.device(), name::SWIGLU_TO_INPUTS, inputs, Vec::new(), [like(gate), like(gate)])
     }
 
-    fn rotated(input: &Float, cosines: &Float, sines: &Float) -> Float {
-        let inputs = [input, cosines, sines].map(ir).to_vec();
-        let [output] = ask(&input.device(), name::ROTATED, inputs, Vec::new(), [like(input)]);
+    fn joined(parts: [&Float; 3], angles: [&Float; 2]) -> Float {
+        let (device, shape, dtype) = (parts[0].device(), parts[0].shape(), parts[0].dtype());
+        let columns = parts.iter().map(|part| part.shape()[2]).sum();
+        let inputs = parts.into_iter().chain(angles).map(ir).collect();
+        let output = (Shape::new([shape[0], shape[1], columns]), dtype);
+        let [output] = ask(&device, name::JOINED, inputs, Vec::new(), [output]);
         output
+    }
+
+    fn join_to_parts(gradient: &Float, columns: [usize; 3], angles: [&Float; 2]) -> [Float; 3] {
+        let (shape, dtype) = (gradient.shape(), gradient.dtype());
+        let inputs = [gradient].into_iter().chain(angles).map(ir).collect();
+        let scalars = columns.map(|columns| ScalarIr::UInt(columns as u64)).to_vec();
+        let outputs = columns.map(|columns| (Shape::new([shape[0], shape[1], columns]), dtype));
+        ask(&gradient.device(), name::JOIN_TO_PARTS, inputs, scalars, outputs)
     }
 
     fn normalised(input: &Float, gamma: &Float, beta: Option<&Float>, norm: Normalisation) -> (Float, Float) {
