@@ -31,7 +31,7 @@ ORDER = {
     "stageline-checkpoint": "write read format error damage printable disk open".split(),
     "stageline-data": "corpus sampler key text file_range tokens error change walk".split(),
     "stageline-report": "export page predict log".split(),
-    "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint".split(),
+    "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint terminal".split(),
     "stageline-cli": "advise search run chosen measured_search simulate check plan report devices serve shape costs output".split(),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")

@@ -169,6 +169,35 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
     assert_eq!(status.code(), Some(130));
 }
 
+/// Tests a run whose output is piped to a program that ends, such as `head`: it ends with an error, and with a checkpoint
+/// of the steps that were made.
+#[cfg(unix)]
+#[test]
+fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
+    let place = Place::new();
+    let (child, said) = in_a_long_step(&place);
+    drop(said);
+    let ended = child.wait_with_output().unwrap();
+    let error = String::from_utf8_lossy(&ended.stderr);
+    assert_eq!(ended.status.code(), Some(1), "{error}");
+    assert!(error.contains("the standard output cannot be written; direct it to a file with room"), "{error}");
+    assert!(error.contains("; to resume from it: --resume ") && !error.contains("no checkpoint"), "{error}");
+    assert!(Saved::open(&place.path("kept")).unwrap().manifest().progress.steps > 0, "{error}");
+}
+
+/// Tests that `--print-config` prints settings only, which `--config` can read, also for a run that resumes.
+#[test]
+fn the_printed_settings_of_a_resumed_run_are_a_settings_file() {
+    let place = Place::new();
+    place.said("--steps 2 --stages 2 --checkpoint @kept");
+    for resumed in ["--checkpoint @kept --resume latest --stages 1", "--checkpoint @new --resume auto"] {
+        let printed = place.said(&format!("{resumed} --print-config"));
+        fs::write(place.path("again.toml"), &printed).unwrap();
+        let again = place.said("--config @again.toml --print-config");
+        assert_eq!(again, printed, "{resumed}");
+    }
+}
+
 #[test]
 fn flags_override_set_and_set_overrides_the_settings_file() {
     let place = Place::new();

@@ -3,8 +3,11 @@
 
 use std::time::Instant;
 
+use anyhow::Result;
 use burn::tensor::Device;
 use stageline::{DeviceMemory, DeviceName};
+
+use crate::terminal::say;
 
 /// A timer for the time in which GPUs compile the kernels of a training step, at the beginning of a run. It prints when
 /// this begins and how many seconds it took.
@@ -17,28 +20,36 @@ pub struct Compiling {
 impl Compiling {
     /// Prints that the GPUs among `devices` begin to compile kernels. For GPUs of this host, it also prints whether
     /// they tune the kernels. Prints nothing if there are no GPUs.
-    pub fn begin(devices: &[Device]) -> Self {
+    ///
+    /// # Errors
+    /// Returns an error if a line cannot be written to the standard output.
+    pub fn begin(devices: &[Device]) -> Result<Self> {
         let gpus = each_once(devices, DeviceName::is_gpu);
         let (here, lent): (Vec<_>, Vec<_>) = gpus.iter().partition(|gpu| DeviceMemory::of(gpu).is_some());
         let names = |gpus: Vec<&Device>| gpus.into_iter().map(DeviceName::shown).collect::<Vec<_>>();
         for line in compiling(&names(here), &names(lent), DeviceName::tunes_kernels()) {
-            println!("{line}");
+            say(line)?;
         }
-        Self { gpus, began: Instant::now() }
+        Ok(Self { gpus, began: Instant::now() })
     }
 
     /// Prints after how many seconds the kernels of the GPUs were ready, and the memory of every GPU of this host.
     /// Prints nothing if there are no GPUs.
-    pub fn end(self) {
+    ///
+    /// # Errors
+    /// Returns an error if a line cannot be written to the standard output.
+    pub fn end(self) -> Result<()> {
         if self.gpus.is_empty() {
-            return;
+            return Ok(());
         }
-        println!("the kernels are ready after {:.1} s", self.began.elapsed().as_secs_f64());
+        say(format_args!("the kernels are ready after {:.1} s", self.began.elapsed().as_secs_f64()))?;
         for gpu in &self.gpus {
             if let Some(memory) = DeviceMemory::of(gpu) {
-                println!("{}: {}", DeviceName::shown(gpu), shown(memory.total, memory.reserved, memory.in_use));
+                let memory = shown(memory.total, memory.reserved, memory.in_use);
+                say(format_args!("{}: {memory}", DeviceName::shown(gpu)))?;
             }
         }
+        Ok(())
     }
 }
 
@@ -138,6 +149,6 @@ mod tests {
     #[cfg(feature = "flex")]
     fn a_cpu_compiles_no_kernels() {
         let cpu = DeviceName::Cpu.open().unwrap();
-        assert!(Compiling::begin(&[cpu.clone(), cpu]).gpus.is_empty());
+        assert!(Compiling::begin(&[cpu.clone(), cpu]).unwrap().gpus.is_empty());
     }
 }

@@ -49,6 +49,7 @@
 //!   (`Compiling`).
 //! - `outputs/`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
+//! - `terminal`: lines on the standard output, whose loss is an error (`say`).
 //!
 //! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
 
@@ -65,6 +66,7 @@ mod settings;
 #[cfg(all(test, feature = "flex"))]
 #[path = "../tests/support/mod.rs"]
 mod support;
+mod terminal;
 mod training;
 
 pub use data::Data;

@@ -12,6 +12,7 @@ use stageline::{Costs, Cut};
 use crate::model::Model;
 use crate::settings::job::{Job, Running, Training};
 use crate::settings::values::{CutBy, ScheduleBy};
+use crate::terminal::say;
 
 /// The chosen plan of a training: its schedule, the number of stages, and the cut of the model into stages.
 #[derive(Clone)]
@@ -93,11 +94,11 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
             let costs = stage_costs(costs, &speeds.unwrap_or_else(|| Ok(vec![1.0; workers]))?)?;
             let found =
                 best(micro_batches, &costs, &Memory::unlimited(workers), most_chunks).context("--schedule search")?;
-            println!(
+            say(format_args!(
                 "the search found {} with a simulated step {:.1}% above the lower bound",
                 found.schedule,
                 100.0 * found.above_bound()
-            );
+            ))?;
             let plan = found.checked.plan().clone();
             let stages = plan.stages();
             (Arc::new(plan), stages)

@@ -18,6 +18,7 @@ use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
 use crate::settings::merge::check_kept;
 use crate::settings::resume::{CommandLine, command_line};
+use crate::terminal::say;
 use crate::training::run::Run;
 
 /// The exit status of the process after a stall: a stage made no progress, and the watchdog ended the training.
@@ -127,8 +128,7 @@ impl<F: Parser> Program<F> {
             // As usual with the parser clap, `--help` and wrong flags end the process.
             .map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))?;
         if line.flags.print_config {
-            print!("{}", line.settings.to_toml()?);
-            return Ok(());
+            return say(line.settings.to_toml()?.trim_end());
         }
         let unwritten = Unwritten::default();
         train(Self::described(line, progress, unwritten.clone())?)?;

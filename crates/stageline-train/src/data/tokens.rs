@@ -12,6 +12,7 @@ use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, open_file, prepar
 
 use crate::data::Data;
 use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
+use crate::terminal::say;
 
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
@@ -77,14 +78,14 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let encoded = settings.encoding.vocabulary();
     let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
     if let (Some(end), None) = (settings.end_of_document, end_of_document) {
-        println!(
+        say(format_args!(
             "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
-        );
+        ))?;
     }
     let options = TokenOptions { end_of_document, ..TokenOptions::default() };
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
-    println!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents());
+    say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
     let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
     Ok(Arc::new(windows.documents(settings.documents)))
 }

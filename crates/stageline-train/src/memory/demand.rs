@@ -12,8 +12,10 @@ use crate::kernels::Compiling;
 use crate::memory::batches::BatchMemory;
 use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;
-use crate::settings::job::{Job, LARGEST, Running};
+use crate::settings::check::LARGEST;
+use crate::settings::job::{Job, Running};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
+use crate::terminal::say;
 
 /// Returns the least memory, in bytes, that a stage needs for each parameter in the flush (the end of a step, in which
 /// optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count twice,
@@ -88,11 +90,11 @@ pub fn estimate<Out: Payload, D: Data + ?Sized>(
     training: &Demand,
 ) -> Result<Option<MemoryEstimate>> {
     // The estimate runs a step and rolls it back, so GPUs compile and tune the kernels of a step here.
-    let compiling = Compiling::begin(&training.job.running.devices);
+    let compiling = Compiling::begin(&training.job.running.devices)?;
     let estimated = rehearse(pipeline, data, training)?;
-    compiling.end();
+    compiling.end()?;
     if estimated.is_some() {
-        tell_of_unknown_sizes(&training.job.running);
+        tell_of_unknown_sizes(&training.job.running)?;
     }
     Ok(estimated)
 }
@@ -137,7 +139,7 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
         ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; give none, selective or full");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
-            println!("stage {stage} recomputes {recompute}");
+            say(format_args!("stage {stage} recomputes {recompute}"))?;
         }
         Ok(found.map(for_flush))
     };
@@ -167,14 +169,13 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     fits: impl Fn(&MemoryEstimate) -> Result<(), Box<DoesNotFit>>,
 ) -> Result<Option<MemoryEstimate>> {
     let Some(found) = estimate(pipeline)? else { return Ok(None) };
-    if fits(&found).is_ok() {
-        return Ok(Some(found));
-    }
+    let Err(refused) = fits(&found) else { return Ok(Some(found)) };
     // The run ends here, so the policy of recomputation need not be restored.
     pipeline.set_recompute(Recompute::Full);
     let Some(recomputed) = estimate(pipeline)? else { return Ok(None) };
-    fits(&found.or_recomputed(recomputed)).map_err(|refused| anyhow!("{}", explain(&refused, running)))?;
-    Ok(None)
+    // Other programs may have freed memory meanwhile; then the first refusal holds, without this way out.
+    let refused = fits(&found.or_recomputed(recomputed)).err().unwrap_or(refused);
+    Err(anyhow!("{}", explain(&refused, running)))
 }
 
 /// A training job whose memory is estimated and checked: its settings, its plan, the sizes of its batches, and its

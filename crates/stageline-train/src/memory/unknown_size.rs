@@ -1,23 +1,29 @@
 //! Tells the user which GPUs report no size of their memory, so that nothing is refused on them
 //! ([`tell_of_unknown_sizes`]).
 
+use anyhow::Result;
 use stageline::{DeviceMemory, DeviceName};
 
 use crate::kernels::gpus;
 use crate::settings::job::Running;
+use crate::terminal::say;
 
 /// Prints which GPUs of this host report no size of their memory. The memory estimate is not compared with this size.
 /// Prints nothing if there are no such GPUs, or if the user gave a size with `--memory`.
-pub fn tell_of_unknown_sizes(running: &Running) {
+///
+/// # Errors
+/// Returns an error if a line cannot be written to the standard output.
+pub fn tell_of_unknown_sizes(running: &Running) -> Result<()> {
     if running.memory.is_some() {
-        return;
+        return Ok(());
     }
     for gpu in gpus(&running.devices) {
         let total = DeviceMemory::of(&gpu).and_then(|memory| memory.total);
         if let Some(text) = unknown_size(&DeviceName::shown(&gpu), total) {
-            println!("{text}");
+            say(text)?;
         }
     }
+    Ok(())
 }
 
 /// Returns the message for a GPU that reports no size of its memory; `None` if it reports one. `device` is the name of

@@ -21,7 +21,7 @@ use crate::outputs::smoothing::SmoothedNoise;
 const TRACED: usize = 5;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
-#[derive(Default)]
+#[derive(Clone, Default)]
 pub struct Outputs {
     pub log: Option<PathBuf>,
     pub trace: Option<PathBuf>,
@@ -31,6 +31,13 @@ pub struct Outputs {
     /// it is the last step. If only some steps are synchronised (workers then wait for their devices), it is the next
     /// synchronised step.
     pub draw_step: usize,
+}
+
+impl Outputs {
+    /// Whether the lines of the log are written: to a log, or to the page that is made from them.
+    pub fn have_lines(&self) -> bool {
+        self.log.is_some() || self.report.is_some()
+    }
 }
 
 /// Two figures of a training step for its line in the log: the model FLOP utilisation, and the time for which the step
@@ -167,8 +174,9 @@ impl Log {
         let more: Vec<_> = metrics.chain(noise).chain(of_devices).collect();
         let figures = figures.filter_map(|(tag, figure)| Some((tag, figure?)));
         let figures: Vec<_> = figures.chain(more.iter().map(|(tag, value)| (tag.as_str(), *value))).collect();
-        board.scalars(now(), step.step, &figures)?;
-        Ok(())
+        board
+            .scalars(now(), step.step, &figures)
+            .context(lost("TensorBoard's files", self.outputs.tensorboard.as_deref()))
     }
 
     /// Writes the loss and the metrics on held-out samples to the log and to TensorBoard.
@@ -182,7 +190,8 @@ impl Log {
             let figures: Vec<_> =
                 [("validation loss".to_owned(), validation.validation_loss)].into_iter().chain(metrics).collect();
             let figures: Vec<_> = figures.iter().map(|(tag, value)| (tag.as_str(), *value)).collect();
-            board.scalars(now(), validation.after_steps, &figures)?;
+            let lost = || lost("TensorBoard's files", self.outputs.tensorboard.as_deref());
+            board.scalars(now(), validation.after_steps, &figures).with_context(lost)?;
         }
         self.write(&Line::Validation(validation))
     }
@@ -216,8 +225,7 @@ impl Log {
         let mut text = serde_json::to_vec(line)?;
         text.push(b'\n');
         if let Some(file) = &mut self.file {
-            file.write_all(&text)?;
-            file.flush()?;
+            file.write_all(&text).and_then(|()| file.flush()).context(lost("the log", self.outputs.log.as_deref()))?;
         }
         if self.outputs.report.is_some() {
             self.text.extend(text);
@@ -245,13 +253,20 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
 /// their devices); 0 stands for none. The result is a synchronised step, if the run has one.
 fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
     let last = steps.end.saturating_sub(1);
-    let asked = steps.start + draw_step;
+    let asked = steps.start.saturating_add(draw_step);
     let synchronised =
         last.checked_rem(synchronise_every).map(|after| last - after).filter(|step| steps.contains(step));
     match synchronised {
-        Some(last) => asked.next_multiple_of(synchronise_every).min(last),
+        Some(last) => asked.min(last).next_multiple_of(synchronise_every).min(last),
         None => asked.min(last),
     }
+}
+
+/// Returns the error message about an output that can no longer be written in the middle of a training. `output` is
+/// what it is called.
+fn lost(output: &str, path: Option<&Path>) -> String {
+    let path = path.map(|path| format!(" {}", path.display())).unwrap_or_default();
+    format!("cannot write {output}{path}; make room on its disk, and resume the training")
 }
 
 /// Returns the error message about an output file that cannot be written.
@@ -261,14 +276,22 @@ fn unwritable(path: &Path) -> String {
 
 /// Checks that a file can be written which does not change before the training ends. Leaves no file if there is none.
 fn try_out(path: &Path) -> io::Result<()> {
+    let found = fs::metadata(path);
+    // A pipe or a device is opened when it is written, because opening a pipe waits for its reader.
+    if found.is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok(());
+    }
     let is_new = fs::symlink_metadata(path).is_err();
     OpenOptions::new().append(true).create(true).open(path)?;
     if is_new { fs::remove_file(path) } else { Ok(()) }
 }
 
 /// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line.
-/// Returns the open file and its text so far.
+/// Returns the open file and its text so far. A pipe or a device, which has no text so far, is only written.
 fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
+    if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
+        return Ok((Some(BufWriter::new(OpenOptions::new().write(true).open(path)?)), Vec::new()));
+    }
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
     let mut text = Vec::new();
     file.read_to_end(&mut text)?;
@@ -295,5 +318,7 @@ mod tests {
         // A resumed run of few steps, none of which is synchronised.
         assert_eq!(drawn_step(21..24, 0, 10), 21);
         assert_eq!(drawn_step(21..24, 7, 10), 23);
+        assert_eq!(drawn_step(20..40, usize::MAX, 10), 30);
+        assert_eq!(drawn_step(20..40, usize::MAX, 0), 39);
     }
 }

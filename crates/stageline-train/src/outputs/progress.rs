@@ -6,6 +6,8 @@ use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
 use stageline::StepReport;
 
+use crate::terminal::say;
+
 /// A progress bar with results of the last step: its loss, its metrics and its bubbles. A bubble is a share of the
 /// total stage time (workers x step time).
 ///
@@ -41,7 +43,10 @@ impl Progress {
 
     /// Advances the progress bar by a training step and shows the loss, metrics and bubbles of that step. `utilisation`
     /// is the step's model FLOP utilisation, from 0 to 1.
-    pub fn step(&self, report: &StepReport, utilisation: Option<f64>) {
+    ///
+    /// # Errors
+    /// Returns an error if a line cannot be written to the standard output.
+    pub fn step(&self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
         let mut message = format!(
             "loss {:.3}, {:.0} {}/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
             report.loss,
@@ -63,10 +68,11 @@ impl Progress {
         // it.
         let is_first = self.bar.message().is_empty();
         if self.bar.is_hidden() && (is_first || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
-            println!("step {done}/{all}: {message}");
+            say(format_args!("step {done}/{all}: {message}"))?;
         }
         self.bar.set_message(message);
         self.bar.inc(1);
+        Ok(())
     }
 
     /// Ends the progress bar of a training. It stays visible on the terminal.

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType};
 use stageline::remote::Token;
 use stageline::{
@@ -11,6 +11,7 @@ use stageline::{
     device_speeds,
 };
 
+use super::check::check;
 use super::flags::TrainingFlags;
 use super::keeping::Keeping;
 use super::merge::Settings;
@@ -18,20 +19,7 @@ use super::values::{
     CutBy, FallbacksName, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp,
 };
 use crate::outputs::log::Outputs;
-
-/// The largest value that a training accepts for flags that count something, such as stages and micro-batches.
-pub const LARGEST: usize = 65_536;
-
-/// The largest value that a training accepts for `--cores-per-stage`. With more cores, starting the threads would take
-/// longer than training.
-const MOST_CORES: usize = 1024;
-
-/// The largest value that a training accepts for `--replicas`. With more replicas, starting their threads would take
-/// longer than training.
-const MOST_REPLICAS: usize = 1024;
-
-/// The largest value that a training accepts for `--read-ahead`. It is also the number of threads that read batches.
-const MOST_READERS: usize = 1024;
+use crate::terminal::say;
 
 /// The validated settings of a run: its hyperparameters, execution, seed, checkpoints and output files.
 pub struct Job {
@@ -124,6 +112,9 @@ impl Job {
     /// cannot be opened.
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;
+        if flags.flush == FlushName::Ahead && (!flags.rollback || flags.replicas > 1) {
+            tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");
+        }
         let (devices, batch_size, keeping) = (devices(&flags)?, flags.batch_size(), Keeping::of(&flags));
         let used = devices.len().min(flags.replicas * flags.stages);
         Ok(Self {
@@ -217,78 +208,33 @@ impl Job {
             self.verify.is_none(),
             "--verify compares trainings, and this run does not train: give data and --steps"
         );
-        let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
-        let unwritten = [log, trace, tensorboard, report].into_iter().flatten();
-        unwritten.for_each(|path| tracing::warn!("{} is not written, because this run does not train", path.display()));
+        self.warn_of_unwritten("this run does not train");
         Ok(())
     }
-}
 
-/// Validates the flags of a run before a device is opened: the ranges of their numbers, and contradictions between
-/// them. The error names the flag and its allowed values.
-fn check(flags: &TrainingFlags) -> Result<()> {
-    for (flag, value) in [
-        ("--stages", flags.stages),
-        ("--chunks", flags.chunks.unwrap_or(1)),
-        ("--micro-batches", flags.micro_batches),
-        ("--micro-batch-size", flags.micro_batch_size),
-    ] {
-        ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
+    /// Checks the settings of a run that only compares trainings (`--verify`); does nothing for another run.
+    ///
+    /// # Errors
+    /// Returns an error for `--recompute auto`, which needs a memory estimate. Outputs of a training that will not be
+    /// written are a warning only.
+    pub fn check_verified(&self) -> Result<()> {
+        if self.verify.is_none() {
+            return Ok(());
+        }
+        ensure!(
+            self.running.recompute != RecomputeBy::Auto,
+            "--verify estimates no memory, which --recompute auto needs: give --recompute selective or full"
+        );
+        self.warn_of_unwritten("this run only compares trainings");
+        Ok(())
     }
-    ensure!((1..=MOST_REPLICAS).contains(&flags.replicas), "--replicas {}: give 1 to {MOST_REPLICAS}", flags.replicas);
-    check_groups(flags)?;
-    ensure!(
-        (1..=MOST_READERS).contains(&flags.read_ahead),
-        "--read-ahead {}: give 1 to {MOST_READERS}",
-        flags.read_ahead
-    );
-    let cores = flags.cores_per_stage.unwrap_or(1);
-    ensure!((1..=MOST_CORES).contains(&cores), "--cores-per-stage {cores}: give 1 to {MOST_CORES}");
-    ensure!(flags.every > 0, "--every 0: give 1 or more");
-    ensure!(flags.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
-    if flags.checkpoint.is_none() {
-        ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder, or the trained steps are lost");
-    }
-    if let (Some(_), CutBy::List(cut)) = (&flags.speeds, &flags.cut) {
-        bail!("--speeds: --cut {cut} gives the layers of every stage; leave one of the two out");
-    }
-    ensure!(
-        flags.verify.is_none() || flags.resume.is_none(),
-        "--verify proves a training from its beginning: leave --resume out"
-    );
-    ensure!(
-        flags.learning_rate > 0.0 && flags.learning_rate <= 1.0,
-        "--learning-rate {}: give a number above 0 and at most 1",
-        flags.learning_rate
-    );
-    let decay = flags.weight_decay;
-    ensure!(decay >= 0.0 && decay.is_finite(), "--weight-decay {decay}: give 0 or more");
-    ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);
-    let peak = flags.peak_tflops.unwrap_or(1.0);
-    ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
-    let memory = flags.memory.unwrap_or(1.0);
-    ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
-    Ok(())
-}
 
-/// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide
-/// the number of micro-batches.
-fn check_groups(flags: &TrainingFlags) -> Result<()> {
-    let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
-    let groups = flags.gradient_groups.unwrap_or(replicas);
-    if replicas > 1 {
-        ensure!(
-            groups == replicas,
-            "--gradient-groups {groups}: {replicas} replicas sum gradients in {replicas} groups; give \
-             --gradient-groups {replicas}, which gives other bits, or --replicas {groups}"
-        );
-    } else {
-        ensure!(
-            groups > 0 && micro_batches.is_multiple_of(groups),
-            "--gradient-groups {groups}: give a number that divides --micro-batches {micro_batches}"
-        );
+    /// Warns of every output and of checkpoints that the settings name and this run does not write, with the reason.
+    fn warn_of_unwritten(&self, reason: &str) {
+        let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
+        let outputs = [log, trace, tensorboard, report, &self.keeping.folder].into_iter().flatten();
+        outputs.for_each(|path| tracing::warn!("{} is not written, because {reason}", path.display()));
     }
-    Ok(())
 }
 
 /// Opens the devices that `--device` names, and connects to the devices of other hosts.
@@ -323,7 +269,7 @@ fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec
             let shown = devices.iter().zip(&measured);
             let shown: Vec<_> =
                 shown.map(|(device, speed)| format!("{} {speed:.2}", DeviceName::shown(device))).collect();
-            println!("measured speeds in {name}: {}", shown.join(", "));
+            say(format_args!("measured speeds in {name}: {}", shown.join(", ")))?;
             Ok(devices.iter().zip(measured).map(|(device, speed)| speed / entries(device)).collect())
         }
     }

@@ -82,16 +82,22 @@ pub fn merge(
         // These errors quote a checkpoint, whose text may be long or hostile, so they are escaped and cut short.
         parse_some(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
+    // An error of clap would end the process without the name of the source.
+    let parsed = |flags: Vec<OsString>| match parse_some(&flags) {
+        Ok(_) => Ok(flags),
+        Err(error) => Err(anyhow!("{}", error.to_string().trim_end())),
+    };
     if let Some(path) = given.get_one::<PathBuf>("config") {
-        let from_file = || from_text(&command, &read(path)?);
+        let from_file = || parsed(from_text(&command, &read(path)?)?);
         let from_file = from_file().with_context(|| format!("--config {}", path.display()))?;
         replace_lists(&mut all, &from_file, &command);
         all.extend(from_file);
     }
     for assignment in given.get_many::<String>("set").unwrap_or_default() {
-        let assigned = from_assignment(&command, assignment).with_context(|| format!("--set {assignment}"))?;
-        replace_lists(&mut all, std::slice::from_ref(&assigned), &command);
-        all.push(assigned);
+        let assigned = || parsed(vec![from_assignment(&command, assignment)?]);
+        let assigned = assigned().with_context(|| format!("--set {assignment}"))?;
+        replace_lists(&mut all, &assigned, &command);
+        all.extend(assigned);
     }
     replace_lists(&mut all, flags, &command);
     all.extend_from_slice(flags);

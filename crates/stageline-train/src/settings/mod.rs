@@ -9,9 +9,11 @@
 //! - `values`: the values that flags take, beside numbers and paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).
 //! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
+//! - `check`: checks the ranges of flags, and that they do not contradict each other.
 //! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
 //! - `keeping`: the settings of checkpoints, as a part of them (`Keeping`).
 
+pub mod check;
 pub mod flags;
 pub mod job;
 pub mod keeping;

@@ -139,10 +139,18 @@ impl FromStr for LossScaleBy {
     fn from_str(text: &str) -> Result<Self, String> {
         match text.parse() {
             _ if text == "dynamic" => Ok(Self(LossScale::Dynamic(DynamicLossScale::default()))),
-            Ok(factor) if factor > 0.0 && f64::is_finite(factor) => Ok(Self(LossScale::Fixed(factor))),
-            _ => Err(format!("`{text}` is not a loss scale; give a number above 0, or `dynamic`")),
+            Ok(factor) if is_loss_scale(factor) => Ok(Self(LossScale::Fixed(factor))),
+            _ => {
+                Err(format!("`{text}` is not a loss scale; give a number above 0 that f32 can represent, or `dynamic`"))
+            }
         }
     }
+}
+
+/// Whether a factor is above 0 and finite in f32, the type of losses.
+fn is_loss_scale(factor: f64) -> bool {
+    let factor = factor as f32;
+    factor > 0.0 && factor.is_finite()
 }
 
 /// The values of the flag `--flush`. A stage that has finished its part of a step waits for the other stages

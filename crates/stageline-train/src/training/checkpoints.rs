@@ -230,14 +230,13 @@ impl Keeper {
         Ok(())
     }
 
-    /// Waits until the last checkpoint of the run is on disk. Then prints the `--resume` flag that resumes from this
-    /// checkpoint, or nothing if there is no checkpoint. No checkpoint can be saved after this call.
-    pub fn finish(&mut self) -> Result<()> {
+    /// Waits until the last checkpoint of the run is on disk. Returns the line that tells the user how to resume from
+    /// it; `None` if there is no checkpoint. No checkpoint can be saved after this call.
+    pub fn finish(&mut self) -> Result<Option<String>> {
         let written = self.writer.take().map(Writer::finish).transpose()?.flatten();
-        let Some((steps, before)) = self.kept.take() else { return Ok(()) };
-        if let Some(path) = written.or(before) {
-            println!("checkpoint after {steps} steps; to resume from it: --resume {}", path.display());
-        }
-        Ok(())
+        let Some((steps, before)) = self.kept.take() else { return Ok(None) };
+        let line =
+            |path: PathBuf| format!("checkpoint after {steps} steps; to resume from it: --resume {}", path.display());
+        Ok(written.or(before).map(line))
     }
 }

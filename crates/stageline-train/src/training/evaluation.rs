@@ -7,6 +7,7 @@ use stageline_report::record::Validation;
 use crate::data::Data;
 use crate::outputs::log::Log;
 use crate::outputs::record;
+use crate::terminal::say;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch; the pipeline needs their sum. The
 /// check compares the loss of two samples together with the sum of their single losses. If the loss is a mean, this sum
@@ -53,7 +54,7 @@ pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     let reports = batches.iter().map(|batch| pipeline.eval(batch.clone())).collect::<Result<Vec<_>, _>>()?;
     let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
     let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();
-    println!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat());
+    say(format_args!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat()))?;
     let metrics = record::metrics(&report.metrics);
     log.validation(Validation { after_steps: steps, validation_loss: report.loss, metrics })?;
     Ok(Some(report))

@@ -26,6 +26,7 @@ use crate::optimizers::named::without_decay;
 use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
+use crate::terminal::say;
 
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
@@ -76,7 +77,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
             let [first, last] = [range.start, range.end - 1].map(|layer| &costs.layers()[layer].name);
-            println!("stage {stage}: {}", if first == last { first.clone() } else { format!("{first} to {last}") });
+            let layers = if first == last { first.clone() } else { format!("{first} to {last}") };
+            say(format_args!("stage {stage}: {layers}"))?;
         }
         Ok(())
     }
@@ -166,7 +168,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         drop(self.builder(&devices, None)?);
         let build = || self.builder(&devices, None).expect("a builder was made from the same settings");
         let verification = Verify::new().steps(steps).pipeline(build, batch, &validation)?;
-        print!("{verification}");
+        say(verification.to_string().trim_end())?;
         ensure!(verification.passes(), "the pipeline does not train as one full batch on one device does");
         Ok(())
     }
@@ -240,7 +242,10 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
         links.iter().enumerate().filter_map(|(stage, link)| Some((stage, (*link)?)))
     {
         let (latency, bandwidth) = (1e3 * latency, 1e-9 * bandwidth);
-        println!("the network between stages {stage} and {}: {latency:.2} ms, {bandwidth:.2} GB/s", stage + 1);
+        say(format_args!(
+            "the network between stages {stage} and {}: {latency:.2} ms, {bandwidth:.2} GB/s",
+            stage + 1
+        ))?;
     }
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }

@@ -21,6 +21,7 @@ use crate::outputs::progress::Progress;
 use crate::outputs::unwritten::Unwritten;
 use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
+use crate::terminal::say;
 use crate::training::checkpoints::{self, Identity, Keeper};
 use crate::training::evaluation::{evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
@@ -143,17 +144,17 @@ impl<F> Run<F> {
         M: Model,
         D: Data<Input = M::Input, Target = M::Target>,
     {
-        let Self { mut job, saved, progress, unwritten, on_step, smaller, .. } = self;
+        let Self { job, saved, progress, unwritten, on_step, smaller, .. } = self;
+        job.check_verified()?;
         let data = Arc::new(data);
-        let place = checkpoints::place(&job.keeping, saved.as_ref())?;
-        let outputs = std::mem::take(&mut job.outputs);
+        let place = if job.verify.is_some() { None } else { checkpoints::place(&job.keeping, saved.as_ref())? };
         // The state of a program's own optimizer is not known here.
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
             demand::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
         }
         let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
-        let purpose = Purpose::Training { is_written: outputs.log.is_some() || outputs.report.is_some() };
+        let purpose = Purpose::Training { is_written: job.outputs.have_lines() };
         let costs = plan::costs(model, input(sample)?, &job, purpose);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
@@ -180,7 +181,7 @@ impl<F> Run<F> {
         let (links, batch_bytes) = (links(&devices)?, batches.total(&job));
         let run = recipe.run_line(&pipeline, costs.as_ref(), estimate.as_ref(), links, tokens, batch_bytes)?;
         let (steps, gpus) = (start..training.steps, gpus(&job.running.devices));
-        let mut log = Log::create(outputs, run, steps, pipeline.synchronise_every(), gpus)?;
+        let mut log = Log::create(job.outputs.clone(), run, steps, pipeline.synchronise_every(), gpus)?;
         warn_of_mean(&mut pipeline, &*data)?;
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
             evaluate(pipeline, &*data, &validation, log, steps)
@@ -192,16 +193,35 @@ impl<F> Run<F> {
         let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, estimated, last_bubble: None };
         let trained = steps.run(&mut pipeline, &data, &mut log, validate);
         let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
+        let shown = steps.last_bubble.iter().try_for_each(say);
         let kept = steps.keeper.finish();
         if !trained.as_ref().is_ok_and(|Stopped { steps, .. }| *steps == training.steps) {
-            let closed = log.close();
-            // The first error is the cause of the later ones, so it is the one that is returned.
-            return trained.map(|_| None).and_then(|ended| kept.and(closed).map(|()| ended));
+            return ended_early(trained, kept, log.close()).map(|()| None);
         }
-        let is_kept = unwritten.unless(kept).is_some();
+        unwritten.unless(shown);
+        let kept = unwritten.unless(kept);
+        for line in kept.iter().flatten() {
+            unwritten.unless(say(line));
+        }
+        let is_kept = kept.is_some();
         let validated = validate(&mut pipeline, &mut log, training.steps);
         complete(model, pipeline, validated, log, is_kept, waited, unwritten).map(Some)
     }
+}
+
+/// Ends a run before its last step. `trained` is the result of the steps, `kept` that of the last checkpoint, with the
+/// line that tells how to resume from it, and `closed` that of the outputs.
+///
+/// # Errors
+/// Returns the first error, which is the cause of the later ones. The others are told on stderr.
+fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: Result<()>) -> Result<()> {
+    let Err(error) = trained else { return kept?.iter().try_for_each(say).and(closed) };
+    match kept {
+        Ok(line) => line.iter().for_each(|line| say(line).unwrap_or_else(|_| eprintln!("{line}"))),
+        Err(lost) => eprintln!("no checkpoint after the error: {lost:#}"),
+    }
+    closed.unwrap_or_else(|lost| eprintln!("after the error: {lost:#}"));
+    Err(error)
 }
 
 /// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.

@@ -68,7 +68,6 @@ impl Loop<'_> {
         let mut batches = Batches::start(data, steps, samples, ahead, self.keeper.stop_signal())?;
         let ended = self.steps(pipeline, &mut batches, log, evaluate);
         self.progress.end();
-        self.last_bubble.iter().for_each(|bubble| println!("{bubble}"));
         // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
         let kept = self.keeper.save(pipeline);
         match ended {
@@ -164,7 +163,7 @@ fn causes(report: &StepReport) -> String {
 /// Shows the report of a step on the terminal, calls the program's function `on_step`, and writes the report to the
 /// log.
 fn note(report: &StepReport, figures: Figures, progress: &Progress, log: &mut Log, on_step: &mut OnStep) -> Result<()> {
-    progress.step(report, figures.utilisation);
+    progress.step(report, figures.utilisation)?;
     let mut metrics = record::metrics(&report.metrics);
     on_step(report, &mut metrics);
     log.step(report, figures, metrics)

@@ -10,6 +10,7 @@ use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::record;
 use crate::outputs::unwritten::Unwritten;
+use crate::terminal::say;
 use crate::training::recipe::PipelineOf;
 
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
@@ -45,20 +46,15 @@ pub fn complete<M: Model>(
         Err(failed) if failed.is::<StepError>() => return Err(failed),
         validated => unwritten.unless(validated).flatten(),
     };
-    let (parameters_sha256, parameters) = fingerprint(model, &mut pipeline)?.unzip();
+    let found = model.fingerprint(pipeline.snapshot()?)?;
+    let line = found.as_ref().map(|(hash, parameters)| format!("{parameters} parameters, sha256 {hash}"));
+    unwritten.unless(line.iter().try_for_each(say));
+    let (parameters_sha256, parameters) = found.unzip();
     let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
     // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
     let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
     trained.unwritten.unless(closed);
     Ok(trained)
-}
-
-/// Prints and returns the hash and the number of the parameters of a trained model; `None` for a model that the user has
-/// cut into stages by hand.
-fn fingerprint<M: Model>(model: &M, pipeline: &mut PipelineOf<M>) -> Result<Option<(String, usize)>> {
-    let found = model.fingerprint(pipeline.snapshot()?)?;
-    found.iter().for_each(|(hash, parameters)| println!("{parameters} parameters, sha256 {hash}"));
-    Ok(found)
 }
 
 /// Returns the last line of the log of a complete training. `parameters` is the number of the model's parameters, and

@@ -1,0 +1,132 @@
+//! Validates the flags of a training ([`check`]).
+
+use anyhow::{Result, bail, ensure};
+
+use super::flags::TrainingFlags;
+use super::values::CutBy;
+
+/// The largest value that a training accepts for flags that count something, such as stages and micro-batches.
+pub const LARGEST: usize = 65_536;
+
+/// The largest value that a training accepts for `--cores-per-stage`. With more cores, starting the threads would take
+/// longer than training.
+const MOST_CORES: usize = 1024;
+
+/// The largest value that a training accepts for `--replicas`. With more replicas, starting their threads would take
+/// longer than training.
+const MOST_REPLICAS: usize = 1024;
+
+/// The largest value that a training accepts for `--read-ahead`. It is also the number of threads that read batches.
+const MOST_READERS: usize = 1024;
+
+/// Validates the flags of a run before a device is opened: the ranges of their numbers, and contradictions between
+/// them. The error names the flag and its allowed values.
+pub fn check(flags: &TrainingFlags) -> Result<()> {
+    for (flag, value) in [
+        ("--stages", flags.stages),
+        ("--chunks", flags.chunks.unwrap_or(1)),
+        ("--micro-batches", flags.micro_batches),
+        ("--micro-batch-size", flags.micro_batch_size),
+    ] {
+        ensure!((1..=LARGEST).contains(&value), "{flag} {value}: give 1 to {LARGEST}");
+    }
+    ensure!((1..=MOST_REPLICAS).contains(&flags.replicas), "--replicas {}: give 1 to {MOST_REPLICAS}", flags.replicas);
+    check_groups(flags)?;
+    ensure!(
+        (1..=MOST_READERS).contains(&flags.read_ahead),
+        "--read-ahead {}: give 1 to {MOST_READERS}",
+        flags.read_ahead
+    );
+    let cores = flags.cores_per_stage.unwrap_or(1);
+    ensure!((1..=MOST_CORES).contains(&cores), "--cores-per-stage {cores}: give 1 to {MOST_CORES}");
+    ensure!(flags.every > 0, "--every 0: give 1 or more");
+    ensure!(flags.schedule_steps() > 0, "--schedule-steps 0: give 1 or more");
+    if flags.checkpoint.is_none() {
+        ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder, or the trained steps are lost");
+    }
+    if let (Some(_), CutBy::List(cut)) = (&flags.speeds, &flags.cut) {
+        bail!("--speeds: --cut {cut} gives the layers of every stage; leave one of the two out");
+    }
+    ensure!(flags.verify != Some(0), "--verify 0: give 1 or more");
+    ensure!(flags.tuned_for != Some(0), "--tuned-for 0: give 1 or more");
+    check_outputs(flags)?;
+    ensure!(
+        flags.verify.is_none() || flags.resume.is_none(),
+        "--verify proves a training from its beginning: leave --resume out"
+    );
+    ensure!(
+        flags.learning_rate > 0.0 && flags.learning_rate <= 1.0,
+        "--learning-rate {}: give a number above 0 and at most 1",
+        flags.learning_rate
+    );
+    let decay = flags.weight_decay;
+    ensure!(decay >= 0.0 && decay.is_finite(), "--weight-decay {decay}: give 0 or more");
+    ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);
+    let peak = flags.peak_tflops.unwrap_or(1.0);
+    ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
+    let memory = flags.memory.unwrap_or(1.0);
+    ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
+    Ok(())
+}
+
+/// Checks that no two outputs have the same path: the one that is written last would replace the other.
+fn check_outputs(flags: &TrainingFlags) -> Result<()> {
+    let paths = [("--log", &flags.log), ("--trace", &flags.trace), ("--report", &flags.report)];
+    let given: Vec<_> = paths.iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?))).collect();
+    for (index, (flag, path)) in given.iter().enumerate() {
+        if let Some((other, _)) = given[..index].iter().find(|(_, before)| before == path) {
+            bail!("{other} and {flag} are both {}: give each a file of its own", path.display());
+        }
+    }
+    Ok(())
+}
+
+/// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide
+/// the number of micro-batches.
+fn check_groups(flags: &TrainingFlags) -> Result<()> {
+    let (replicas, micro_batches) = (flags.replicas, flags.micro_batches);
+    let groups = flags.gradient_groups.unwrap_or(replicas);
+    if replicas > 1 {
+        ensure!(
+            groups == replicas,
+            "--gradient-groups {groups}: {replicas} replicas sum gradients in {replicas} groups; give \
+             --gradient-groups {replicas}, which gives other bits, or --replicas {groups}"
+        );
+    } else {
+        ensure!(
+            groups > 0 && micro_batches.is_multiple_of(groups),
+            "--gradient-groups {groups}: give a number that divides --micro-batches {micro_batches}"
+        );
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use crate::settings::job::Job;
+
+    #[test]
+    fn useless_values_and_contradictions_are_refused_with_the_flag() {
+        for (flags, expected) in [
+            ("--verify 0", "--verify 0: give 1 or more"),
+            ("--tuned-for 0", "--tuned-for 0: give 1 or more"),
+            ("--loss-scale 1e300", "`1e300` is not a loss scale; give a number above 0 that f32 can represent"),
+            ("--loss-scale 1e-300", "`1e-300` is not a loss scale"),
+            ("--log a --report a", "--log and --report are both a: give each a file of its own"),
+            ("--trace a --log b --report a", "--trace and --report are both a"),
+        ] {
+            let refused = Job::of_line(flags).err().unwrap_or_default();
+            assert!(refused.contains(expected), "{flags}: {refused}");
+        }
+        assert!(Job::of_line("--log a --trace b --report c --loss-scale 1024 --verify 1").is_ok());
+    }
+
+    #[test]
+    fn a_comparison_of_trainings_refuses_what_it_cannot_do() {
+        let checked = |flags: &str| Job::of_line(flags).unwrap().check_verified().map_err(|error| error.to_string());
+        let refused = checked("--verify 2 --recompute auto").unwrap_err();
+        assert!(refused.contains("give --recompute selective or full"), "{refused}");
+        assert!(checked("--recompute auto").is_ok() && checked("--verify 2 --log a").is_ok());
+    }
+}
