@@ -189,8 +189,8 @@ fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
 #[test]
 fn the_printed_settings_of_a_resumed_run_are_a_settings_file() {
     let place = Place::new();
-    place.said("--steps 2 --stages 2 --checkpoint @kept");
-    for resumed in ["--checkpoint @kept --resume latest --stages 1", "--checkpoint @new --resume auto"] {
+    place.said("--steps 2 --checkpoint @kept");
+    for resumed in ["--checkpoint @kept --resume latest --clip 2", "--checkpoint @new --resume auto"] {
         let printed = place.said(&format!("{resumed} --print-config"));
         fs::write(place.path("again.toml"), &printed).unwrap();
         let again = place.said("--config @again.toml --print-config");
