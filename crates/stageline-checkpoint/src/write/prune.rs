@@ -12,7 +12,7 @@ use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
 /// Removes checkpoints in the folder `dir`, so that only `keep` remain: first those with a sequence number in `abandoned`,
-/// and then the oldest. Errors name the new checkpoint, `published`.
+/// and then the oldest. The new checkpoint, `published`, always stays, and errors name it.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
 /// checkpoint's name. Calls `at` just before each operation that changes what a crash would leave on disk, so that
@@ -31,8 +31,10 @@ pub(crate) fn prune(
     let mut checkpoints = folder::checkpoints(dir).map_err(failed("list", dir))?;
     let is_abandoned =
         |path: &PathBuf| CheckpointName::parse(path).is_some_and(|name| abandoned.contains(&name.sequence));
+    let surplus = checkpoints.len().saturating_sub(keep.get());
+    checkpoints.retain(|path| path.file_name() != published.file_name()); // it stays, whatever its number
     checkpoints.sort_by_key(|path| !is_abandoned(path)); // stable: otherwise the order of their age stays
-    checkpoints.truncate(checkpoints.len().saturating_sub(keep.get()));
+    checkpoints.truncate(surplus);
     if checkpoints.is_empty() {
         return Ok(());
     }
@@ -59,4 +61,20 @@ fn hidden(dir: &Path, path: &Path) -> PathBuf {
     let mut hidden = std::ffi::OsString::from(REMOVING);
     hidden.push(name);
     dir.join(hidden)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_published_checkpoint_stays_even_with_an_abandoned_number() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name);
+        let names = ["000001-step-1", "000002-step-2", "000003-step-3"];
+        names.iter().for_each(|name| fs::create_dir(path(name)).unwrap());
+        let one = NonZero::<usize>::MIN;
+        prune(dir.path(), one, &(2..4), &path(names[1]), &mut |_| {}).unwrap();
+        assert_eq!(folder::checkpoints(dir.path()).unwrap(), [path(names[1])]);
+    }
 }

@@ -148,10 +148,15 @@ impl Store {
 
     /// Returns the sequence number for a new checkpoint: the highest number in the folder plus one, or 1 in a folder
     /// without checkpoints. Files and links with a checkpoint's name count too.
+    ///
+    /// The number is not one of an abandoned checkpoint, even if someone has moved that checkpoint away.
     fn next_sequence(&self) -> Result<u64, CheckpointError> {
         let mut found = folder::list(&self.dir).map_err(CheckpointError::write("list", &self.dir))?;
-        let Some(last) = found.pop() else { return Ok(1) };
-        last.name.sequence.checked_add(1).ok_or(CheckpointError::LastNumber { path: last.path })
+        let next = match found.pop() {
+            Some(last) => last.name.sequence.checked_add(1).ok_or(CheckpointError::LastNumber { path: last.path })?,
+            None => 1,
+        };
+        Ok(next.max(self.abandoned.end))
     }
 }
 

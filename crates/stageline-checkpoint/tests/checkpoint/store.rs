@@ -46,6 +46,30 @@ fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
     }
 }
 
+/// Tests abandoned checkpoints that are moved away by hand before the first save: their numbers are not used again, so
+/// the new checkpoints are not taken for abandoned ones.
+#[test]
+fn new_checkpoints_stay_though_the_abandoned_ones_were_moved_away() {
+    for left in [vec!["000001-step-10"], vec![]] {
+        let dir = tempfile::tempdir().unwrap();
+        let mut store = toy::store(dir.path(), 3);
+        for steps in [10, 20, 30] {
+            store.save(&toy::checkpoint(steps)).unwrap();
+        }
+        drop(store);
+        let mut store = toy::store(dir.path(), 1).resuming(&dir.path().join("000001-step-10"));
+        for name in ["000001-step-10", "000002-step-20", "000003-step-30"] {
+            if !left.contains(&name) {
+                fs::remove_dir_all(dir.path().join(name)).unwrap();
+            }
+        }
+        for (steps, name) in [(15, "000004-step-15"), (25, "000005-step-25")] {
+            assert_eq!(store.save(&toy::checkpoint(steps)).unwrap(), dir.path().join(name));
+            assert_eq!(toy::names(dir.path()), [".lock", name]);
+        }
+    }
+}
+
 #[test]
 fn things_with_other_names_stay() {
     let dir = tempfile::tempdir().unwrap();
