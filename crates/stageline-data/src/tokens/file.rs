@@ -4,6 +4,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
+use sha2::{Digest, Sha256};
 
 use crate::tokens::encode::check_known;
 use crate::tokens::error::TokenError;
@@ -33,6 +34,9 @@ pub struct TokenFile {
 impl TokenFile {
     /// Opens a token file, and checks its header, its length, the ends of its documents, and the checksum of the header
     /// and these ends. The tokens are not read, so the time to open the file does not grow with their number.
+    ///
+    /// A token that was damaged to another one of the vocabulary is therefore not detected here.
+    /// [`prepare`](crate::prepare) also compares the hash of the tokens.
     ///
     /// # Errors
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened, or [`TokenError::Io`] if it cannot
@@ -138,6 +142,13 @@ impl TokenFile {
     /// tokens in the file up to the end of the document, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
         self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
+    }
+
+    /// Whether the tokens and the ends of the documents have the hash that the token file's header lists. Reads the
+    /// whole file.
+    pub(crate) fn is_intact(&self) -> bool {
+        let contents = &self.map[HEADER..self.layout.checksum as usize];
+        Sha256::digest(contents).as_slice() == self.header.contents
     }
 
     /// Returns the key in the token file's header: a hash of the source, the encoding and the options from which the

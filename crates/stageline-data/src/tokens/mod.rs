@@ -2,8 +2,9 @@
 //!
 //! - Input: the path of a text file, of a JSON-lines file or of a folder of them; an [`Encode`]; [`TokenOptions`].
 //! - Output: a [`TokenFile`], which [`prepare`] makes or finds in its folder.
-//! - A token file is complete or absent, and a damaged one is an error or is made again. Nothing in a source or in a
-//!   token file causes a panic. This folder must not choose the windows of a training step: `sampler` does.
+//! - A token file is complete or absent. [`prepare`] makes a damaged one again. [`TokenFile::open`] refuses a damaged
+//!   one, but does not compare the hash of its tokens. Nothing in a source or in a token file causes a panic. This
+//!   folder must not choose the windows of a training step: `sampler` does.
 //!
 //! The data passes through the modules in this order:
 //!

@@ -33,7 +33,10 @@ use crate::tokens::write::TokenWriter;
 /// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and
 /// modification times of its files, and which of them are JSON lines. Another call with the same arguments opens that
 /// file and does not read the source, unless the source has changed. A change that keeps both the length and the
-/// modification time of a file is not detected. A damaged token file is written again.
+/// modification time of a file is not detected.
+///
+/// A token file that is found is read once, to compare the hash of its tokens and documents with the one in its header.
+/// A damaged token file is written again.
 ///
 /// A token file is written under a temporary name and then renamed, so several processes may prepare the same source at
 /// once. Files that end in `.tmp` are left by processes that were killed. Nothing deletes them, or the token files of
@@ -56,7 +59,7 @@ pub fn prepare(source: &Path, encoding: &dyn Encode, options: &TokenOptions) -> 
     let key = cache_key(&listed, encoding, options);
     let path = folder.join(format!("{}.tokens", hex(&key)));
     match TokenFile::open(&path) {
-        Ok(file) if file.key() == key => return Ok(file),
+        Ok(file) if file.key() == key && file.is_intact() => return Ok(file),
         Ok(_) => {}
         Err(TokenError::PathNotFound { .. } | TokenError::DanglingLink { .. } | TokenError::Damaged { .. }) => {}
         Err(other) => return Err(other),

@@ -123,6 +123,22 @@ fn a_damaged_or_foreign_token_file_is_written_again() {
     }
 }
 
+/// Flips a bit in each byte of a token file in turn. Each time, the file must be written again with the right tokens.
+#[test]
+fn a_token_file_with_any_wrong_bit_is_written_again() {
+    let room = Room::with("a.jsonl", "{\"text\": \"ab\"}\n{\"text\": \"c\"}\n");
+    let path = room.prepare().unwrap().path().to_path_buf();
+    let whole = fs::read(&path).unwrap();
+    for at in 0..whole.len() {
+        let mut damaged = whole.clone();
+        damaged[at] ^= 1 << (at % 8);
+        fs::remove_file(&path).unwrap();
+        fs::write(&path, damaged).unwrap();
+        assert_eq!(documents(&room.prepare().unwrap()), ["ab", "c"], "byte {at}");
+        assert!(fs::read(&path).unwrap() == whole, "byte {at}");
+    }
+}
+
 #[test]
 fn threads_that_prepare_at_once_get_the_same_tokens() {
     let text = "x".repeat(100_000);
