@@ -13,6 +13,10 @@ use stageline_checkpoint::open_at_once;
 use crate::change::{Change, Stamp};
 use crate::error::CorpusError;
 
+/// The largest number of bytes that are read from a file at once when a whole range is read, for example to count its
+/// bytes.
+pub(crate) const CHUNK: u64 = 1 << 18;
+
 /// A range of bytes of a corpus's file, with the metadata by which a change of the file is detected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileRange {
@@ -43,6 +47,20 @@ impl FileRange {
         // explains a failed read.
         self.check_unchanged(file.metadata())?;
         read.map_err(|error| self.failed(error))
+    }
+
+    /// Reads the whole file range in chunks, and calls `each` with the bytes of each chunk in order.
+    ///
+    /// # Errors
+    /// Returns the errors of [`read`](Self::read).
+    pub(crate) fn read_chunks(&self, mut each: impl FnMut(&[u8])) -> Result<(), CorpusError> {
+        let mut buffer = vec![0; CHUNK.min(self.len()) as usize];
+        for skip in (0..self.len()).step_by(CHUNK as usize) {
+            let chunk = &mut buffer[..CHUNK.min(self.len() - skip) as usize];
+            self.read(skip, chunk)?;
+            each(chunk);
+        }
+        Ok(())
     }
 
     fn check_unchanged(&self, found: io::Result<Metadata>) -> Result<(), CorpusError> {

@@ -1,8 +1,8 @@
 //! Text files as training windows of bytes or tokens for a language model, in an order that a seed fixes.
 //!
-//! A [`Corpus`] stays on disk: opening a folder only walks over its names, and bytes are read when a window asks for
-//! them. If a file changes while the corpus is open, the next read of it is an error that names the change; a window
-//! never returns other text. A part of the corpus is held out for validation.
+//! A [`Corpus`] stays on disk: opening it reads its bytes once, for a fingerprint, and keeps none. Later, bytes are read
+//! when a window asks for them. If a file changes while the corpus is open, the next read of it is an error that names
+//! the change; a window never returns other text. A part of the corpus is held out for validation.
 //!
 //! A [`Sampler`] computes where the windows of a training step start, from a seed and the step alone. A run therefore
 //! resumes at any step without saved sampler state. The [fingerprint](Corpus::fingerprint) of the corpus tells whether

@@ -8,10 +8,6 @@ use std::fmt;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// The largest number of bytes that are read from a file at once when the whole text is read, for example to count its
-/// bytes.
-const CHUNK: u64 = 1 << 18;
-
 /// A text of a corpus: the bytes of one or more files, joined without separators.
 ///
 /// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open. Each read opens the files that
@@ -89,15 +85,8 @@ impl Text {
     /// Returns the same errors as [`Text::read`].
     pub fn byte_counts(&self) -> Result<[u64; 256], CorpusError> {
         let mut counts = [0; 256];
-        let mut buffer = vec![0; CHUNK.min(self.len) as usize];
         for range in &self.ranges {
-            for skip in (0..range.len()).step_by(CHUNK as usize) {
-                let chunk = &mut buffer[..CHUNK.min(range.len() - skip) as usize];
-                range.read(skip, chunk)?;
-                for &byte in &*chunk {
-                    counts[usize::from(byte)] += 1;
-                }
-            }
+            range.read_chunks(|chunk| chunk.iter().for_each(|&byte| counts[usize::from(byte)] += 1))?;
         }
         Ok(counts)
     }
@@ -130,6 +119,7 @@ mod tests {
 
     use super::*;
     use crate::change::Stamp;
+    use crate::file_range::CHUNK;
 
     /// Writes each element of `pieces`, of which there must be one or more, to a file of its own in a new temporary
     /// folder. Returns the folder, and the files as one text.

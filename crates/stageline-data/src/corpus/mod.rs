@@ -2,8 +2,8 @@
 //!
 //! - Input: the path of a file or folder, and [`CorpusOptions`].
 //! - Output: two [`Text`]s and a fingerprint.
-//! - The code here must not read the bytes of a file, or depend on the order of a directory listing: the same files,
-//!   seed and options give the same texts on every machine.
+//! - The code here must not depend on the order of a directory listing: the same files, seed and options give the same
+//!   texts on every machine.
 //!
 //! The files that [`walk`](crate::walk) finds pass through the modules in this order:
 //!
@@ -11,7 +11,7 @@
 //! - `draws`: two random numbers for each file: its rank, and its share.
 //! - `sample_files`: takes files in order of rank, up to the limits on files and bytes.
 //! - `split`: divides the files, or a single file, into training and validation by their share.
-//! - `fingerprint`: a hash of the chosen file ranges, by which a resumed run recognises its text.
+//! - `fingerprint`: a hash of the chosen file ranges and their bytes, by which a resumed run recognises its text.
 
 mod draws;
 mod fingerprint;
@@ -40,7 +40,8 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Opens a corpus at `path`: a text file, or all files of a folder and its subfolders.
+    /// Opens a corpus at `path`: a text file, or all files of a folder and its subfolders. Reads the selected bytes once,
+    /// for the [fingerprint](Self::fingerprint).
     ///
     /// # Selection
     /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
@@ -87,9 +88,8 @@ impl Corpus {
             return Err(CorpusError::NothingToRead { path: path.to_path_buf(), extensions });
         }
         let split = split(sampled, options.validation_fraction);
-        // Reports an unreadable file now, not when a step first needs it.
-        split.train.iter().chain(&split.validation).try_for_each(|range| range.read(0, &mut []))?;
-        let fingerprint = fingerprint(path, &split);
+        // Reads each file, so an unreadable one is an error now, and not when a step first needs it.
+        let fingerprint = fingerprint(path, &split)?;
         Ok(Self { train: Text::new(split.train), validation: Text::new(split.validation), fingerprint })
     }
 
@@ -106,13 +106,12 @@ impl Corpus {
 
     /// Returns the fingerprint of the corpus in 64 hexadecimal digits, by which a resumed run recognises its text.
     ///
-    /// The fingerprint covers the selected byte ranges of all files, in order, for training and for validation, with
-    /// the files' paths relative to the folder. It therefore changes when a file is added, removed, renamed or resized,
+    /// The fingerprint covers the selected bytes of all files, in order, for training and for validation, with the
+    /// files' paths relative to the folder. It therefore changes when a file is added, removed, renamed or rewritten,
     /// and when the options select other files or another split.
     ///
-    /// The fingerprint does not cover the bytes, which would take a pass over all of them. Nor does it cover
-    /// modification times and the place of the folder, which differ in a copy of the corpus. If the corpus is a single
-    /// file, its name is not covered either.
+    /// The fingerprint does not cover modification times and the place of the folder, which differ in a copy of the
+    /// corpus. If the corpus is a single file, its name is not covered either.
     pub fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }
@@ -295,16 +294,18 @@ mod tests {
     }
 
     #[test]
-    fn the_fingerprint_covers_names_and_lengths_but_not_the_place() {
+    fn the_fingerprint_covers_names_and_bytes_but_not_the_place() {
         let (root, elsewhere) = (folder(20), folder(20));
         let fingerprint_of = |path: &Path| open(path, CorpusOptions::default()).fingerprint();
         let before = fingerprint_of(root.path());
         assert_eq!(before.len(), 64);
         assert_eq!(before, fingerprint_of(elsewhere.path()));
         fs::write(root.path().join("7.txt"), "LINE 7\n").unwrap();
-        assert_eq!(before, fingerprint_of(root.path()), "the bytes themselves are not covered");
+        assert_ne!(before, fingerprint_of(root.path()), "other bytes of the same length");
         fs::write(root.path().join("7.txt"), "line 7").unwrap();
         assert_ne!(before, fingerprint_of(root.path()));
+        fs::write(root.path().join("7.txt"), "line 7\n").unwrap();
+        assert_eq!(before, fingerprint_of(root.path()), "the same text with another modification time");
         fs::rename(elsewhere.path().join("7.txt"), elsewhere.path().join("seven.txt")).unwrap();
         assert_ne!(before, fingerprint_of(elsewhere.path()));
     }
