@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::companions::{self, is_same};
-use crate::disk::NewFile;
+use crate::disk::{self, NewFile, or_here};
 use crate::error::FolderError;
 use crate::folder::ModelFolder;
 use crate::layout::Layout;
@@ -49,7 +49,8 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
 /// existing regular file to overwrite. `model` is the open folder from which the computation reads its model, if any.
 /// The files of this folder must not be overwritten.
 ///
-/// A new file is created and removed again. The contents of an existing file do not change.
+/// A new file is created and removed again. The contents of an existing file do not change, but a temporary file is
+/// created beside it and removed again.
 ///
 /// # Errors
 /// - [`FolderError::Refused`] if the folder of the file does not exist, if something other than a regular file is at
@@ -71,7 +72,10 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => refused(Refusal::NotAFile),
         Ok(_) if is_read => refused(Refusal::SourceFile),
-        Ok(_) => OpenOptions::new().write(true).open(path).map(drop).map_err(FolderError::write("write", path)),
+        Ok(_) => {
+            drop(OpenOptions::new().write(true).open(path).map_err(FolderError::write("write", path))?);
+            NewFile::create(&disk::replaced(path)?).map(drop)
+        }
         Err(error) if error.kind() == io::ErrorKind::NotFound && fs::symlink_metadata(path).is_ok() => {
             Err(FolderError::DanglingLink { path: path.to_path_buf() })
         }
@@ -88,12 +92,6 @@ fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
     let weights = model.files().iter().map(|file| file.name.as_str());
     let mut names = weights.chain(companions.iter().map(String::as_str)).chain([INDEX]);
     Ok(names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false)))
-}
-
-/// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The operating system does not accept an
-/// empty path, and the parent of a plain file name is one.
-fn or_here(folder: &Path) -> &Path {
-    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
 }
 
 /// The folders that [`check_export`] has created to find out whether a model can be exported. They are removed when

@@ -66,10 +66,27 @@ fn has_templates(companions: &[String]) -> bool {
     companions.iter().any(|name| name.starts_with(TEMPLATES))
 }
 
-/// Whether two paths lead to the same file or folder. Returns an error if nothing exists at one of the paths.
+/// Whether two paths lead to the same file or folder, by symbolic links or, on Unix, by hard links. Returns an error if
+/// nothing exists at one of the paths.
 pub(crate) fn is_same(a: &Path, b: &Path) -> Result<bool, FolderError> {
     let real = |path: &Path| fs::canonicalize(path).map_err(FolderError::read(path));
-    Ok(real(a)? == real(b)?)
+    Ok(real(a)? == real(b)? || is_one_inode(a, b)?)
+}
+
+/// Whether two paths lead to the same inode, as hard links do.
+#[cfg(unix)]
+fn is_one_inode(a: &Path, b: &Path) -> Result<bool, FolderError> {
+    use std::os::unix::fs::MetadataExt;
+    let inode = |path: &Path| match fs::metadata(path) {
+        Ok(metadata) => Ok((metadata.dev(), metadata.ino())),
+        Err(error) => Err(FolderError::read(path)(error)),
+    };
+    Ok(inode(a)? == inode(b)?)
+}
+
+#[cfg(not(unix))]
+fn is_one_inode(_: &Path, _: &Path) -> Result<bool, FolderError> {
+    Ok(false)
 }
 
 /// Returns the names of the companions (files beside the weights, such as `tokenizer.json`) in a model folder, with `/`

@@ -96,6 +96,24 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     synced.map_err(FolderError::write("sync", path))
 }
 
+/// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The operating system does not accept an
+/// empty path, and the parent of a plain file name is one.
+pub(crate) fn or_here(folder: &Path) -> &Path {
+    if folder.as_os_str().is_empty() { Path::new(".") } else { folder }
+}
+
+/// Returns the path of the file that a new file at `path` replaces: where a symbolic link at `path` leads, or else
+/// `path` itself. Only a regular file may be replaced.
+pub(crate) fn replaced(path: &Path) -> Result<PathBuf, FolderError> {
+    match fs::metadata(path) {
+        Ok(metadata) if !metadata.is_file() => Err(FolderError::refused(path, Refusal::NotAFile)),
+        Ok(_) => fs::canonicalize(path).map_err(FolderError::read(path)),
+        Err(_) if path.file_name().is_none() => Err(FolderError::refused(path, Refusal::NotAFile)),
+        Err(_) if fs::symlink_metadata(path).is_ok() => Err(FolderError::DanglingLink { path: path.to_path_buf() }),
+        Err(_) => Ok(path.to_path_buf()),
+    }
+}
+
 /// A new file of a model folder that has a temporary name until it is published. If it is never published, it is
 /// removed when this value is dropped.
 pub(crate) struct NewFile {
@@ -104,6 +122,14 @@ pub(crate) struct NewFile {
 }
 
 impl NewFile {
+    /// Creates an empty temporary file, which is to become the file at `path`, in the same folder. Returns it with the
+    /// open file, which the caller writes and syncs.
+    pub(crate) fn create(path: &Path) -> Result<(Self, File), FolderError> {
+        let folder = path.parent().unwrap_or(Path::new(""));
+        let (temporary, file) = create_temporary(folder)?;
+        Ok((Self { temporary, path: path.to_path_buf() }, file))
+    }
+
     /// Creates a temporary file in `folder`, which is to become the file `name`. The closure `fill` writes its
     /// contents, and the file is synced to disk. If `fill` fails, the temporary file is removed and the error returned.
     pub(crate) fn write(
@@ -111,8 +137,7 @@ impl NewFile {
         name: &str,
         fill: impl FnOnce(&mut File) -> Result<(), FolderError>,
     ) -> Result<Self, FolderError> {
-        let (temporary, mut file) = create_temporary(folder)?;
-        let new = Self { temporary, path: folder.join(name) };
+        let (new, mut file) = Self::create(&folder.join(name))?;
         fill(&mut file)?;
         file.sync_all().map_err(FolderError::write("sync", &new.temporary))?;
         Ok(new)

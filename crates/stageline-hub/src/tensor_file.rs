@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 
 use safetensors::Dtype;
 
+use crate::disk::{self, NewFile};
 use crate::error::FolderError;
 use crate::header;
 use crate::layout::{Layout, TensorLayout};
@@ -16,32 +17,38 @@ const BUFFER: usize = 1 << 20;
 
 /// A new safetensors file with one F32 tensor, whose values are written in consecutive parts.
 ///
-/// The file gets its name when it is created, not when it is complete. Without [`TensorFile::finish`] it is incomplete.
+/// The file has a temporary name in its folder until [`TensorFile::finish`], which replaces an existing file. Without
+/// this call, nothing remains of it, and the existing file stays as it is.
 pub struct TensorFile {
     path: PathBuf,
     tensor: TensorLayout,
     out: BufWriter<File>,
+    /// The temporary file. It is declared after `out`, so that it is closed before it is removed.
+    new: NewFile,
     /// The number of values that have been written to the file's tensor so far.
     written: usize,
 }
 
 impl TensorFile {
-    /// Creates a safetensors file at `path`, or replaces the contents of an existing file. Writes the header of a
-    /// tensor with the given name and the given length of each dimension.
+    /// Creates a safetensors file that [`finish`](Self::finish) moves to `path`, or to the existing file to which a
+    /// symbolic link at `path` leads. Writes the header of a tensor with the given name and the given length of each
+    /// dimension.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if the name is reserved, or the size of the tensor in bytes overflows.
+    /// - [`FolderError::Refused`] if the name is reserved, the size of the tensor in bytes overflows, or something other
+    ///   than a regular file is at the path.
+    /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
     /// - [`FolderError::Write`] if the operating system refuses to write the file.
     pub fn create(path: impl AsRef<Path>, name: &str, shape: &[usize]) -> Result<Self, FolderError> {
         let path = path.as_ref();
         let tensor = TensorLayout { name: name.to_owned(), dtype: Dtype::F32, shape: shape.to_vec() };
         let layout = Layout::single([tensor.clone()])?;
         let header = header::bytes(&layout.files()[0], path)?;
-        let file = File::create(path).map_err(FolderError::write("create", path))?;
+        let (new, file) = NewFile::create(&disk::replaced(path)?)?;
         let out = BufWriter::with_capacity(BUFFER, file);
-        let mut new = Self { path: path.to_path_buf(), tensor, out, written: 0 };
-        new.put(&header)?;
-        Ok(new)
+        let mut file = Self { path: path.to_path_buf(), tensor, out, new, written: 0 };
+        file.put(&header)?;
+        Ok(file)
     }
 
     /// Writes the next values to the file's tensor, in row-major order.
@@ -56,7 +63,7 @@ impl TensorFile {
         Ok(())
     }
 
-    /// Completes the safetensors file.
+    /// Completes the safetensors file, syncs it to disk and gives it its name.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if fewer or more values were written than the tensor has.
@@ -64,7 +71,9 @@ impl TensorFile {
     pub fn finish(mut self) -> Result<(), FolderError> {
         let target = Target { tensor: &self.tensor, path: &self.path };
         target.check("values", Some(self.tensor.shape.iter().product()), self.written)?;
-        self.out.flush().map_err(FolderError::write("write", &self.path))
+        let written = self.out.flush().and_then(|()| self.out.get_ref().sync_all());
+        written.map_err(FolderError::write("write", &self.path))?;
+        self.new.publish()
     }
 
     fn put(&mut self, bytes: &[u8]) -> Result<(), FolderError> {

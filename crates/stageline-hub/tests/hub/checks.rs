@@ -204,6 +204,19 @@ fn a_file_that_the_model_is_read_from_is_refused() {
 }
 
 #[test]
+fn a_hard_link_to_a_file_of_the_model_is_refused() {
+    let source = toy::sharded();
+    let links = tempfile::tempdir_in(source.path()).unwrap(); // on the same file system
+    let model = ModelFolder::open(source.path()).unwrap();
+    for name in ["config.json", SHARDS[0]] {
+        let link = links.path().join(name);
+        fs::hard_link(source.path().join(name), &link).unwrap();
+        let error = check_file(&link, Some(&model)).unwrap_err();
+        toy::assert_says(&error, &[name, "the model is read from this file; give another file"]);
+    }
+}
+
+#[test]
 fn a_path_without_a_folder_is_in_the_current_folder() {
     let (name, source) = (format!("check-{}", std::process::id()), toy::sharded());
     check_file(&name, None).unwrap();

@@ -215,3 +215,30 @@ fn a_tensor_that_comes_in_parts_is_a_file_of_the_safetensors_crate() {
         assert!(error.contains(&format!("takes 6 values, but got {count}")), "{error}");
     }
 }
+
+/// Tests the file that a new one replaces: it stays as it is until the new one is complete, under its other names too.
+#[cfg(unix)]
+#[test]
+fn an_old_file_stays_until_the_new_one_is_complete() {
+    let target = toy::folder(&[("old", b"contents")]);
+    let path = |name: &str| target.path().join(name);
+    fs::hard_link(path("old"), path("other name")).unwrap();
+    std::os::unix::fs::symlink("old", path("link")).unwrap();
+    let before = files(target.path());
+    for name in ["old", "link", "new"] {
+        let mut file = TensorFile::create(path(name), "logits", &[1]).unwrap();
+        file.push([1.0]).unwrap();
+        drop(file);
+        assert_eq!(files(target.path()), before, "{name}");
+    }
+    let mut file = TensorFile::create(path("link"), "logits", &[1]).unwrap();
+    file.push([1.0]).unwrap();
+    file.finish().unwrap();
+    let new = toy::weights(&[("logits", Dtype::F32, vec![1], toy::f32s(&[1.0]))]);
+    assert!(fs::symlink_metadata(path("link")).unwrap().is_symlink());
+    assert_eq!((fs::read(path("old")).unwrap(), fs::read(path("other name")).unwrap()), (new, b"contents".to_vec()));
+    for wrong in [target.path(), Path::new("/dev/null"), Path::new("")] {
+        let error = TensorFile::create(wrong, "logits", &[1]).err().unwrap();
+        toy::assert_says(&error, &["it is not a regular file"]);
+    }
+}
