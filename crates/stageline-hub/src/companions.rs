@@ -26,7 +26,7 @@ use crate::refusal::Refusal;
 /// because [`write_config`] may replace it.
 pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<String>, FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    fs::create_dir_all(to).map_err(FolderError::write("create the folder", to))?;
+    disk::create_folder(to)?;
     if is_same(from, to)? {
         return Err(FolderError::refused(to, Refusal::Source));
     }
@@ -35,7 +35,7 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     let templates = to.join(TEMPLATES);
     let has_templates = has_templates(&companions);
     if has_templates {
-        fs::create_dir_all(&templates).map_err(FolderError::write("create the folder", &templates))?;
+        disk::create_folder(&templates)?;
     }
     for name in &companions {
         let mut old = open(from, name)?;
@@ -135,7 +135,7 @@ pub fn write_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), Fold
     if !config.is_object() {
         return Err(FolderError::refused(&folder.join(CONFIG), Refusal::NotAnObject));
     }
-    fs::create_dir_all(folder).map_err(FolderError::write("create the folder", folder))?;
+    disk::create_folder(folder)?;
     disk::write_json(folder, CONFIG, config)?.publish()?;
     disk::sync_folder(folder)
 }

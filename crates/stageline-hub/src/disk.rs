@@ -96,6 +96,14 @@ pub(crate) fn sync_folder(path: &Path) -> Result<(), FolderError> {
     synced.map_err(FolderError::write("sync", path))
 }
 
+/// Creates the folder `folder` and its missing parents, and makes their names durable. Does nothing if it exists.
+pub(crate) fn create_folder(folder: &Path) -> Result<(), FolderError> {
+    let missing: Vec<_> =
+        folder.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
+    fs::create_dir_all(folder).map_err(FolderError::write("create the folder", folder))?;
+    missing.into_iter().filter_map(Path::parent).map(or_here).try_for_each(sync_folder)
+}
+
 /// Returns `folder`, or `.` (the current folder) if `folder` is an empty path. The operating system does not accept an
 /// empty path, and the parent of a plain file name is one.
 pub(crate) fn or_here(folder: &Path) -> &Path {

@@ -7,6 +7,8 @@ pub(crate) const GENERATION_CONFIG: &str = "generation_config.json";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
 /// The name of the only weights file in a folder without an index.
 pub(crate) const SINGLE: &str = "model.safetensors";
+/// The ending of the names of weights files.
+pub(crate) const WEIGHTS_ENDING: &str = ".safetensors";
 /// The names of PyTorch's files with pickled weights, which this crate does not read.
 pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
 /// The names of the files that describe a model and its tokenizer. A training does not change these files.
@@ -38,7 +40,7 @@ pub(crate) const ADAPTER: &str = "adapter_config.json";
 /// Whether a weights file's name in an index is valid: a plain file name without folders that ends with `.safetensors`.
 /// Such a file lies in the model folder itself.
 pub(crate) fn is_weights_file(name: &str) -> bool {
-    name.ends_with(".safetensors") && !name.contains(['/', '\\', ':', '\0'])
+    name.ends_with(WEIGHTS_ENDING) && !name.contains(['/', '\\', ':', '\0'])
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use crate::error::FolderError;
 use crate::header;
 use crate::index::Index;
 use crate::layout::{FileLayout, Layout};
-use crate::names::{ADAPTER, INDEX, SINGLE};
+use crate::names::{ADAPTER, INDEX, SINGLE, WEIGHTS_ENDING};
 use crate::refusal::Refusal;
 use crate::values::{Target, Values};
 
@@ -27,9 +27,9 @@ impl Layout {
     /// at a time. It returns a `Vec<f32>`, which is converted to the type of the tensor, or [`Values`].
     ///
     /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the new
-    /// files replace those of the same names, and the new index is written last. If the process is killed in between,
-    /// the folder has no index, so that no program takes old and new files for one model. After an error in `values`,
-    /// all files in the folder are as before.
+    /// files replace those of the same names, and the new index is written last. If the process is killed or the power
+    /// fails in between, the folder has no index, so that no program takes old and new files for one model. After an
+    /// error in `values`, all files in the folder are as before.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that some
@@ -47,14 +47,16 @@ impl Layout {
         E: Into<AnyError>,
     {
         let folder = folder.as_ref();
-        fs::create_dir_all(folder).map_err(FolderError::write("create the folder", folder))?;
+        disk::create_folder(folder)?;
         self.check_target(folder)?;
         let mut values = |name: &str| values(name).map(Into::into).map_err(Into::into);
         let files: Result<Vec<NewFile>, _> =
             self.files.iter().map(|file| write_file(file, folder, &mut values)).collect();
         let files = files?;
         let index = self.write_index(folder)?;
-        remove(&folder.join(INDEX))?;
+        if remove(&folder.join(INDEX))? {
+            disk::sync_folder(folder)?; // a power loss must not bring it back beside the new files
+        }
         for file in files {
             file.publish()?;
         }
@@ -67,8 +69,8 @@ impl Layout {
     }
 
     /// Returns an error if the model with this layout must not be written to `folder`. This is so if the layout was
-    /// read from this folder. It is also so if the folder has other weights, which some programs would load instead of
-    /// the new ones, or an adapter, which they would add to them.
+    /// read from this folder. It is also so if the folder has other weights files or an index, which some programs would
+    /// load instead of the new weights or with them, or an adapter, which they would add to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
@@ -77,8 +79,10 @@ impl Layout {
         // This crate and the Transformers library prefer `model.safetensors` to an index; other readers may not.
         let replaced = |name: &str| self.files.iter().any(|file| file.name == name);
         let other_weights = if self.index.is_some() { SINGLE } else { INDEX };
-        match [other_weights, ADAPTER].into_iter().find(|name| disk::has(folder, name) && !replaced(name)) {
-            Some(file) => Err(FolderError::refused(folder, Refusal::OtherWeights { file: file.to_owned() })),
+        let named = [other_weights, ADAPTER].into_iter().filter(|name| disk::has(folder, name)).map(str::to_owned);
+        let mut others = named.chain(weights_files(folder)?);
+        match others.find(|name| !replaced(name)) {
+            Some(file) => Err(FolderError::refused(folder, Refusal::OtherWeights { file })),
             None => Ok(()),
         }
     }
@@ -96,6 +100,20 @@ impl Layout {
         let index = Index { metadata, weight_map: self.files.iter().flat_map(place).collect() };
         disk::write_json(folder, INDEX, &index).map(Some)
     }
+}
+
+/// Returns the sorted names of the entries of `folder` that look like weights files, such as a shard of an earlier
+/// export. Some programs read all such files, even without an index.
+fn weights_files(folder: &Path) -> Result<Vec<String>, FolderError> {
+    let mut found = Vec::new();
+    for entry in fs::read_dir(folder).map_err(FolderError::read(folder))? {
+        let name = entry.map_err(FolderError::read(folder))?.file_name().to_string_lossy().into_owned();
+        if name.ends_with(WEIGHTS_ENDING) && !name.starts_with('.') {
+            found.push(name);
+        }
+    }
+    found.sort();
+    Ok(found)
 }
 
 /// Writes a weights file to a temporary file in `folder`, with the values that the function `values` returns for each
@@ -122,10 +140,10 @@ fn write_file<'a>(
     })
 }
 
-/// Removes the file at `path`; does nothing if it does not exist.
-fn remove(path: &Path) -> Result<(), FolderError> {
+/// Removes the file at `path`. Returns whether it existed.
+fn remove(path: &Path) -> Result<bool, FolderError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(FolderError::write("remove", path)(error)),
-        _ => Ok(()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        removed => removed.map(|()| true).map_err(FolderError::write("remove", path)),
     }
 }

@@ -85,6 +85,26 @@ fn weights_that_would_hide_the_new_ones_are_refused_before_the_export() {
     }
 }
 
+/// Tests shards of an earlier export that lie beside the new weights without an index: some programs read all weights
+/// files of a folder.
+#[test]
+fn stale_weights_files_are_refused_before_the_export() {
+    let source = toy::sharded();
+    let layout = ModelFolder::open(source.path()).unwrap().layout().unwrap();
+    let stale = "model-00003-of-00003.safetensors";
+    let target = toy::folder(&[(stale, b""), (".hidden.safetensors", b"")]);
+    for layout in [&layout, &new()] {
+        let error = assert_refused(layout, source.path(), target.path(), &[&format!("has `{stale}`"), "remove it"]);
+        assert!(matches!(error, FolderError::Refused { reason: Refusal::OtherWeights { .. }, .. }));
+        let values = |_: &str| -> Result<Vec<f32>, FolderError> { panic!("no value is asked for") };
+        layout.write(target.path(), values).unwrap_err();
+    }
+    fs::remove_file(target.path().join(stale)).unwrap();
+    export(source.path(), target.path()).unwrap();
+    fs::remove_file(target.path().join(INDEX)).unwrap();
+    assert_refused(&new(), source.path(), target.path(), &[&format!("has `{}`", SHARDS[0]), "remove it"]);
+}
+
 #[test]
 fn companions_of_another_model_are_refused_before_the_export() {
     const TEMPLATES: &str = "additional_chat_templates";
