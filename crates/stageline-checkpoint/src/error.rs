@@ -65,6 +65,25 @@ pub enum CheckpointError {
         /// The path of the folder that is neither a checkpoint nor a folder of checkpoints.
         path: PathBuf,
     },
+    /// The entry with the name of the latest checkpoint is no folder, for example because the checkpoint was moved and a
+    /// symbolic link to it left behind. No older checkpoint is taken silently.
+    #[error(
+        "{}, which has the name of the latest checkpoint, is {found} and not a folder; give the path of the checkpoint \
+         to read, or move this entry away",
+        alone(path)
+    )]
+    LatestIsNoFolder {
+        /// The path of the file or link that has the name of the latest checkpoint.
+        path: PathBuf,
+        /// The kind of thing that has the name of the latest checkpoint, such as "a symbolic link".
+        found: &'static str,
+    },
+    /// The checkpoint was removed while it was opened or read, as a run does that writes newer ones.
+    #[error("{} was removed while it was read; read the latest checkpoint of its folder", alone(path))]
+    Removed {
+        /// The path of the checkpoint that was removed while it was opened or read.
+        path: PathBuf,
+    },
     /// The checkpoint has a newer format than this version of the crate can read.
     #[error(
         "{} was written by a newer stageline: its format is {found}, and this version reads formats up to {known}; \

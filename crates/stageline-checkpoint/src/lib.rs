@@ -90,11 +90,12 @@
 //!   may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was synced.
 //! - **Pruning.** Old checkpoints are removed when the new one is complete; they lose their names, and that is synced,
 //!   before they lose their files. Nothing else in the folder is removed. If a writer is killed in between, more than
-//!   `keep` checkpoints remain until the next one is written.
+//!   `keep` checkpoints remain until the next one is written. So do files that cannot be removed at once.
 //! - **Finite values.** A checkpoint with an infinity or a NaN is not written, so it never replaces good ones; nor is
 //!   it read. The check covers F16, BF16, F32, F64 and C64.
 //! - **Damage.** A damaged checkpoint is refused with the file and the reason. It is never read in part, and no older
-//!   one is taken silently.
+//!   one is taken silently, also if a link has the name of the latest. A checkpoint that is pruned while it is read is
+//!   [`CheckpointError::Removed`].
 //! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate memory out
 //!   of proportion to the bytes on disk: its names and sizes must agree with each other before any file is opened.
 //! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than

@@ -11,7 +11,8 @@ use crate::format::names::{LOCK, MANIFEST};
 /// Returns the path of a checkpoint: `path` itself if it is the folder of a checkpoint, or else the path of the latest
 /// checkpoint in the folder `path`.
 ///
-/// A folder with a checkpoint's name counts as a checkpoint even without a manifest, so that damage is reported.
+/// A folder with a checkpoint's name counts as a checkpoint even without a manifest, so that damage is reported. A file
+/// or link with the name of the latest checkpoint is an error, because an older checkpoint must not be taken silently.
 pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     let owned = || path.to_path_buf();
     let failed = |source: io::Error| match source.kind() {
@@ -28,11 +29,19 @@ pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     if CheckpointName::parse(path).is_some() || exists(MANIFEST) {
         return Ok(owned());
     }
-    if let Some(latest) = folder::checkpoints(path).map_err(failed)?.pop() {
-        return Ok(latest);
+    if let Some(latest) = folder::list(path).map_err(failed)?.pop() {
+        return if latest.is_folder { Ok(latest.path) } else { Err(no_folder(latest.path)) };
     }
     if exists(LOCK) || fs::read_dir(path).map_err(failed)?.next().is_none() {
         return Err(CheckpointError::NoCheckpoint { path: owned() });
     }
     Err(CheckpointError::Neither { path: owned() })
+}
+
+/// Returns the error for the entry at `path`, which has the name of the latest checkpoint and is no folder.
+fn no_folder(path: PathBuf) -> CheckpointError {
+    match fs::symlink_metadata(&path) {
+        Ok(metadata) => CheckpointError::LatestIsNoFolder { found: disk::kind(&metadata), path },
+        Err(source) => CheckpointError::Look { path, source },
+    }
 }

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::{fs, io};
 
 use crate::damage::Damage;
 use crate::disk;
@@ -12,6 +13,10 @@ use crate::format::manifest::{FileEntry, MOST_BYTES, Manifest, ManifestError, Te
 use crate::format::names::{INDEX, MANIFEST, OPTIMIZER};
 use crate::format::{index, seal, shard, validate};
 use crate::read::{file, locate};
+
+/// The number of times that the latest checkpoint of a folder is looked for, if it is removed each time before it is
+/// opened.
+const TRIES: usize = 10;
 
 /// A checkpoint on disk whose manifest is valid and whose files have the lengths that the manifest lists. The tensors
 /// are not read yet.
@@ -30,11 +35,26 @@ impl Saved {
     /// # Errors
     /// - [`CheckpointError::PathNotFound`], [`CheckpointError::Look`], [`CheckpointError::NotAFolder`],
     ///   [`CheckpointError::NoCheckpoint`] or [`CheckpointError::Neither`] if `path` names no checkpoint.
+    /// - [`CheckpointError::LatestIsNoFolder`] if a file or link has the name of the latest checkpoint.
+    /// - [`CheckpointError::Removed`] if the checkpoint is removed meanwhile. If `path` is a folder of checkpoints in
+    ///   which a run writes, the next latest one is opened instead, unless that happens ten times in a row.
     /// - [`CheckpointError::Newer`] if a newer version of this crate wrote the checkpoint.
     /// - [`CheckpointError::Damaged`] if the checkpoint is damaged, with the file and the next older checkpoint. A
     ///   damaged checkpoint is never skipped silently.
     pub fn open(path: &Path) -> Result<Self, CheckpointError> {
-        let path = locate::locate(disk::or_here(path))?;
+        let given = disk::or_here(path);
+        for _ in 1..TRIES {
+            let located = locate::locate(given)?;
+            match Self::open_located(located) {
+                Err(CheckpointError::Removed { path }) if path != given => {}
+                opened => return opened,
+            }
+        }
+        Self::open_located(locate::locate(given)?)
+    }
+
+    /// Opens the checkpoint whose files are in the folder `path`.
+    fn open_located(path: PathBuf) -> Result<Self, CheckpointError> {
         let manifest = read_manifest(&path)?;
         let saved = Self { path, manifest };
         if !saved.manifest.optimizer.is_empty() {
@@ -75,8 +95,10 @@ impl Saved {
     /// The tensors of a file share one allocation, which lives as long as any of these tensors.
     ///
     /// # Errors
-    /// Returns [`CheckpointError::Damaged`], with the file and the next older checkpoint. No part of the checkpoint is
-    /// returned.
+    /// - [`CheckpointError::Damaged`], with the file and the next older checkpoint.
+    /// - [`CheckpointError::Removed`] if the checkpoint has been removed since it was opened.
+    ///
+    /// No part of the checkpoint is returned then.
     pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
         let Manifest { progress, run, parameters, optimizer, .. } = &self.manifest;
         let mut checkpoint = Checkpoint {
@@ -108,7 +130,12 @@ impl Saved {
     }
 }
 
+/// Returns the error for a checkpoint with a damaged file. If the checkpoint itself is gone, it was removed meanwhile,
+/// and is not damaged: it loses its name before it loses its files.
 fn damaged(checkpoint: &Path, file: &Path, damage: Damage) -> CheckpointError {
+    if fs::symlink_metadata(checkpoint).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+        return CheckpointError::Removed { path: checkpoint.to_path_buf() };
+    }
     CheckpointError::Damaged { path: file.to_path_buf(), damage: damage.into(), older: folder::older(checkpoint) }
 }
 

@@ -15,7 +15,8 @@ use crate::write::write_point::WritePoint;
 /// and then the oldest. The new checkpoint, `published`, always stays, and errors name it.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
-/// checkpoint's name. Calls `at` just before each operation that changes what a crash would leave on disk, so that
+/// checkpoint's name. What an earlier removal has left is removed as well. If something cannot be removed, the rest is
+/// removed all the same, and the first error returned. Calls `at` just before each operation that changes what a crash would leave on disk, so that
 /// tests can simulate a crash there.
 pub(crate) fn prune(
     dir: &Path,
@@ -35,23 +36,36 @@ pub(crate) fn prune(
     checkpoints.retain(|path| path.file_name() != published.file_name()); // it stays, whatever its number
     checkpoints.sort_by_key(|path| !is_abandoned(path)); // stable: otherwise the order of their age stays
     checkpoints.truncate(surplus);
-    if checkpoints.is_empty() {
-        return Ok(());
-    }
+    let left = leftovers(dir).map_err(failed("list", dir))?;
     for (old, path) in checkpoints.iter().enumerate() {
         let hidden = hidden(dir, path);
         disk::remove(&hidden).map_err(failed("remove", &hidden))?; // left by an earlier attempt
         at(WritePoint::HideOld { old });
         fs::rename(path, &hidden).map_err(failed("rename", path))?;
     }
-    at(WritePoint::SyncHidden);
-    disk::sync_folder(dir).map_err(failed("sync", dir))?;
-    for (old, path) in checkpoints.iter().enumerate() {
-        let hidden = hidden(dir, path);
-        at(WritePoint::RemoveOld { old });
-        disk::remove(&hidden).map_err(failed("remove", &hidden))?;
+    if !checkpoints.is_empty() {
+        at(WritePoint::SyncHidden);
+        disk::sync_folder(dir).map_err(failed("sync", dir))?;
     }
-    Ok(())
+    let mut removed = Ok(());
+    for (old, hidden) in checkpoints.iter().map(|path| hidden(dir, path)).chain(left).enumerate() {
+        at(WritePoint::RemoveOld { old });
+        removed = removed.and(disk::remove(&hidden).map_err(failed("remove", &hidden)));
+    }
+    removed
+}
+
+/// Returns the paths of the old checkpoints in `dir` that were renamed earlier and could not be removed then. The
+/// publishing of the new checkpoint has synced these renames.
+fn leftovers(dir: &Path) -> io::Result<Vec<PathBuf>> {
+    let mut left = Vec::new();
+    for entry in fs::read_dir(dir)? {
+        let entry = entry?;
+        if entry.file_name().as_encoded_bytes().starts_with(REMOVING.as_bytes()) {
+            left.push(entry.path());
+        }
+    }
+    Ok(left)
 }
 
 /// Returns the path in `dir` to which the checkpoint at `path` is renamed while it is removed, such as

@@ -56,6 +56,8 @@ fn errors(text: &str, path: &OsStr) -> Vec<CheckpointError> {
         CheckpointError::NotAFolder { path: path() },
         CheckpointError::NoCheckpoint { path: path() },
         CheckpointError::Neither { path: path() },
+        CheckpointError::LatestIsNoFolder { path: path(), found: "a device, a pipe or a socket" },
+        CheckpointError::Removed { path: path() },
         CheckpointError::Newer { path: path(), found: max, known: u32::MAX },
         CheckpointError::InUse { path: path() },
         CheckpointError::InTheWay { path: path(), found: "a symbolic link to nothing" },

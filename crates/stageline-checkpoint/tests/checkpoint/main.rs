@@ -6,6 +6,7 @@ mod folder_sync;
 mod hostile;
 mod hostile_text;
 mod kills;
+mod locating;
 mod messages;
 mod resealed;
 mod round_trip;

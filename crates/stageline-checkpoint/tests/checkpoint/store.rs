@@ -149,6 +149,18 @@ fn leftovers_are_removed_whatever_they_are() {
     assert_eq!(toy::read(dir.path()).unwrap(), toy::checkpoint(20));
 }
 
+/// Tests an old checkpoint whose removal failed: the next save removes it. A planted folder stands for it.
+#[test]
+fn a_removal_that_failed_is_tried_again_by_the_next_save() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut store = toy::store(dir.path(), 2);
+    for steps in 1..4 {
+        fs::create_dir_all(dir.path().join(".removing-000001-step-9/optimizer")).unwrap();
+        let path = store.save(&toy::checkpoint(steps)).unwrap();
+        assert!(path.is_dir() && !toy::names(dir.path()).iter().any(|name| name.starts_with(".removing")));
+    }
+}
+
 #[test]
 fn folders_are_created_at_any_depth() {
     let dir = tempfile::tempdir().unwrap();
