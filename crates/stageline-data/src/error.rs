@@ -7,14 +7,17 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::change::Change;
+use crate::shown;
 use crate::walk::Unreadable;
 
 /// The reason why a corpus cannot be opened, sampled or read.
+///
+/// Messages escape invisible characters of paths, and cut long ones.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum CorpusError {
     /// Nothing exists at the path that was given for the corpus.
-    #[error("{} does not exist; give the path of a text file, or of a folder of them", path.display())]
+    #[error("{} does not exist; give the path of a text file, or of a folder of them", shown::path(path))]
     PathNotFound {
         /// The path that the caller gave for the corpus, at which nothing exists.
         path: PathBuf,
@@ -22,7 +25,7 @@ pub enum CorpusError {
     /// The corpus has no byte to read: it has no files, no files with the requested extensions, or only empty ones.
     #[error(
         "nothing to read at {}: found no non-empty {}; give another path{}",
-        path.display(),
+        shown::path(path),
         wanted(extensions.as_deref()),
         if extensions.is_some() { " or other extensions (None takes every file)" } else { "" }
     )]
@@ -58,7 +61,7 @@ pub enum CorpusError {
     #[error(
         "{} had {had} bytes when the corpus was opened, and {now}; put it back as it was, with its modification time, \
          or open the corpus again; train on a copy if it is still written to",
-        path.display()
+        shown::path(path)
     )]
     Changed {
         /// The path of the corpus's file that changed.
@@ -69,7 +72,7 @@ pub enum CorpusError {
         now: Change,
     },
     /// A file or folder of the corpus cannot be read.
-    #[error("cannot read {}; make it readable, or move it out of the corpus", path.display())]
+    #[error("cannot read {}; make it readable, or move it out of the corpus", shown::path(path))]
     Io {
         /// The path of the file or folder of the corpus that cannot be read.
         path: PathBuf,
@@ -98,7 +101,7 @@ fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),
         Some([]) => "file with an extension of the empty list".into(),
-        Some(some) => format!("file with the extension {}", some.join(" or ")),
+        Some(some) => format!("file with the extension {}", shown::text(&some.join(" or "))),
     }
 }
 
@@ -121,6 +124,23 @@ mod tests {
         );
         assert_eq!(asked(None), "nothing to read at some/folder: found no non-empty file; give another path");
         assert!(asked(Some(&[])).contains("the empty list"));
+    }
+
+    #[test]
+    fn names_of_files_are_printable_and_bounded() {
+        let path: PathBuf = format!("\u{1b}[2J\n\u{202e}\u{3164}{}", "a".repeat(10_000)).into();
+        let had = 10;
+        for error in [
+            CorpusError::PathNotFound { path: path.clone() },
+            CorpusError::NothingToRead { path: path.clone(), extensions: Some(vec!["\u{1b}".repeat(1_000)]) },
+            CorpusError::Changed { path: path.clone(), had, now: Change::Gone },
+            CorpusError::io(&path)(io::Error::other("disk on fire")),
+        ] {
+            let message = error.to_string();
+            let is_hidden = |char: char| char.is_control() || ['\u{202e}', '\u{3164}'].contains(&char);
+            assert!(message.len() < 1_100 && !message.contains(is_hidden), "{message}");
+            assert!(message.contains(r"\u{1b}[2J\n\u{202e}\u{3164}aaa"), "{message}");
+        }
     }
 
     #[test]

@@ -59,6 +59,7 @@
 //!
 //! Imports go from the later to the earlier modules.
 //!
+//! - `shown`: paths and other text, made safe to print in error messages.
 //! - `change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
 //! - `walk`: finds the files of a folder and its subfolders.
 //! - `file_range`: a range of bytes of a file, read on request.
@@ -74,6 +75,7 @@ mod error;
 mod file_range;
 mod key;
 mod sampler;
+mod shown;
 mod text;
 mod tokens;
 mod walk;

@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::change::Change;
-use crate::tokens::printable::{printable, shown};
+use crate::shown;
 use crate::walk::Unreadable;
 
 /// The reason why a text cannot be tokenised, or a token file cannot be read.
@@ -14,27 +14,27 @@ use crate::walk::Unreadable;
 #[non_exhaustive]
 pub enum TokenError {
     /// Nothing exists at the path of a source (text files to tokenise), of a token file or of a tokenizer.
-    #[error("{} does not exist; give the path of a file or folder that does", shown(path))]
+    #[error("{} does not exist; give the path of a file or folder that does", shown::path(path))]
     PathNotFound {
         /// The path of the source, token file or tokenizer that does not exist.
         path: PathBuf,
     },
     /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a symbolic link to something
     /// that does not exist.
-    #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown(path))]
+    #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown::path(path))]
     DanglingLink {
         /// The path of a symbolic link whose target does not exist. Text, tokens or a tokenizer were to be read there.
         path: PathBuf,
     },
     /// A path leads to something of the wrong kind, such as a pipe, where a source (text files to tokenise), a token
     /// file or a tokenizer is expected.
-    #[error("{} is no regular file; write its contents to a file, and give the path of that", shown(path))]
+    #[error("{} is no regular file; write its contents to a file, and give the path of that", shown::path(path))]
     NotAFile {
         /// The path that leads to something other than a regular file with text, tokens or a tokenizer.
         path: PathBuf,
     },
     /// A file that is read as a whole, such as a tokenizer, is longer than the limit for it.
-    #[error("{} has {found} bytes, but may have at most {most}; give another file", shown(path))]
+    #[error("{} has {found} bytes, but may have at most {most}; give another file", shown::path(path))]
     TooLong {
         /// The path of the file, such as a tokenizer, that is too long to be read as a whole.
         path: PathBuf,
@@ -44,13 +44,13 @@ pub enum TokenError {
         most: u64,
     },
     /// The source to tokenise has no token: it has no file, or all of its documents are empty.
-    #[error("nothing to tokenise at {}: found no document with text; give another path", shown(path))]
+    #[error("nothing to tokenise at {}: found no document with text; give another path", shown::path(path))]
     NothingToRead {
         /// The path of the source that has no text to tokenise, as the caller gave it.
         path: PathBuf,
     },
     /// A file or folder of text to tokenise, a token file or a tokenizer cannot be read.
-    #[error("cannot read {}; make it readable, or give another path", shown(path))]
+    #[error("cannot read {}; make it readable, or give another path", shown::path(path))]
     Io {
         /// The path of the file or folder of text, tokens or a tokenizer that cannot be read.
         path: PathBuf,
@@ -58,7 +58,7 @@ pub enum TokenError {
         source: io::Error,
     },
     /// A token file cannot be written.
-    #[error("cannot write {}; free space there, or choose another folder for token files", shown(path))]
+    #[error("cannot write {}; free space there, or choose another folder for token files", shown::path(path))]
     Write {
         /// The path of the token file, or of its folder, that cannot be written.
         path: PathBuf,
@@ -68,7 +68,7 @@ pub enum TokenError {
     /// A file of the source (the text files to tokenise) changed while the source was being tokenised.
     #[error(
         "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
-        shown(path)
+        shown::path(path)
     )]
     Changed {
         /// The path of the file that changed while the source was being tokenised.
@@ -86,7 +86,7 @@ pub enum TokenError {
         offset: u64,
     },
     /// A document cannot be encoded; the field `source` is the error that says why.
-    #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown(path))]
+    #[error("cannot tokenise {}{}; correct it, or leave it out", of_line(*line), shown::path(path))]
     Document {
         /// The path of the file with the document that cannot be encoded.
         path: PathBuf,
@@ -98,7 +98,10 @@ pub enum TokenError {
     },
     /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its field for the text
     /// is missing or not a string.
-    #[error("line {line} of {} {fault}; correct the line, or name the field of the text (text_field)", shown(path))]
+    #[error(
+        "line {line} of {} {fault}; correct the line, or name the field of the text (text_field)",
+        shown::path(path)
+    )]
     Line {
         /// The path of the JSON-lines file in which a line is no document.
         path: PathBuf,
@@ -109,13 +112,13 @@ pub enum TokenError {
         fault: String,
     },
     /// The tokenizer library failed to encode a text or to decode tokens.
-    #[error("the tokenizer failed: {}; check the text and the tokenizer", printable(message))]
+    #[error("the tokenizer failed: {}; check the text and the tokenizer", shown::text(message))]
     Encoding {
         /// The error message of the tokenizer library when it encoded a text or decoded tokens.
         message: String,
     },
     /// A file is not a `tokenizer.json` that the tokenizer library can use.
-    #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown(path), printable(message))]
+    #[error("{} is no tokenizer: {}; give a tokenizer.json of Hugging Face", shown::path(path), shown::text(message))]
     Tokenizer {
         /// The path of the file that was to be used as a `tokenizer.json`, but is not a valid one.
         path: PathBuf,
@@ -127,7 +130,7 @@ pub enum TokenError {
     #[error(
         "{} belongs to a tokenizer in a form that is not read; write a tokenizer.json beside it, by transformers' \
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or move the file away to read bytes",
-        shown(path)
+        shown::path(path)
     )]
     OtherForm {
         /// The path of a file that belongs to the tokenizer in a form that is not read.
@@ -143,7 +146,7 @@ pub enum TokenError {
         vocabulary: usize,
     },
     /// A file is no token file, is damaged, or was written by another release.
-    #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown(path))]
+    #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown::path(path))]
     Damaged {
         /// The path of the file that was to be used as a token file, but is damaged or of another kind.
         path: PathBuf,

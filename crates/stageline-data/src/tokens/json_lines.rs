@@ -3,17 +3,19 @@
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
-use serde_json::Value;
+use serde::de::DeserializeSeed;
+use serde_json::Deserializer;
 
+use crate::shown;
 use crate::tokens::error::TokenError;
-use crate::tokens::printable::printable;
+use crate::tokens::json_text::Line;
 
 /// The largest allowed length, in bytes, of a line in a JSON-lines file. It is limited because the whole line is held
 /// in memory.
 const MOST: u64 = 256 << 20;
 
-/// The largest number of fields of a JSON object that an error message names.
-const FIELDS: usize = 8;
+/// The mark with which some programs begin a text in UTF-8. It is not part of the text.
+const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Reads the documents of a JSON-lines file in order, one from each line. Blank lines are skipped.
 pub(crate) struct JsonLines<'a, R> {
@@ -42,50 +44,27 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
                 return Ok(None);
             }
             self.line += 1;
-            if bytes.iter().all(u8::is_ascii_whitespace) && bytes.len() as u64 <= self.most {
-                continue;
+            let faulty = |fault| TokenError::Line { path: self.path.clone(), line: self.line, fault };
+            if bytes.len() as u64 > self.most {
+                return Err(faulty(format!("has more than {} bytes", self.most)));
             }
-            return match self.text(&bytes) {
-                Ok(text) => Ok(Some((self.line, text))),
-                Err(fault) => Err(TokenError::Line { path: self.path.clone(), line: self.line, fault }),
-            };
+            let mark = if self.line == 1 { BYTE_ORDER_MARK } else { "" };
+            let line = bytes.strip_prefix(mark.as_bytes()).unwrap_or(&bytes);
+            if !line.iter().all(u8::is_ascii_whitespace) {
+                return self.text(line).map(|text| Some((self.line, text))).map_err(faulty);
+            }
         }
     }
 
     /// Returns the text of the document in a line of a JSON-lines file, or the fault of the line in words.
     fn text(&self, line: &[u8]) -> Result<String, String> {
-        if line.len() as u64 > self.most {
-            return Err(format!("has more than {} bytes", self.most));
-        }
-        let field = printable(self.field);
-        match serde_json::from_slice(line.trim_ascii_end()) {
-            Ok(Value::Object(mut object)) => match object.remove(self.field) {
-                Some(Value::String(text)) => Ok(text),
-                Some(other) => Err(format!("has {} in the field `{field}` and not a string", kind(&other))),
-                None if object.is_empty() => Err(format!("has no field `{field}` and no other field")),
-                None => {
-                    let names: Vec<_> = object.keys().take(FIELDS).map(String::as_str).collect();
-                    Err(format!("has no field `{field}`, but has the fields {}", printable(&names.join(", "))))
-                }
-            },
-            Ok(other) => Err(format!("is {} and not an object", kind(&other))),
-            Err(error) => {
-                let message = error.to_string();
-                let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason);
-                Err(format!("is no JSON at byte {}: {}", error.column(), printable(reason)))
-            }
-        }
-    }
-}
-
-fn kind(value: &Value) -> &'static str {
-    match value {
-        Value::Null => "null",
-        Value::Bool(_) => "a boolean",
-        Value::Number(_) => "a number",
-        Value::String(_) => "a string",
-        Value::Array(_) => "an array",
-        Value::Object(_) => "an object",
+        let mut json = Deserializer::from_slice(line.trim_ascii_end());
+        let read = Line { field: self.field }.deserialize(&mut json).and_then(|found| json.end().map(|()| found));
+        read.unwrap_or_else(|error| {
+            let message = error.to_string();
+            let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason);
+            Err(format!("is no JSON at byte {}: {}", error.column(), shown::text(reason)))
+        })
     }
 }
 
@@ -121,12 +100,41 @@ mod tests {
     fn a_fault_is_named_with_its_line() {
         let in_line_3 = |line: &str| refused(&format!("{{\"text\": \"a\"}}\n\n{line}\n{{\"text\": \"b\"}}\n"));
         let has = "line 3 of x.jsonl has";
-        assert_eq!(in_line_3("{\"b\": 1, \"a\": 2}"), format!("{has} no field `text`, but has the fields a, b"));
+        assert_eq!(in_line_3("{\"b\": 1, \"a\": 2}"), format!("{has} no field `text`, but has the fields b, a"));
         assert_eq!(in_line_3("{}"), format!("{has} no field `text` and no other field"));
         assert_eq!(in_line_3("{\"text\": null}"), format!("{has} null in the field `text` and not a string"));
         assert_eq!(in_line_3("[1]"), "line 3 of x.jsonl is an array and not an object");
         assert_eq!(in_line_3("{\"text\": \"a"), "line 3 of x.jsonl is no JSON at byte 11: EOF while parsing a string");
         assert_eq!(in_line_3("text"), "line 3 of x.jsonl is no JSON at byte 2: expected ident");
+    }
+
+    #[test]
+    fn fields_that_are_not_used_may_have_any_value() {
+        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        for odd in ["1e400", "-1e-400", &"9".repeat(400), &deep, "{\"a\": [null, {}]}"] {
+            let file = format!("{{\"odd\": {odd}, \"text\": \"a\"}}\n{{\"text\": \"b\", \"odd\": {odd}}}");
+            assert_eq!(texts(&file, "text").unwrap(), [(1, "a".into()), (2, "b".into())]);
+            let fault = refused(&format!("{{\"odd\": {odd}}}"));
+            assert_eq!(fault, "line 1 of x.jsonl has no field `text`, but has the fields odd");
+        }
+        let fault = refused(&format!("{{\"text\": {deep}}}"));
+        assert_eq!(fault, "line 1 of x.jsonl has an array in the field `text` and not a string");
+    }
+
+    #[test]
+    fn a_byte_order_mark_before_the_first_line_is_skipped() {
+        assert_eq!(texts("\u{feff}{\"text\": \"a\"}\n", "text").unwrap(), [(1, "a".into())]);
+        assert_eq!(texts("\u{feff}\r\n{\"text\": \"\u{feff}a\"}\n", "text").unwrap(), [(2, "\u{feff}a".into())]);
+        assert!(refused("{\"text\": \"a\"}\n\u{feff}{\"text\": \"a\"}").contains("expected value"));
+    }
+
+    #[test]
+    fn the_last_of_equal_fields_counts_and_many_fields_are_not_all_named() {
+        assert_eq!(texts("{\"text\": 1, \"text\": \"b\"}", "text").unwrap(), [(1, "b".into())]);
+        let many: Vec<_> = (0..100).map(|i| format!("\"f{i}\": {i}")).collect();
+        let fault = refused(&format!("{{{}}}", many.join(", ")));
+        assert!(fault.ends_with("has the fields f0, f1, f2, f3, f4, f5, f6, f7"), "{fault}");
+        assert!(refused("{\"text\": \"a\"} {}").contains("trailing characters"));
     }
 
     #[test]

@@ -9,7 +9,8 @@
 //! The data passes through the modules in this order:
 //!
 //! - `source`: lists the files of a path. `cache_key`: the hash by which an earlier token file is found again.
-//! - `json_lines`: reads documents from the lines of a file. `pieces`: cuts a long document, so that memory is bounded.
+//! - `json_lines`: reads documents from the lines of a file. `json_text`: takes the text from a line. `pieces`: cuts a
+//!   long document, so that memory is bounded.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the feature `tokenizers`.
 //!   `caught`: panics of the tokenizer library as errors.
 //! - `documents`: encodes all documents of a source, piece by piece.
@@ -18,7 +19,7 @@
 //! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and those that are held out.
 //! - `continued`: [`Continued`], text from tokens that come one by one.
 //! - `regular`: [`open_file`], which opens no pipe and no device.
-//! - `error`: [`TokenError`]. `printable`: text from files, made safe to print.
+//! - `error`: [`TokenError`].
 
 mod bytes;
 mod cache_key;
@@ -31,10 +32,10 @@ mod error;
 mod file;
 mod format;
 mod json_lines;
+mod json_text;
 mod options;
 mod pieces;
 mod prepare;
-mod printable;
 mod regular;
 mod source;
 mod split;
