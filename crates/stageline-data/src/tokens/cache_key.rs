@@ -10,9 +10,14 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
+/// The version of the rules by which documents are cut and encoded. It must be raised if the same text files would give
+/// other tokens.
+const RULES: u32 = 2;
+
 /// Returns the key of a token file, by which a later call for the same source (the text files to tokenise) finds the
-/// file. The key is a SHA-256 of the format version, the encoding, the options that change the tokens, the path of the
-/// source, and of each of its files the name, whether it is read as JSON lines, the length and the modification time.
+/// file. The key is a SHA-256 of the format version, the version of the rules, the encoding, the options that change the
+/// tokens, the path of the source, and of each of its files the name, whether it is read as JSON lines, the length and
+/// the modification time.
 ///
 /// Each string is hashed after its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {
@@ -22,6 +27,7 @@ pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenO
         hash.update(text);
     };
     hash.update(VERSION.to_le_bytes());
+    hash.update(RULES.to_le_bytes());
     text(&mut hash, encoding.fingerprint().as_bytes());
     hash.update((encoding.vocabulary() as u64).to_le_bytes());
     let SpecialTokens { before, after } = encoding.special_tokens();

@@ -19,8 +19,7 @@
 /// The magic number of token files: the eight bytes with which every token file begins.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
 
-/// The version of the token file format. It must be raised if the format changes, or if the same text files would give
-/// other tokens.
+/// The version of the token file format. It must be raised if the format changes.
 pub(crate) const VERSION: u32 = 1;
 
 /// The length of a token file's header in bytes.

@@ -11,9 +11,10 @@ const MOST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
-/// A piece before the last ends after a line feed if it has one, or else after a whole character. A line feed between
-/// two visible characters is preferred, because the common byte-level tokenizers split a text there anyway. The tokens
-/// next to a cut may still differ from those of the uncut document.
+/// A piece before the last ends after a line feed if it has one, or else before its last blank that a
+/// visible character follows, or else after a whole character. A line feed between two visible characters is preferred. The common byte-level
+/// tokenizers split a text at such line feeds and before such blanks anyway. The tokens next to a cut may still differ
+/// from those of the uncut document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,
@@ -46,7 +47,7 @@ impl<R: Read> Pieces<R> {
 }
 
 /// Returns the length in bytes of the next piece of a document, which is the beginning of `bytes`. The piece ends after
-/// a line feed if possible, or else after a whole character.
+/// a line feed if possible, or else before a blank, or else after a whole character.
 fn cut(bytes: &[u8]) -> usize {
     let between_visible = |&[before, line_feed, after]: &[u8; 3]| {
         line_feed == b'\n' && !before.is_ascii_whitespace() && !after.is_ascii_whitespace()
@@ -56,6 +57,10 @@ fn cut(bytes: &[u8]) -> usize {
     }
     if let Some(last) = bytes.iter().rposition(|&byte| byte == b'\n') {
         return last + 1;
+    }
+    let before_word = |&[blank, after]: &[u8; 2]| blank == b' ' && !after.is_ascii_whitespace();
+    if let Some(blank) = bytes.array_windows().rposition(before_word).filter(|&blank| blank > 0) {
+        return blank; // the blank begins the token of the word behind it
     }
     match str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),
@@ -92,6 +97,15 @@ mod tests {
     fn a_line_feed_between_visible_characters_is_preferred() {
         assert_eq!(texts("a\nb\n\nc\n d", 9), ["a\n", "b\n\nc\n d"]);
         assert_eq!(texts("a\n\nb\n cde", 8), ["a\n\nb\n", " cde"]);
+    }
+
+    #[test]
+    fn a_long_line_is_cut_before_its_last_blank() {
+        assert_eq!(texts("ab cd ef", 7), ["ab cd", " ef"]);
+        assert_eq!(texts("ab  cd", 5), ["ab ", " cd"]);
+        assert_eq!(texts("a bcd  efg", 7), ["a", " bcd ", " efg"]);
+        assert_eq!(texts(" abcdefgh", 4), [" abc", "defg", "h"]);
+        assert_eq!(texts("      a", 5), ["     ", " a"]);
     }
 
     #[test]

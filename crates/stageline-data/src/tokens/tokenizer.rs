@@ -72,8 +72,9 @@ impl Tokenizer {
     /// # Errors
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or [`TokenError::Io`]
     ///   if it cannot be read.
-    /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, or if the tokenizer library panics on the file.
-    ///   On some invalid files, it panics only when a text is encoded or decoded. That call then returns this error.
+    /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, its post-processor adds a special token that is not
+    ///   in the vocabulary, or the tokenizer library panics on the file. On some invalid files, it panics only when a
+    ///   text is encoded or decoded. That call then returns this error.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
@@ -150,6 +151,12 @@ fn read(json: &[u8]) -> Result<(tokenizers::Tokenizer, usize, SpecialTokens), to
     let largest = inner.get_vocab(true).into_values().max();
     let vocabulary = largest.ok_or("its vocabulary is empty")? as usize + 1;
     let special_tokens = special_tokens(&inner)?;
+    let mut added = special_tokens.before.iter().chain(&special_tokens.after);
+    if let Some(token) = added.find(|&&token| token as usize >= vocabulary) {
+        let fault =
+            format!("its post_processor adds the token {token}, which is not in its vocabulary of {vocabulary}");
+        return Err(fault.into());
+    }
     Ok((inner, vocabulary, special_tokens))
 }
 
