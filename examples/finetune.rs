@@ -103,7 +103,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
     let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {
-        Some(data) => match run.smaller("give a shorter --context").train(&model.row(), data)? {
+        Some(data) => match run.smaller("take a smaller model").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
         },
