@@ -154,10 +154,10 @@ fn a_long_text_of_lines_has_the_tokens_of_its_lines() {
 #[test]
 fn a_long_text_without_line_feeds_has_the_tokens_of_its_words() {
     let tokenizer = Tokenizer::open(&fixture("bpe.json")).unwrap();
-    let words = " each stage trains on its own device";
-    let room = Room::with("a.txt", words.repeat(20_000)); // two pieces
+    let words = " the stage"; // 512 KiB end in the middle of its last word
+    let room = Room::with("a.txt", words.repeat(60_000)); // two pieces
     let file = prepare(&room.source, &tokenizer, &room.options).unwrap();
-    assert!(tokens(&file) == [vec![0], tokenizer.encode(words).unwrap().repeat(20_000)].concat());
+    assert!(tokens(&file) == [vec![0], tokenizer.encode(words).unwrap().repeat(60_000)].concat());
 }
 
 /// Tests a text of 1.5 million spaces and two words. A tokenizer's regular expression gives up after a number of steps
