@@ -16,8 +16,8 @@ use crate::write::write_point::WritePoint;
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
 /// checkpoint's name. What an earlier removal has left is removed as well. If something cannot be removed, the rest is
-/// removed all the same, and the first error returned. Calls `at` just before each operation that changes what a crash would leave on disk, so that
-/// tests can simulate a crash there.
+/// removed all the same, and the first error returned. Calls `at` just before each operation that changes what a crash
+/// would leave on disk, so that tests can simulate a crash there.
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,
