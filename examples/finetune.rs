@@ -6,7 +6,7 @@
 //!
 //! It trains if `--data` is given and `--steps` is not 0. Then it exports, computes logits and continues a prompt.
 
-use std::io::Write;
+use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -16,7 +16,7 @@ use regex::Regex;
 use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
-use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens};
+use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens, say};
 
 /// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
@@ -98,26 +98,27 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     sampling.repetition_penalty = flags.repetition_penalty.unwrap_or(sampling.repetition_penalty);
     let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
-    let ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
-    ignored.for_each(|field| println!("{field} of the model's settings has no effect, because it is not implemented"));
+    let mut ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
+    let unused = |field| say(format_args!("{field} of the model's settings has no effect: it is not implemented"));
+    ignored.try_for_each(unused)?;
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
     let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {
-        Some(data) => match run.smaller("take a smaller model").train(&model.row(), data)? {
+        Some(data) => match run.smaller("take a smaller model, or a shorter --context").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),
         },
-        None => run.pipeline(&model.row(), one_token).inspect(|_| println!("the model is not trained"))?,
+        None => run.pipeline(&model.row(), one_token)?,
     };
     if let Some(folder) = &flags.export {
         model.export(pipeline.snapshot()?, folder)?; // comes first, so that no later failure loses the model
-        println!("the model is in {}", folder.display());
+        say(format_args!("the model is in {}", folder.display()))?;
     }
     if let (Some(rows), Some(out)) = (&rows, &flags.out) {
         model.write_logits(&mut pipeline, rows.input(), out)?;
     }
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
-        print!("{text}");
+        write!(stdout(), "{text}")?;
         continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens.unwrap_or(100), sampling)?;
     }
     Ok(())
@@ -146,7 +147,7 @@ fn open(flags: &Flags, seed: u64) -> Result<LanguageModel> {
     let tensors = model.tensors();
     let frozen = tensors.iter().filter(|(_, frozen)| *frozen).count();
     ensure!(frozen > 0, "--freeze {pattern}: no tensor has such a name; they are like {}", tensors[0].0);
-    println!("{frozen} of {} tensors are frozen", tensors.len());
+    say(format_args!("{frozen} of {} tensors are frozen", tensors.len()))?;
     Ok(model)
 }
 
@@ -155,7 +156,7 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     if let Some(tokenizer) = Tokenizer::in_folder(home)? {
         return Ok(Box::new(tokenizer));
     }
-    println!("there is no tokenizer.json in {}, so each byte of a text is a token", home.display());
+    say(format_args!("there is no tokenizer.json in {}, so each byte of a text is a token", home.display()))?;
     Ok(Box::new(Bytes))
 }
 
@@ -172,7 +173,8 @@ fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn E
         seed,
     };
     let data = open_tokens(path, &settings).context("--data")?;
-    model.dropout().iter().for_each(|(field, share)| println!("{field} {share} has no effect: dropout is not applied"));
+    let told = |(field, share)| say(format_args!("{field} {share} has no effect: dropout is not applied"));
+    model.dropout().into_iter().try_for_each(told)?;
     Ok(data)
 }
 
@@ -191,9 +193,8 @@ fn continue_text(
         if ends.contains(&token) {
             break;
         }
-        print!("{}", text.push(token)?);
-        std::io::stdout().flush()?;
+        write!(stdout(), "{}", text.push(token)?)?;
+        stdout().flush()?;
     }
-    println!("{}", text.rest()?);
-    Ok(())
+    say(text.rest()?)
 }

@@ -15,7 +15,7 @@ use stageline::CountingAllocator;
 use stageline_gpt::model::{Shape, gpt};
 use stageline_gpt::sample;
 use stageline_gpt::text::Source;
-use stageline_train::{Program, Run};
+use stageline_train::{Program, Run, say};
 
 /// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
@@ -56,10 +56,10 @@ fn train(run: Run<Flags>) -> Result<()> {
     let (shape, seed) = (Shape { layers, width, context }, run.seed());
     // Batches are made on the CPU, whichever devices the stages use.
     let text = Arc::new(Source::open(data.as_deref(), context, seed, Device::flex())?);
-    println!(
-        "the entropy of single bytes is {:.3} bits; a model that ignores the context cannot be better",
-        text.unigram_entropy()?
-    );
+    let entropy = text.unigram_entropy()?;
+    say(format_args!(
+        "the entropy of single bytes is {entropy:.3} bits; a model that ignores the context cannot be better"
+    ))?;
     let run = run.smaller("lower --width or --layers");
     let Some(mut trained) = run.train(&gpt(shape, seed), Arc::clone(&text))? else {
         return Ok(());
@@ -67,8 +67,8 @@ fn train(run: Run<Flags>) -> Result<()> {
     if sample > 0 {
         let prompt = text.prompt()?;
         let continued = sample::continue_text(&mut trained.pipeline, &prompt, sample, seed)?;
-        println!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt));
-        println!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued));
+        say(format_args!("--- held-out text:\n{}", String::from_utf8_lossy(&prompt)))?;
+        say(format_args!("--- continued by the model:\n{}", String::from_utf8_lossy(&continued)))?;
     }
     Ok(())
 }

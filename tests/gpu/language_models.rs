@@ -9,7 +9,7 @@ use stageline::{Batch, Cut, Recompute, SharedInput, StageConfig};
 use stageline_models::{LanguageModel, Samples, Tokens};
 
 use crate::counters::{keep_warnings, warnings};
-use crate::{assert_near, open};
+use crate::{NEAR, assert_within, gpu_name, open};
 
 const VOCABULARY: usize = 37;
 const ROWS: usize = 8;
@@ -64,6 +64,12 @@ fn trained(model: &LanguageModel, devices: &str, schedule: &str, recompute: Reco
     (0..STEPS).map(|step| pipeline.step(batch(step)).unwrap().loss).collect()
 }
 
+/// Returns how far the losses of these models on the GPU may be from those on the CPU. On NVIDIA's tensor cores burn
+/// computes f32 products in TF32, whose numbers have 10 bits after the point, where its tuning finds that to be the fastest.
+fn near() -> f64 {
+    if gpu_name().starts_with("cuda") { 3e-3 } else { NEAR }
+}
+
 #[test]
 fn language_models_train_as_on_the_cpu_with_the_kernels_of_the_device() {
     keep_warnings();
@@ -76,9 +82,9 @@ fn language_models_train_as_on_the_cpu_with_the_kernels_of_the_device() {
         let expected = trained(&model, "cpu", "1f1b", Recompute::Nothing);
         assert!(expected[STEPS - 1] < expected[0], "{family}: {expected:?}");
         let split = trained(&model, "gpu,gpu", "zb-h1", Recompute::Nothing);
-        assert_near(&split, &expected, &format!("{family}, split backwards"));
+        assert_within(near(), &split, &expected, &format!("{family}, split backwards"));
         let recomputed = trained(&model, "gpu,gpu", "1f1b", Recompute::Full);
-        assert_near(&recomputed, &expected, &format!("{family}, recomputed"));
+        assert_within(near(), &recomputed, &expected, &format!("{family}, recomputed"));
     }
     // Other tests warn of a layer `whole_on_the_device`, of attention with heads of these sizes, and of operations in
     // these types: f64 on the device, and bf16 on the CPU. The language models here compute in f32.

@@ -95,19 +95,20 @@ fn trained(devices: &str, stages: usize, schedule: impl Schedule + 'static, reco
 /// The losses of a training on one CPU, with which the tests compare the losses of trainings on GPUs.
 static EXPECTED: LazyLock<Vec<f64>> = LazyLock::new(|| trained("cpu", 1, OneFOneB, Recompute::Nothing));
 
-/// Returns how far losses on the GPU may be from those on the CPU. On NVIDIA's tensor cores burn computes f32 products in
-/// TF32, whose numbers have 10 bits after the point, if its tuning finds such a kernel to be the fastest.
-fn tolerance() -> f64 {
-    if gpu_name().starts_with("cuda") { 1e-2 } else { 1e-4 }
-}
+/// How far losses on the GPU may be from those on the CPU.
+const NEAR: f64 = 1e-4;
 
 fn assert_near(found: &[f64], expected: &[f64], about: &str) {
+    assert_within(NEAR, found, expected, about);
+}
+
+fn assert_within(bar: f64, found: &[f64], expected: &[f64], about: &str) {
     assert!(!found.is_empty() && found.len() == expected.len(), "{about}: {found:?} and {expected:?}");
     let each = found.iter().zip(expected).map(|(found, expected)| (found - expected).abs());
     // `f64::max` drops a NaN.
     let apart = each.inspect(|apart| assert!(apart.is_finite(), "{about}: {found:?}")).fold(0.0, f64::max);
     println!("{about}: losses within {apart:.1e}");
-    assert!(apart < tolerance(), "{about}: {found:?} and {expected:?}");
+    assert!(apart < bar, "{about}: {found:?} and {expected:?}");
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn every_plan_gives_the_hash_of_one_stage() {
         ("--stages 2 --cut 0,1,2".to_owned(), "it has 3 stages, and the plan has 2"),
         ("--stages 2 --cut 0,9".to_owned(), "the model has 4 layers"),
         ("--stages 2 --cut 1,2".to_owned(), "the first stage begins with layer 0"),
-        ("--stages 2 --loss-scale 0".to_owned(), "give a number above 0, or `dynamic`"),
+        ("--stages 2 --loss-scale 0".to_owned(), "give a number above 0 that f32 can represent, or `dynamic`"),
     ] {
         let output = gpt(&flags);
         let error = String::from_utf8_lossy(&output.stderr).into_owned();

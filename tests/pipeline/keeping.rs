@@ -185,6 +185,49 @@ fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
     assert!(Saved::open(&place.path("kept")).unwrap().manifest().progress.steps > 0, "{error}");
 }
 
+/// Tests the same with stderr in the same pipe, so that not even the error can be told.
+#[cfg(unix)]
+#[test]
+fn closed_outputs_end_the_run_with_a_checkpoint() {
+    let place = Place::new();
+    let (read, write) = std::io::pipe().unwrap();
+    let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
+    let mut command = place.command(flags);
+    let mut child = command.stdout(write.try_clone().unwrap()).stderr(write).spawn().unwrap();
+    drop(command); // it has the pipe's end for writing
+    let mut said = BufReader::new(read);
+    let mut line = String::new();
+    while !line.starts_with("validation: ") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    drop(said);
+    assert_eq!(child.wait().unwrap().code(), Some(1));
+    assert!(Saved::open(&place.path("kept")).unwrap().manifest().progress.steps > 0);
+}
+
+/// Tests that the log of a training is complete, whether or not the lines about its last step can be written.
+#[cfg(unix)]
+#[test]
+fn a_standard_output_that_is_closed_at_the_end_does_not_harm_the_log() {
+    let place = Place::new();
+    let flags = "--steps 10 --sample 0 --checkpoint @kept --log @log.jsonl";
+    let mut child = place.command(flags).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
+    let mut said = BufReader::new(child.stdout.take().unwrap());
+    let mut line = String::new();
+    while !line.starts_with("step 9/10") {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+    drop(said);
+    assert!(matches!(child.wait().unwrap().code(), Some(0 | 1)));
+    let text = fs::read_to_string(place.path("log.jsonl")).unwrap();
+    let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(lines.iter().filter(|line| line["step"].is_u64()).count(), 10, "{text}");
+    let last = lines.last().unwrap();
+    assert!(last["final"] == true && last["validation_loss"].is_f64(), "{last}");
+}
+
 /// Tests that `--print-config` prints settings only, which `--config` can read, also for a run that resumes.
 #[test]
 fn the_printed_settings_of_a_resumed_run_are_a_settings_file() {

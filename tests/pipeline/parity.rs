@@ -114,9 +114,15 @@ fn clipping_gives_the_bits_of_the_plain_loop() {
             let (trained, updates) = model.clone().train_cut_clipped(&cut, &batches).unwrap();
             assert!(trained.bits() == plain.bits(), "P={stages} {} {clip:?}", schedule.name());
             let clipped = clip != Clip::GlobalNorm(1e3);
-            let expected: Vec<_> =
-                norms.iter().map(|&gradient_norm| Update::Stepped { gradient_norm, clipped }).collect();
-            assert_eq!(updates, expected, "P={stages} {} {clip:?}", schedule.name());
+            // The squares are added in another order than in the plain loop.
+            let is_expected = |(update, norm): (&Update, &f64)| match update {
+                Update::Stepped { gradient_norm, clipped: was } => {
+                    *was == clipped && (gradient_norm / norm - 1.0).abs() < 1e-14
+                }
+                _ => false,
+            };
+            let agree = updates.len() == norms.len() && updates.iter().zip(&norms).all(is_expected);
+            assert!(agree, "P={stages} {} {clip:?}: {updates:?} and {norms:?}", schedule.name());
         }
     }
     assert_ne!(

@@ -8,7 +8,7 @@ use anyhow::Result;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::Batch;
 use stageline_data::{Corpus, CorpusError, CorpusOptions, Sampler, Text};
-use stageline_train::Data;
+use stageline_train::{Data, say};
 
 use crate::model::Bytes;
 
@@ -47,14 +47,14 @@ impl Source {
             }
             corpus => (path, corpus?),
         };
-        println!(
+        say(format_args!(
             "{}: {:.1} MB in {} files for training, {:.1} MB in {} files held out",
             path.display(),
             corpus.train().len() as f64 / 1e6,
             corpus.train().files(),
             corpus.validation().len() as f64 / 1e6,
             corpus.validation().files(),
-        );
+        ))?;
         let window = context + 1;
         let sampler = Sampler::new(corpus.train().len(), window, seed)?;
         let validation = Sampler::new(corpus.validation().len(), window, seed)?.evenly(VALIDATION_WINDOWS);

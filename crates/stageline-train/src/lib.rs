@@ -78,5 +78,6 @@ pub use outputs::record::step as record_of_step;
 pub use outputs::unwritten::Unwritten;
 pub use program::{NoFlags, Program};
 pub use settings::flags::TrainingFlags;
+pub use terminal::say;
 pub use training::run::Run;
 pub use training::trained::Trained;

@@ -18,7 +18,7 @@ use crate::settings::flags::TrainingFlags;
 use crate::settings::job::Job;
 use crate::settings::merge::check_kept;
 use crate::settings::resume::{CommandLine, command_line};
-use crate::terminal::say;
+use crate::terminal::{say, tell};
 use crate::training::run::Run;
 
 /// The exit status of the process after a stall: a stage made no progress, and the watchdog ended the training.
@@ -68,7 +68,7 @@ impl<F: Parser> Program<F> {
     /// | status | meaning |
     /// | --- | --- |
     /// | 0 | `train` returned `Ok`: the training is done, or a signal or `--stop-after` ended it with a checkpoint |
-    /// | 1 | an error in the settings or the training, or in writing an output after the last step |
+    /// | 1 | an error in the settings (a file or `--set`, too) or the training, or in writing an output after the last step |
     /// | 2 | the command line cannot be parsed |
     /// | 3 | a stall: a stage made no progress, and the watchdog ended the training |
     /// | 130 | a second SIGINT or SIGTERM |
@@ -77,7 +77,7 @@ impl<F: Parser> Program<F> {
     /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
-        eprintln!("Error: {}", message(&error));
+        tell(format_args!("Error: {}", message(&error)));
         let mut cause = error.downcast_ref::<StepError>();
         while let Some(StepError::Torn { cause: inner, .. }) = cause {
             cause = Some(inner);

@@ -1,11 +1,11 @@
-//! Lines for the user on the standard output ([`say`]).
+//! Lines for the user, on the standard output ([`say`]) and on stderr ([`tell`]).
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 
-/// Prints a line on the standard output.
+/// Prints a line on the standard output. A program's own lines should be printed by it, too.
 ///
 /// # Errors
 /// Returns an error if the line cannot be written, for example because the reader of a pipe has ended or a disk is full.
@@ -13,4 +13,9 @@ use anyhow::{Context, Result};
 pub fn say(line: impl Display) -> Result<()> {
     writeln!(io::stdout(), "{line}")
         .context("the standard output cannot be written; direct it to a file with room, or to a reader that stays")
+}
+
+/// Prints a line on stderr. If stderr cannot be written, the line is lost: there is no place left to say so.
+pub(crate) fn tell(line: impl Display) {
+    let _ = writeln!(io::stderr(), "{line}");
 }

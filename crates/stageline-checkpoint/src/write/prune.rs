@@ -15,8 +15,8 @@ use crate::write::write_point::WritePoint;
 /// and then the oldest. The new checkpoint, `published`, always stays, and errors name it.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
-/// checkpoint's name. What an earlier removal has left is removed as well. If something cannot be removed, the rest is
-/// removed all the same, and the first error returned. Calls `at` just before each operation that changes what a crash
+/// checkpoint's name. If the files of one cannot be removed, those of the others are removed all the same, and the first
+/// error is returned. What an earlier removal has left is removed as well, if it can be. Calls `at` just before each operation that changes what a crash
 /// would leave on disk, so that tests can simulate a crash there.
 pub(crate) fn prune(
     dir: &Path,
@@ -48,10 +48,12 @@ pub(crate) fn prune(
         disk::sync_folder(dir).map_err(failed("sync", dir))?;
     }
     let mut removed = Ok(());
-    for (old, hidden) in checkpoints.iter().map(|path| hidden(dir, path)).chain(left).enumerate() {
+    for (old, hidden) in checkpoints.iter().map(|path| hidden(dir, path)).enumerate() {
         at(WritePoint::RemoveOld { old });
         removed = removed.and(disk::remove(&hidden).map_err(failed("remove", &hidden)));
     }
+    // An earlier save has reported those that cannot be removed. The next save tries again.
+    left.iter().for_each(|hidden| drop(disk::remove(hidden)));
     removed
 }
 

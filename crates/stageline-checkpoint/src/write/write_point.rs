@@ -64,7 +64,7 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to remove the files of an old checkpoint.
     RemoveOld {
         /// The index of the old checkpoint whose files the save removes next. The old checkpoints to remove are counted
-        /// from 0, beginning with the oldest. Those that an earlier save could not remove come last.
+        /// from 0, beginning with the oldest.
         old: usize,
     },
     /// The last point in saving a checkpoint: the save is about to return. All files are written, the checkpoint has

@@ -26,8 +26,8 @@ use crate::tokens::write::TokenWriter;
 /// [`TokenOptions::end_of_document`], unless that token is already the last special token.
 ///
 /// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
-/// after a line feed if possible, or else before a blank. Before and after a cut, a tokenizer may give other tokens than for the uncut
-/// document, for example if it puts a blank before every text.
+/// after a line feed if possible, or else before a blank. Before and after a cut, a tokenizer may give other tokens than
+/// for the uncut document, for example if it puts a blank before every text.
 ///
 /// # Token files
 /// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and

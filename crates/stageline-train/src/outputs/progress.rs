@@ -75,9 +75,11 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends the progress bar of a training. It stays visible on the terminal.
+    /// Ends the progress bar of a training, if it has not ended. It stays visible on the terminal.
     pub fn end(&self) {
-        self.bar.finish();
+        if !self.bar.is_finished() {
+            self.bar.finish();
+        }
     }
 }
 

@@ -11,12 +11,16 @@ use parking_lot::Mutex;
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
 impl Unwritten {
-    /// Returns the value of a result. An error is logged and kept instead.
+    /// Returns the value of a result. An error is kept instead, and logged if it is not the same as the one before it.
     pub(crate) fn unless<T>(&self, written: Result<T>) -> Option<T> {
-        written
-            .inspect_err(|error| tracing::error!("the training is complete, but: {error:#}"))
-            .map_err(|error| self.0.lock().push(error))
-            .ok()
+        let keep = |error: Error| {
+            let (mut errors, text) = (self.0.lock(), format!("{error:#}"));
+            if errors.last().is_none_or(|last| format!("{last:#}") != text) {
+                tracing::error!("the training is complete, but: {text}");
+            }
+            errors.push(error);
+        };
+        written.map_err(keep).ok()
     }
 
     /// Checks that all outputs are written.

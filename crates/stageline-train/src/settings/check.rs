@@ -1,5 +1,8 @@
 //! Validates the flags of a training ([`check`]).
 
+use std::fs;
+use std::path::{Path, PathBuf};
+
 use anyhow::{Result, bail, ensure};
 
 use super::flags::TrainingFlags;
@@ -69,16 +72,29 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no two outputs have the same path: the one that is written last would replace the other.
+/// Checks that no two outputs are the same file: the one that is written last would replace the other. Devices, such as
+/// `/dev/null`, and pipes may be shared.
 fn check_outputs(flags: &TrainingFlags) -> Result<()> {
     let paths = [("--log", &flags.log), ("--trace", &flags.trace), ("--report", &flags.report)];
-    let given: Vec<_> = paths.iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?))).collect();
-    for (index, (flag, path)) in given.iter().enumerate() {
-        if let Some((other, _)) = given[..index].iter().find(|(_, before)| before == path) {
+    let mut files: Vec<(&str, PathBuf)> = Vec::new();
+    for (flag, path) in paths.into_iter().filter_map(|(flag, path)| Some((flag, path.as_ref()?))) {
+        if fs::metadata(path).is_ok_and(|found| !found.is_file()) {
+            continue;
+        }
+        let place = place(path);
+        if let Some((other, _)) = files.iter().find(|(_, other)| *other == place) {
             bail!("{other} and {flag} are both {}: give each a file of its own", path.display());
         }
+        files.push((flag, place));
     }
     Ok(())
+}
+
+/// Returns the path of a file that may not exist, in one form however it is written: in its folder's canonical path.
+fn place(path: &Path) -> PathBuf {
+    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+    fs::canonicalize(path).unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()))
 }
 
 /// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide
@@ -114,12 +130,14 @@ mod tests {
             ("--loss-scale 1e300", "`1e300` is not a loss scale; give a number above 0 that f32 can represent"),
             ("--loss-scale 1e-300", "`1e-300` is not a loss scale"),
             ("--log a --report a", "--log and --report are both a: give each a file of its own"),
-            ("--trace a --log b --report a", "--trace and --report are both a"),
+            ("--trace a --log b --report ./a", "--trace and --report are both ./a"),
         ] {
             let refused = Job::of_line(flags).err().unwrap_or_default();
             assert!(refused.contains(expected), "{flags}: {refused}");
         }
         assert!(Job::of_line("--log a --trace b --report c --loss-scale 1024 --verify 1").is_ok());
+        #[cfg(unix)]
+        assert!(Job::of_line("--log /dev/null --trace /dev/null").is_ok());
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! Resolves the flags into a [`Job`], whose existence means that they are valid and do not contradict each other.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
@@ -208,7 +208,7 @@ impl Job {
             self.verify.is_none(),
             "--verify compares trainings, and this run does not train: give data and --steps"
         );
-        self.warn_of_unwritten("this run does not train");
+        self.warn_of_unwritten(None, "this run does not train");
         Ok(())
     }
 
@@ -225,15 +225,18 @@ impl Job {
             self.running.recompute != RecomputeBy::Auto,
             "--verify estimates no memory, which --recompute auto needs: give --recompute selective or full"
         );
-        self.warn_of_unwritten("this run only compares trainings");
+        self.warn_of_unwritten(self.keeping.folder.as_deref(), "this run only compares trainings");
         Ok(())
     }
 
-    /// Warns of every output and of checkpoints that the settings name and this run does not write, with the reason.
-    fn warn_of_unwritten(&self, reason: &str) {
+    /// Warns of every output that the settings name and this run does not write, and of the folder `checkpoints`, with the
+    /// reason.
+    fn warn_of_unwritten(&self, checkpoints: Option<&Path>, reason: &str) {
         let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
-        let outputs = [log, trace, tensorboard, report, &self.keeping.folder].into_iter().flatten();
-        outputs.for_each(|path| tracing::warn!("{} is not written, because {reason}", path.display()));
+        let outputs = [log, trace, tensorboard, report].into_iter().filter_map(|path| path.as_deref());
+        outputs
+            .chain(checkpoints)
+            .for_each(|path| tracing::warn!("{} is not written, because {reason}", path.display()));
     }
 }
 

@@ -83,18 +83,18 @@ pub fn merge(
         parse_some(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
     // An error of clap would end the process without the name of the source.
-    let parsed = |flags: Vec<OsString>| match parse_some(&flags) {
+    let parsed = |before: &[OsString], flags: Vec<OsString>| match parse_some(&[before, &flags].concat()) {
         Ok(_) => Ok(flags),
-        Err(error) => Err(anyhow!("{}", error.to_string().trim_end())),
+        Err(error) => Err(anyhow!("{}", without_usage(&error.to_string()))),
     };
     if let Some(path) = given.get_one::<PathBuf>("config") {
-        let from_file = || parsed(from_text(&command, &read(path)?)?);
+        let from_file = || parsed(&all, from_text(&command, &read(path)?)?);
         let from_file = from_file().with_context(|| format!("--config {}", path.display()))?;
         replace_lists(&mut all, &from_file, &command);
         all.extend(from_file);
     }
     for assignment in given.get_many::<String>("set").unwrap_or_default() {
-        let assigned = || parsed(vec![from_assignment(&command, assignment)?]);
+        let assigned = || parsed(&all, vec![from_assignment(&command, assignment)?]);
         let assigned = assigned().with_context(|| format!("--set {assignment}"))?;
         replace_lists(&mut all, &assigned, &command);
         all.extend(assigned);
@@ -103,6 +103,12 @@ pub fn merge(
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
     Ok(Merged { settings: settings(&command, &matches)?, matches })
+}
+
+/// Returns the message of an error of clap without its first word, `error:`, and the advice at its end.
+fn without_usage(message: &str) -> &str {
+    let message = message.strip_prefix("error: ").unwrap_or(message);
+    message.split("\n\nFor more information").next().unwrap_or(message).trim_end()
 }
 
 /// Lets a switch, such as `--augment`, also take the value `true` or `false`. A switch that is on in a checkpoint or

@@ -11,7 +11,7 @@ use stageline::checkpoint::{CheckpointError, Printable, Saved};
 
 use super::flags::TrainingFlags;
 use super::merge::{LONGEST_VALUE, Merged, Settings, resolve};
-use crate::terminal::say;
+use crate::terminal::{say, tell};
 
 /// The flags and settings of a run, and the checkpoint that the run resumes, if any.
 pub struct CommandLine {
@@ -58,7 +58,7 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
             | CheckpointError::Neither { .. },
         ) if requested.as_os_str() == "auto" => {
             let (matches, flags, alone) = resolved(command, None)?;
-            tell(&flags, format_args!("no checkpoint in {}: the training starts from its beginning", place.display()))?;
+            note(&flags, format_args!("no checkpoint in {}: the training starts from its beginning", place.display()))?;
             return Ok(CommandLine { matches, flags, settings: alone, saved: None });
         }
         opened => opened.context("--resume")?,
@@ -69,11 +69,11 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
     let folder = flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
     now.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
-    differences(&before, &settings, now.checkpoint.is_some()).iter().try_for_each(|line| tell(&now, line))?;
+    differences(&before, &settings, now.checkpoint.is_some()).iter().try_for_each(|line| note(&now, line))?;
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for name in paths(command) {
         if let Some(value) = settings.0.get(&name).filter(|value| alone.0.get(&name) != Some(value)) {
-            tell(&now, format_args!("as in the checkpoint: {name} = {}", whole(value)))?;
+            note(&now, format_args!("as in the checkpoint: {name} = {}", whole(value)))?;
         }
     }
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
@@ -81,9 +81,9 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
 
 /// Prints a line about the settings of a resumed run: on the standard output, or on stderr if `--print-config` writes the
 /// settings to the standard output.
-fn tell(flags: &TrainingFlags, line: impl Display) -> Result<()> {
+fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     if flags.print_config {
-        eprintln!("{line}");
+        tell(line);
         return Ok(());
     }
     say(line)

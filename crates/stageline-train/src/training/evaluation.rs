@@ -7,7 +7,6 @@ use stageline_report::record::Validation;
 use crate::data::Data;
 use crate::outputs::log::Log;
 use crate::outputs::record;
-use crate::terminal::say;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch; the pipeline needs their sum. The
 /// check compares the loss of two samples together with the sum of their single losses. If the loss is a mean, this sum
@@ -42,20 +41,23 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     Ok(())
 }
 
-/// Evaluates the held-out samples in `batches`, prints their mean loss and metrics, and writes both to the log. `steps`
-/// is the number of completed training steps. Returns `None` if there are no held-out samples.
+/// The report of an evaluation, and the line that tells it to the user; `None` if there are no held-out samples.
+pub type Evaluated = Option<(EvalReport, String)>;
+
+/// Evaluates the held-out samples in `batches`, and writes their mean loss and metrics to the log. `steps` is the number
+/// of completed training steps.
 pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
     batches: &[Batch<D::Input, D::Target>],
     log: &mut Log,
     steps: usize,
-) -> Result<Option<EvalReport>> {
+) -> Result<Evaluated> {
     let reports = batches.iter().map(|batch| pipeline.eval(batch.clone())).collect::<Result<Vec<_>, _>>()?;
     let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
     let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();
-    say(format_args!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat()))?;
+    let line = format!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat());
     let metrics = record::metrics(&report.metrics);
     log.validation(Validation { after_steps: steps, validation_loss: report.loss, metrics })?;
-    Ok(Some(report))
+    Ok(Some((report, line)))
 }

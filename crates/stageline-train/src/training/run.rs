@@ -21,7 +21,7 @@ use crate::outputs::progress::Progress;
 use crate::outputs::unwritten::Unwritten;
 use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
-use crate::terminal::say;
+use crate::terminal::{say, tell};
 use crate::training::checkpoints::{self, Identity, Keeper};
 use crate::training::evaluation::{evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
@@ -103,7 +103,7 @@ impl<F> Run<F> {
         Self { on_step: Box::new(call), ..self }
     }
 
-    /// Builds the pipeline that the settings describe, without training it. It has the initial parameters of the model,
+    /// Builds the pipeline that the settings describe, without training it, and says so. It has the initial parameters of the model,
     /// or those of the checkpoint of `--resume`.
     ///
     /// By default, the stages have about equally many parameters. The layers are run on `sample`, the input of one
@@ -120,7 +120,9 @@ impl<F> Run<F> {
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
-        Ok(recipe.build(checkpoint)?.0)
+        let (pipeline, _) = recipe.build(checkpoint)?;
+        say("the model is not trained")?;
+        Ok(pipeline)
     }
 
     /// Trains the model on the data as the settings say. A program that needs its data after the training passes a
@@ -186,23 +188,19 @@ impl<F> Run<F> {
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
             evaluate(pipeline, &*data, &validation, log, steps)
         };
-        validate(&mut pipeline, &mut log, start)?;
+        validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
         let utilisation = utilisation(&job, costs.as_ref());
         let progress = progress.counting(if data.tokens_per_sample() == 1 { "samples" } else { "tokens" });
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
-        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, estimated, last_bubble: None };
+        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, estimated, unwritten };
         let trained = steps.run(&mut pipeline, &data, &mut log, validate);
         let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
-        let shown = steps.last_bubble.iter().try_for_each(say);
-        let kept = steps.keeper.finish();
+        let (kept, unwritten) = (steps.keeper.finish(), steps.unwritten);
         if !trained.as_ref().is_ok_and(|Stopped { steps, .. }| *steps == training.steps) {
             return ended_early(trained, kept, log.close()).map(|()| None);
         }
-        unwritten.unless(shown);
         let kept = unwritten.unless(kept);
-        for line in kept.iter().flatten() {
-            unwritten.unless(say(line));
-        }
+        unwritten.unless(kept.iter().flatten().try_for_each(say));
         let is_kept = kept.is_some();
         let validated = validate(&mut pipeline, &mut log, training.steps);
         complete(model, pipeline, validated, log, is_kept, waited, unwritten).map(Some)
@@ -215,13 +213,20 @@ impl<F> Run<F> {
 /// # Errors
 /// Returns the first error, which is the cause of the later ones. The others are told on stderr.
 fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: Result<()>) -> Result<()> {
-    let Err(error) = trained else { return kept?.iter().try_for_each(say).and(closed) };
+    let mut errors = Vec::from_iter(trained.err());
     match kept {
-        Ok(line) => line.iter().for_each(|line| say(line).unwrap_or_else(|_| eprintln!("{line}"))),
-        Err(lost) => eprintln!("no checkpoint after the error: {lost:#}"),
+        Ok(line) => {
+            let unsaid = |line| say(line).inspect_err(|_| tell(line)).err();
+            // After another error, a closed standard output is no news.
+            errors.extend(line.iter().find_map(unsaid).filter(|_| errors.is_empty()));
+        }
+        Err(lost) => errors.push(lost.context("the steps since the last checkpoint are lost")),
     }
-    closed.unwrap_or_else(|lost| eprintln!("after the error: {lost:#}"));
-    Err(error)
+    errors.extend(closed.err());
+    let mut errors = errors.into_iter();
+    let first = errors.next();
+    errors.for_each(|later| tell(format_args!("after the error: {later:#}")));
+    first.map_or(Ok(()), Err)
 }
 
 /// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.

@@ -16,9 +16,12 @@ use crate::kernels::after_the_first_step;
 use crate::outputs::log::{Figures, Log};
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
+use crate::outputs::unwritten::Unwritten;
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
+use crate::terminal::{say, tell};
 use crate::training::checkpoints::Keeper;
+use crate::training::evaluation::Evaluated;
 use crate::training::watch::Watch;
 
 /// A function of the user's program that is called after every training step, with the step's report and metrics. It
@@ -37,11 +40,11 @@ pub struct Loop<'a> {
     /// step. `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
+    /// Gets the error in showing the last step, which must not take the trained pipeline from the program.
+    pub unwritten: Unwritten,
     /// The estimated memory of the training on each device, in bytes; empty if there is no estimate. After the first
     /// step it is compared with the memory that the device has reserved, and then emptied.
     pub estimated: Vec<(Device, u64)>,
-    /// The text that the user sees about the idle time of the last training step; `None` before this step is done.
-    pub last_bubble: Option<String>,
 }
 
 /// The result of the loop over the training steps.
@@ -56,12 +59,12 @@ impl Loop<'_> {
     /// Runs training steps until the last step, the step of `--stop-after`, or a SIGINT or SIGTERM.
     ///
     /// A last checkpoint is written at the end of the training, also after an error.
-    pub fn run<Out: Payload, D: Data, E>(
+    pub fn run<Out: Payload, D: Data>(
         &mut self,
         pipeline: &mut Pipeline<D::Input, Out, D::Target>,
         data: &Arc<D>,
         log: &mut Log,
-        evaluate: impl Fn(&mut Pipeline<D::Input, Out, D::Target>, &mut Log, usize) -> Result<E>,
+        evaluate: impl Fn(&mut Pipeline<D::Input, Out, D::Target>, &mut Log, usize) -> Result<Evaluated>,
     ) -> Result<Stopped> {
         let (steps, samples) = (self.start..self.job.training.steps, self.job.training.batch_size);
         let ahead = self.job.running.read_ahead;
@@ -73,18 +76,20 @@ impl Loop<'_> {
         match ended {
             Ok(stopped) => kept.map(|()| stopped),
             Err(error) => {
-                kept.unwrap_or_else(|lost| eprintln!("no checkpoint after the error: {lost:#}"));
+                kept.unwrap_or_else(|lost| {
+                    tell(format_args!("the steps since the last checkpoint are lost: {lost:#}"))
+                });
                 Err(error)
             }
         }
     }
 
-    fn steps<In: Payload, Out: Payload, Target: Payload, E>(
+    fn steps<In: Payload, Out: Payload, Target: Payload>(
         &mut self,
         pipeline: &mut Pipeline<In, Out, Target>,
         batches: &mut Batches<In, Target>,
         log: &mut Log,
-        evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<E>,
+        evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<Evaluated>,
     ) -> Result<Stopped> {
         let (steps, validate_every) = (self.job.training.steps, self.job.training.validate_every);
         self.progress.begin(self.start, steps)?;
@@ -113,20 +118,24 @@ impl Loop<'_> {
                 let report = report?;
                 let utilisation = utilisation.map(|share| share * samples / report.step_time.as_secs_f64());
                 let figures = Figures { utilisation, waited: waits.borrow_mut().pop_front().unwrap_or_default() };
-                note(&report, figures, progress, log, on_step)?;
+                note(&report, figures, log, on_step)?;
+                done += 1;
+                let shown = progress.step(&report, figures.utilisation);
                 warn(&report, &mut watch);
                 after_the_first_step(&std::mem::take(&mut self.estimated));
-                done += 1;
-                // The causes of idle time are computed only for the last step, which shows them.
-                if done == steps {
-                    self.last_bubble = Some(causes(&report));
+                if done < steps {
+                    shown?;
+                    continue;
                 }
+                // The causes of idle time are computed and shown only for the last step.
+                progress.end();
+                self.unwritten.unless(shown.and_then(|()| say(causes(&report))));
             }
             read_error.map_or(Ok(()), Err)?;
             self.keeper.step(pipeline, done)?;
             // Without a new step, because of a signal, there is nothing new to evaluate.
             if done > first && validate_every > 0 && done.is_multiple_of(validate_every) && done < steps {
-                evaluate(pipeline, log, done)?;
+                evaluate(pipeline, log, done)?.iter().try_for_each(|(_, line)| say(line))?;
             }
         }
         Ok(Stopped { steps: done, waited: batches.waited() })
@@ -160,10 +169,8 @@ fn causes(report: &StepReport) -> String {
     format!("bubble of the last step {bubble:.1}% by the {clock}: {}", causes.join(", "))
 }
 
-/// Shows the report of a step on the terminal, calls the program's function `on_step`, and writes the report to the
-/// log.
-fn note(report: &StepReport, figures: Figures, progress: &Progress, log: &mut Log, on_step: &mut OnStep) -> Result<()> {
-    progress.step(report, figures.utilisation)?;
+/// Calls the program's function `on_step` with the report of a step, and writes the report to the log.
+fn note(report: &StepReport, figures: Figures, log: &mut Log, on_step: &mut OnStep) -> Result<()> {
     let mut metrics = record::metrics(&report.metrics);
     on_step(report, &mut metrics);
     log.step(report, figures, metrics)

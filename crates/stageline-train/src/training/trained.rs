@@ -11,6 +11,7 @@ use crate::outputs::log::Log;
 use crate::outputs::record;
 use crate::outputs::unwritten::Unwritten;
 use crate::terminal::say;
+use crate::training::evaluation::Evaluated;
 use crate::training::recipe::PipelineOf;
 
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
@@ -36,7 +37,7 @@ pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
 pub fn complete<M: Model>(
     model: &M,
     mut pipeline: PipelineOf<M>,
-    validated: Result<Option<EvalReport>>,
+    validated: Result<Evaluated>,
     log: Log,
     is_kept: bool,
     waited: Duration,
@@ -46,6 +47,8 @@ pub fn complete<M: Model>(
         Err(failed) if failed.is::<StepError>() => return Err(failed),
         validated => unwritten.unless(validated).flatten(),
     };
+    unwritten.unless(validation.iter().try_for_each(|(_, line)| say(line)));
+    let validation = validation.map(|(report, _)| report);
     let found = model.fingerprint(pipeline.snapshot()?)?;
     let line = found.as_ref().map(|(hash, parameters)| format!("{parameters} parameters, sha256 {hash}"));
     unwritten.unless(line.iter().try_for_each(say));

@@ -65,11 +65,9 @@ pub fn to_parts(
 ) -> [FloatTensor<Flex>; 3] {
     let (shape, angles) = (gradient.shape(), Angles::of(angles));
     let (rows, width) = (shape[0] * shape[1], shape[2]);
-    let mut start = 0;
-    columns.map(|columns| {
-        let before = start;
-        start += columns;
-        let turned = if start < width { columns } else { 0 };
+    let [query, key, value] = columns;
+    let parts = [(0, query, query), (query, key, key), (query + key, value, 0)];
+    parts.map(|(before, columns, turned)| {
         let mut output = Vec::with_capacity(rows * columns);
         let places = output.spare_capacity_mut()[..rows * columns].par_chunks_mut((POSITIONS * columns).max(1));
         places.enumerate().for_each(|(index, places)| {
