@@ -73,7 +73,7 @@ fn assert_ends_with_status_3(flags: &str) {
     ) {}
     assert_eq!(child.wait().unwrap().code(), Some(3), "{said}");
     for part in [
-        "no checkpoint after the error: stage 1 is lost: its thread did not end",
+        "the steps since the last checkpoint are lost: stage 1 is lost: its thread did not end",
         "Error: the pipeline is given up: ",
         "\n  stage 1: ",
     ] {
