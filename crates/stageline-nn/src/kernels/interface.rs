@@ -210,31 +210,44 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// Runs an operation with one input by a kernel of the backend `B`, and returns the output. On an autodiff device the
-/// operation is recorded in the autodiff graph, with the backward `backward`. The closure `forward` calls the kernel,
-/// and returns the output and the state that the backward needs. `name` is the operation's name in messages.
+/// Runs an operation by a kernel of the backend `B`, and returns the output. `inputs` has the main input first. On an
+/// autodiff device the operation is recorded in the autodiff graph, with the backward `backward`. The closure `forward`
+/// calls the kernel, and returns the output and the state that the backward needs. `name` is the operation's name in
+/// messages.
 ///
-/// Returns `None` if the input is empty or of another backend. Also returns `None`, and records the reason in the
-/// running forward, if the backend has no kernel for the input's type or device, or if burn's own gradient
-/// checkpointing is on.
-pub fn operation<B: Kernels, O: Backward<B, 1>, const D: usize, const E: usize>(
+/// Returns `None` if the main input is empty or of another backend. Also returns `None`, and records the reason in the
+/// running forward, if another input is of another backend, if the backend has no kernel for the inputs' types or
+/// device, or if burn's own gradient checkpointing is on.
+pub fn operation<B: Kernels, O: Backward<B, N>, const N: usize, const D: usize, const E: usize>(
     name: &'static str,
     backward: O,
-    input: &Tensor<D>,
-    forward: impl FnOnce(FloatTensor<B>) -> (FloatTensor<B>, O::State),
+    inputs: [&Tensor<D>; N],
+    forward: impl FnOnce([FloatTensor<B>; N]) -> (FloatTensor<B>, O::State),
 ) -> Option<Tensor<E>> {
-    if is_empty(input) {
+    let main = inputs[0];
+    if is_empty(main) {
         return None;
     }
-    let types = [input.dtype()];
-    if !input.device().is_autodiff() {
-        let input = B::plain(input.clone()).filter(|input| computes::<B>(name, &input.device(), &types))?;
-        return Some(B::of_plain(forward(input).0));
+    let is_taken = |device: &Device<B>| computes::<B>(name, device, &inputs.map(Tensor::dtype));
+    let others = &inputs[1..];
+    if !main.device().is_autodiff() {
+        let mut plain = vec![B::plain(main.clone())?];
+        for other in others {
+            plain.push(beside::<B, _, D>(name, main, B::plain((*other).clone()))?);
+        }
+        let plain: [_; N] = plain.try_into().expect("there is one for each input");
+        return is_taken(&plain[0].device()).then(|| B::of_plain(forward(plain).0));
     }
-    let (input, node) = tracked::<B, D>(name, input)?.into_parts();
-    if !computes::<B>(name, &input.device(), &types) {
+    let mut parts = vec![tracked::<B, D>(name, main)?.into_parts()];
+    for other in others {
+        parts.push(beside::<B, _, D>(name, main, B::tracked((*other).clone()))?.into_parts());
+    }
+    let (tensors, nodes): (Vec<_>, Vec<_>) = parts.into_iter().unzip();
+    let tensors: [_; N] = tensors.try_into().expect("there is one for each input");
+    if !is_taken(&tensors[0].device()) {
         return None;
     }
-    let (output, state) = forward(input);
-    Some(recorded::<B, O, 1, E>(backward, [node], state, output))
+    let (output, state) = forward(tensors);
+    let nodes = nodes.try_into().unwrap_or_else(|_| unreachable!("there is one for each input"));
+    Some(recorded::<B, O, N, E>(backward, nodes, state, output))
 }

@@ -157,7 +157,7 @@ mod one {
             Some(starts) => Some(indices::<B, 3, 2>(CAUSAL_ATTENTION, input, starts)?),
             None => None,
         };
-        operation::<B, _, 3, 3>(CAUSAL_ATTENTION, CausalAttention, input, |input| {
+        operation::<B, _, 1, 3, 3>(CAUSAL_ATTENTION, CausalAttention, [input], |[input]| {
             let (output, attended) = B::causal_attention(&input, heads, starts.as_ref());
             (output, State { attended, heads })
         })

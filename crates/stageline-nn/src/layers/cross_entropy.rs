@@ -79,7 +79,7 @@ mod one {
         targets: &Tensor<1, Int>,
     ) -> Option<Tensor<1>> {
         let targets = indices::<B, 2, 1>(CROSS_ENTROPY, logits, targets)?;
-        operation::<B, _, 2, 1>(CROSS_ENTROPY, CrossEntropy, logits, |logits| {
+        operation::<B, _, 1, 2, 1>(CROSS_ENTROPY, CrossEntropy, [logits], |[logits]| {
             let [sum, kept] = B::cross_entropy(&logits, &targets);
             (sum, State { logits, targets, kept })
         })

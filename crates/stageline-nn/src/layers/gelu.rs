@@ -69,7 +69,7 @@ mod one {
 
     /// Computes GELU by the backend's kernel; returns `None` if there is no kernel for the input or its device.
     pub fn gelu<B: Kernels, const D: usize>(_: PhantomData<B>, input: &Tensor<D>, form: GeluForm) -> Option<Tensor<D>> {
-        operation::<B, _, D, D>(GELU, Gelu, input, |input| (B::gelu_of(&input, form), (input, form)))
+        operation::<B, _, 1, D, D>(GELU, Gelu, [input], |[input]| (B::gelu_of(&input, form), (input, form)))
     }
 }
 

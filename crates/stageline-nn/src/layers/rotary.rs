@@ -135,16 +135,14 @@ pub fn join_rotated(
 mod one {
     use std::marker::PhantomData;
 
-    use burn::backend::TensorMetadata;
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::{Device, FloatTensor};
+    use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
-    use crate::engine::recorded;
     use crate::kernels::declared::name::ROTARY;
-    use crate::kernels::{Kernels, beside, computes, tracked};
+    use crate::kernels::{Kernels, beside, operation};
 
     /// The operation that represents the join of rotated queries and keys with values in burn's autodiff graph.
     #[derive(Debug)]
@@ -181,27 +179,13 @@ mod one {
         parts: [&Tensor<3>; 3],
         angles: [&Tensor<2>; 2],
     ) -> Option<Tensor<3>> {
-        let [query, key, value] = parts;
-        let plain = |angles: &Tensor<2>| beside::<B, _, 3>(ROTARY, query, B::plain(angles.clone()));
+        let plain = |angles: &Tensor<2>| beside::<B, _, 3>(ROTARY, parts[0], B::plain(angles.clone()));
         let angles = [plain(angles[0])?, plain(angles[1])?];
-        let types = parts.map(Tensor::dtype);
-        let is_taken = |device: &Device<B>| computes::<B>(ROTARY, device, &types);
-        let joined = |parts: [&FloatTensor<B>; 3]| B::joined(parts, [&angles[0], &angles[1]]);
-        if !query.device().is_autodiff() {
-            let other = |part: &Tensor<3>| beside::<B, _, 3>(ROTARY, query, B::plain(part.clone()));
-            let [key, value] = [other(key)?, other(value)?];
-            let query = B::plain(query.clone()).filter(|query| is_taken(&query.device()))?;
-            return Some(B::of_plain(joined([&query, &key, &value])));
-        }
-        let other = |part: &Tensor<3>| beside::<B, _, 3>(ROTARY, query, B::tracked(part.clone()));
-        let [(key, key_node), (value, value_node)] = [other(key)?, other(value)?].map(|part| part.into_parts());
-        let (query, query_node) = tracked::<B, 3>(ROTARY, query)?.into_parts();
-        if !is_taken(&query.device()) {
-            return None;
-        }
-        let output = joined([&query, &key, &value]);
         let columns = parts.map(|part| part.dims()[2]);
-        Some(recorded::<B, _, 3, 3>(Join, [query_node, key_node, value_node], State { columns, angles }, output))
+        operation::<B, _, 3, 3, 3>(ROTARY, Join, parts, |[query, key, value]| {
+            let output = B::joined([&query, &key, &value], [&angles[0], &angles[1]]);
+            (output, State { columns, angles })
+        })
     }
 }
 

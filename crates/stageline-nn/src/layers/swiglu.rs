@@ -26,16 +26,14 @@ pub fn swiglu<const D: usize>(gate: Tensor<D>, up: Tensor<D>) -> Tensor<D> {
 mod one {
     use std::marker::PhantomData;
 
-    use burn::backend::TensorMetadata;
     use burn::backend::autodiff::checkpoint::base::Checkpointer;
     use burn::backend::autodiff::grads::Gradients;
     use burn::backend::autodiff::ops::{Backward, Ops};
-    use burn::backend::tensor::{Device, FloatTensor};
+    use burn::backend::tensor::FloatTensor;
     use burn::tensor::Tensor;
 
-    use crate::engine::recorded;
     use crate::kernels::declared::name::SWIGLU;
-    use crate::kernels::{Kernels, beside, computes, is_empty, tracked};
+    use crate::kernels::{Kernels, operation};
 
     /// The operation that represents the activation function SwiGLU in burn's autodiff graph.
     #[derive(Debug)]
@@ -62,22 +60,7 @@ mod one {
         gate: &Tensor<D>,
         up: &Tensor<D>,
     ) -> Option<Tensor<D>> {
-        if is_empty(gate) {
-            return None;
-        }
-        let is_taken = |device: &Device<B>| computes::<B>(SWIGLU, device, &[gate.dtype(), up.dtype()]);
-        if !gate.device().is_autodiff() {
-            let up = beside::<B, _, D>(SWIGLU, gate, B::plain(up.clone()))?;
-            let gate = B::plain(gate.clone()).filter(|gate| is_taken(&gate.device()))?;
-            return Some(B::of_plain(B::swiglu(&gate, &up)));
-        }
-        let (up, up_node) = beside::<B, _, D>(SWIGLU, gate, B::tracked(up.clone()))?.into_parts();
-        let (gate, gate_node) = tracked::<B, D>(SWIGLU, gate)?.into_parts();
-        if !is_taken(&gate.device()) {
-            return None;
-        }
-        let output = B::swiglu(&gate, &up);
-        Some(recorded::<B, _, 2, D>(SwiGlu, [gate_node, up_node], [gate, up], output))
+        operation::<B, _, 2, D, D>(SWIGLU, SwiGlu, [gate, up], |[gate, up]| (B::swiglu(&gate, &up), [gate, up]))
     }
 }
 

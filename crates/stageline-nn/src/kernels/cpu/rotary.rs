@@ -28,32 +28,32 @@ impl<'a> Angles<'a> {
     }
 }
 
+/// Some columns of a contiguous tensor `[batch, length, width]`, from which an output is joined.
+#[derive(Clone, Copy)]
+struct Columns<'a> {
+    numbers: &'a [f32],
+    width: usize,
+    first: usize,
+    count: usize,
+}
+
+impl<'a> Columns<'a> {
+    fn of(tensor: &'a FloatTensor<Flex>, first: usize, count: usize) -> Self {
+        Self { numbers: numbers(tensor), width: tensor.shape()[2], first, count }
+    }
+
+    /// Returns the columns of the row with the index `row` among those of all samples.
+    fn row(self, row: usize) -> &'a [f32] {
+        &self.numbers[row * self.width + self.first..][..self.count]
+    }
+}
+
 /// Joins queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries and keys.
 /// In each head, element `i` and element `i + size / 2` are the coordinates of a point, which is rotated by an angle
 /// that depends on the position. All tensors must be contiguous.
 pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -> FloatTensor<Flex> {
-    let (shape, angles) = (parts[0].shape(), Angles::of(angles));
-    let columns = [0, 1, 2].map(|part: usize| parts[part].shape()[2]);
-    let (width, turned) = (columns.iter().sum::<usize>(), columns[0] + columns[1]);
-    let rows = shape[0] * shape[1];
-    let mut output = Vec::with_capacity(rows * width);
-    let places = output.spare_capacity_mut()[..rows * width].par_chunks_mut((POSITIONS * width).max(1)).enumerate();
-    places.for_each(|(index, places)| {
-        let first = index * POSITIONS;
-        for (row, places) in (first..).zip(places.chunks_exact_mut(width.max(1))) {
-            let mut rest = places;
-            for (part, columns) in parts.iter().zip(columns) {
-                let (place, after) = rest.split_at_mut(columns);
-                place.write_copy_of_slice(&numbers(part)[row * columns..][..columns]);
-                rest = after;
-            }
-        }
-        // SAFETY: all columns of all rows were just written.
-        rotate(unsafe { places.assume_init_mut() }, first, width, turned, angles);
-    });
-    // SAFETY: the places are all elements, and every row of them was written.
-    unsafe { output.set_len(rows * width) };
-    of_numbers(output, [shape[0], shape[1], width])
+    let all = parts.each_ref().map(|part| Columns::of(part, 0, part.shape()[2]));
+    rotated(parts[0].shape()[0], &all, all[0].count + all[1].count, Angles::of(angles))
 }
 
 /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
@@ -63,25 +63,36 @@ pub fn to_parts(
     columns: [usize; 3],
     angles: &[FloatTensor<Flex>; 2],
 ) -> [FloatTensor<Flex>; 3] {
-    let (shape, angles) = (gradient.shape(), Angles::of(angles));
-    let (rows, width) = (shape[0] * shape[1], shape[2]);
     let [query, key, value] = columns;
     let parts = [(0, query, query), (query, key, key), (query + key, value, 0)];
-    parts.map(|(before, columns, turned)| {
-        let mut output = Vec::with_capacity(rows * columns);
-        let places = output.spare_capacity_mut()[..rows * columns].par_chunks_mut((POSITIONS * columns).max(1));
-        places.enumerate().for_each(|(index, places)| {
-            let first = index * POSITIONS;
-            for (row, place) in (first..).zip(places.chunks_exact_mut(columns.max(1))) {
-                place.write_copy_of_slice(&numbers(gradient)[row * width + before..][..columns]);
-            }
-            // SAFETY: all rows were just written.
-            rotate(unsafe { places.assume_init_mut() }, first, columns, turned, angles);
-        });
-        // SAFETY: the places are all elements, and every row of them was written.
-        unsafe { output.set_len(rows * columns) };
-        of_numbers(output, [shape[0], shape[1], columns])
+    let batch = gradient.shape()[0];
+    parts.map(|(first, count, turned)| {
+        rotated(batch, &[Columns::of(gradient, first, count)], turned, Angles::of(angles))
     })
+}
+
+/// Joins the columns `parts` of each row of `batch` samples, and rotates the heads in the first `turned` columns.
+fn rotated(batch: usize, parts: &[Columns], turned: usize, angles: Angles) -> FloatTensor<Flex> {
+    let columns: usize = parts.iter().map(|part| part.count).sum();
+    let count = batch * angles.length * columns;
+    let mut output = Vec::with_capacity(count);
+    let places = output.spare_capacity_mut()[..count].par_chunks_mut((POSITIONS * columns).max(1)).enumerate();
+    places.for_each(|(index, places)| {
+        let first = index * POSITIONS;
+        for (row, places) in (first..).zip(places.chunks_exact_mut(columns.max(1))) {
+            let mut rest = places;
+            for part in parts {
+                let (place, after) = rest.split_at_mut(part.count);
+                place.write_copy_of_slice(part.row(row));
+                rest = after;
+            }
+        }
+        // SAFETY: all columns of all rows were just written.
+        rotate(unsafe { places.assume_init_mut() }, first, columns, turned, angles);
+    });
+    // SAFETY: the places are all elements, and every row of them was written.
+    unsafe { output.set_len(count) };
+    of_numbers(output, [batch, angles.length, columns])
 }
 
 wide! {
