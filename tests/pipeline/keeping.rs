@@ -128,18 +128,27 @@ fn signal(child: &Child, name: &str) {
     Command::new("kill").args([name, &child.id().to_string()]).stderr(Stdio::null()).status().unwrap();
 }
 
+/// The flags for a run of the GPT example whose steps take long, and that writes checkpoints.
+#[cfg(unix)]
+const LONG_STEPS: &str = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
+
+/// Reads the output of a run up to a line that begins with `start`.
+#[cfg(unix)]
+fn read_until(said: &mut impl BufRead, start: &str) {
+    let mut line = String::new();
+    while !line.starts_with(start) {
+        line.clear();
+        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
+    }
+}
+
 /// Starts a run of the GPT example whose steps take long, and waits until its first step has begun. Returns the process
 /// and its output.
 #[cfg(unix)]
 fn in_a_long_step(place: &Place) -> (Child, BufReader<ChildStdout>) {
-    let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
-    let mut child = place.command(flags).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let mut child = place.command(LONG_STEPS).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.starts_with("validation: ") {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
-    }
+    read_until(&mut said, "validation: ");
     (child, said)
 }
 
@@ -191,16 +200,11 @@ fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {
 fn closed_outputs_end_the_run_with_a_checkpoint() {
     let place = Place::new();
     let (read, write) = std::io::pipe().unwrap();
-    let flags = "--steps 10 --micro-batches 64 --context 64 --width 64 --checkpoint @kept";
-    let mut command = place.command(flags);
+    let mut command = place.command(LONG_STEPS);
     let mut child = command.stdout(write.try_clone().unwrap()).stderr(write).spawn().unwrap();
     drop(command); // it has the pipe's end for writing
     let mut said = BufReader::new(read);
-    let mut line = String::new();
-    while !line.starts_with("validation: ") {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
-    }
+    read_until(&mut said, "validation: ");
     drop(said);
     assert_eq!(child.wait().unwrap().code(), Some(1));
     assert!(Saved::open(&place.path("kept")).unwrap().manifest().progress.steps > 0);
@@ -214,11 +218,7 @@ fn a_standard_output_that_is_closed_at_the_end_does_not_harm_the_log() {
     let flags = "--steps 10 --sample 0 --checkpoint @kept --log @log.jsonl";
     let mut child = place.command(flags).stdout(Stdio::piped()).stderr(Stdio::null()).spawn().unwrap();
     let mut said = BufReader::new(child.stdout.take().unwrap());
-    let mut line = String::new();
-    while !line.starts_with("step 9/10") {
-        line.clear();
-        assert_ne!(said.read_line(&mut line).unwrap(), 0, "it ended");
-    }
+    read_until(&mut said, "step 9/10");
     drop(said);
     assert!(matches!(child.wait().unwrap().code(), Some(0 | 1)));
     let text = fs::read_to_string(place.path("log.jsonl")).unwrap();

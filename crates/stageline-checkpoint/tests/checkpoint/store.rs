@@ -9,6 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 use stageline_checkpoint::{CheckpointError, Saved, Store, Tensor, WritePoint};
+use tempfile::TempDir;
 
 use crate::toy;
 
@@ -26,15 +27,20 @@ fn the_latest_are_kept_in_the_order_of_publication() {
     assert_eq!(toy::names(dir.path()), [".lock", "000006-step-7"]);
 }
 
-/// Tests a run that resumes from an older checkpoint: the later ones, which it has abandoned, are removed before that one.
-#[test]
-fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
+/// Returns the folder of a run that has saved checkpoints after 10, 20 and 30 steps.
+fn after_30_steps() -> TempDir {
     let dir = tempfile::tempdir().unwrap();
     let mut store = toy::store(dir.path(), 3);
     for steps in [10, 20, 30] {
         store.save(&toy::checkpoint(steps)).unwrap();
     }
-    drop(store);
+    dir
+}
+
+/// Tests a run that resumes from an older checkpoint: the later ones, which it has abandoned, are removed before that one.
+#[test]
+fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
+    let dir = after_30_steps();
     let mut store = toy::store(dir.path(), 3).resuming(&dir.path().join("000001-step-10"));
     for (steps, left) in [
         (15, ["000001-step-10", "000003-step-30", "000004-step-15"]),
@@ -51,12 +57,7 @@ fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
 #[test]
 fn new_checkpoints_stay_though_the_abandoned_ones_were_moved_away() {
     for left in [vec!["000001-step-10"], vec![]] {
-        let dir = tempfile::tempdir().unwrap();
-        let mut store = toy::store(dir.path(), 3);
-        for steps in [10, 20, 30] {
-            store.save(&toy::checkpoint(steps)).unwrap();
-        }
-        drop(store);
+        let dir = after_30_steps();
         let mut store = toy::store(dir.path(), 1).resuming(&dir.path().join("000001-step-10"));
         for name in ["000001-step-10", "000002-step-20", "000003-step-30"] {
             if !left.contains(&name) {
