@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Checks that models of the Hugging Face hub compute, train, export and generate in Stageline as in transformers.
 
-    cargo build --features models --example finetune
+    cargo build --features models --example finetune --example bert
     python3 scripts/transformers-parity.py [--program target/debug/examples/finetune] [--only gpt2,llama-tied]
 
 transformers makes small models of every supported family with random values, also in norms and biases. For each model the
@@ -17,6 +17,8 @@ script checks, with a bound for every figure:
 - frozen parameters, which must keep their bits while all others change
 - greedy generation of 1, 2 and 3 stages, which must give the tokens of `tokenizer()` and `generate`
 - logits of models with a config.json that transformers reads but does not write
+- 50 steps of the example `bert`, a model of its own that takes its weights from PyTorch, against the same loop in PyTorch, and
+  the exports of three plans
 - logits and the export of folders as the hub has them, with other names, types and buffers than transformers writes today, and
   greedy generation with several end tokens and with a repetition penalty in generation_config.json
 
@@ -247,6 +249,11 @@ LARGE = {"smollm2-135m": lambda: llama(
 GENERATIONS = {"generation-ends": "llama-tied", "generation-penalty": "qwen2-tied", "generation-old-penalty": "gpt2"}
 # Models whose rows are longer than the context before scaling, or than the window: 69 or 133 tokens instead of 17 or 33.
 BEYOND = {"llama3-beyond", "mistral-beyond"}
+# A model that the example `bert` makes of its own layers.
+OWN = {"bert": lambda: transformers.BertConfig(
+    vocab_size=VOCABULARY, hidden_size=36, num_hidden_layers=LAYERS, num_attention_heads=6, intermediate_size=53,
+    max_position_embeddings=POSITIONS, num_labels=3, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0,
+)}
 # Models that are also trained on separate documents, and the samples of these trainings: the number of documents, the largest
 # number of tokens in a document, the number of tokens in a sample's input, and the seed from which samples are drawn.
 PACKED = {"gpt2", "llama"}
@@ -279,8 +286,10 @@ START = 1
 
 def save(name, folder, dtype=torch.float32, shards=False, deviation=DEVIATION):
     """Writes a model with random values, and a tokenizer with one word a token and the token START before a text."""
-    torch.manual_seed(1000 + list(MODELS).index(name))
-    model = transformers.AutoModelForCausalLM.from_config(MODELS[name]())
+    torch.manual_seed(1000 + [*MODELS, *OWN].index(name))
+    own = OWN.get(name)
+    kind = transformers.AutoModelForSequenceClassification if own else transformers.AutoModelForCausalLM
+    model = kind.from_config((own or MODELS[name])())
     with torch.no_grad():
         for path, parameter in model.named_parameters():
             is_gain = parameter.ndim == 1 and not path.endswith("bias")
@@ -297,10 +306,9 @@ def save(name, folder, dtype=torch.float32, shards=False, deviation=DEVIATION):
     tokenizer.save(str(folder / "tokenizer.json"))
 
 
-def load(folder):
+def load(folder, kind=transformers.AutoModelForCausalLM):
     """Loads a model without dropout, with the attention whose formula is written out."""
-    model = transformers.AutoModelForCausalLM.from_pretrained(folder, dtype="auto", attn_implementation="eager")
-    return model.eval()
+    return kind.from_pretrained(folder, dtype="auto", attn_implementation="eager").eval()
 
 
 def length_of(name, length):
@@ -437,7 +445,18 @@ class InF64(TorchFunctionMode):
         return function(*map(wide, args), **{name: wide(value) for name, value in (kwargs or {}).items()})
 
 
-class Rows:
+class LanguageBatches:
+    """Batches for a language model: the input of a step, its labels, and the starts of documents or None."""
+
+    kind = transformers.AutoModelForCausalLM
+
+    @staticmethod
+    def loss(model, tokens, labels, begins):
+        logits = model(tokens, use_cache=False, **kept_apart(begins, model.dtype)).logits
+        return torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())  # leaves out labels of -100
+
+
+class Rows(LanguageBatches):
     """Batches of rows of tokens, which are taken in their order, and the largest learning rate of a training on them."""
 
     def __init__(self, rows, samples=BATCH, peak=PEAK):
@@ -450,7 +469,7 @@ class Rows:
         return batch[:, :-1], batch[:, 1:], None
 
 
-class Packed:
+class Packed(LanguageBatches):
     """Batches of windows of a text, in which several documents share a sample, and each is trained on as if it were alone."""
 
     peak = PEAK
@@ -482,6 +501,36 @@ class Packed:
         return self.tokens[at][:, :-1], labels, begins[:, :-1]
 
 
+class Texts:
+    """Batches of texts of different lengths with the numbers of their classes."""
+
+    kind, peak = transformers.AutoModelForSequenceClassification, PEAK
+
+    def __init__(self, path, count=14):
+        """Writes JSON lines of random words. The last tenth of them is held out."""
+        random = torch.Generator().manual_seed(6)
+        lengths = torch.randint(1, CONTEXT - 1, (count,), generator=random).tolist()
+        texts = [torch.randint(0, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
+        self.labels = torch.randint(0, 3, (count,), generator=random)
+        lines = [
+            json.dumps({"text": " ".join(f"w{token}" for token in text), "label": label})
+            for text, label in zip(texts, self.labels.tolist())
+        ]
+        path.write_text("\n".join(lines))
+        self.tokens = torch.tensor([[START, *text] + [0] * (CONTEXT - 1 - len(text)) for text in texts])
+        self.seen = torch.tensor([[1] * (len(text) + 1) + [0] * (CONTEXT - 1 - len(text)) for text in texts])
+        self.trained = count - count // 10
+
+    def batch(self, step):
+        """Returns the tokens of a step, which of them are no padding, and the labels."""
+        at = [text % self.trained for text in range(step * BATCH, (step + 1) * BATCH)]
+        return self.tokens[at], self.seen[at], self.labels[at]
+
+    @staticmethod
+    def loss(model, tokens, seen, labels):
+        return torch.nn.functional.cross_entropy(model(tokens, attention_mask=seen).logits, labels)
+
+
 def kept_apart(begins, dtype):
     """Returns the arguments of a model that keep the documents of a sample apart: positions that restart at each document, and
     a causal mask with a block for each document."""
@@ -504,9 +553,7 @@ def train(model, data, backwards=False):
     optimizer = torch.optim.AdamW([{"params": decayed, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}])
     for step in range(STEPS):
         batch = data.batch(step)
-        tokens, labels, begins = [part if part is None or not backwards else part.flip(0) for part in batch]
-        logits = model(tokens, use_cache=False, **kept_apart(begins, model.dtype)).logits
-        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), labels.flatten())  # leaves out labels of -100
+        loss = data.loss(model, *[part if part is None or not backwards else part.flip(0) for part in batch])
         optimizer.zero_grad()
         loss.backward()
         norm = torch.nn.utils.clip_grad_norm_(parameters, 1.0)
@@ -519,17 +566,19 @@ def train(model, data, backwards=False):
 
 def trained_by_pytorch(source, data, dtype=torch.float32, backwards=False):
     """Returns the losses and gradient norms of a training with PyTorch, and the tensors of the trained model."""
-    model = load(source).to(dtype)
+    model = load(source, data.kind).to(dtype)
     with InF64() if dtype == torch.float64 else contextlib.nullcontext():
         found = train(model, data, backwards)
     return found, model.state_dict()
 
 
 def learned(path, tensor):
-    """Returns a trained tensor without the biases of GPT-2's keys, which learn nothing.
+    """Returns a trained tensor without the biases of keys, which learn nothing.
 
     They shift all scores of a query alike, so their gradients are 0 but for rounding, which Adam scales up to whole steps.
     """
+    if path.endswith("key.bias"):
+        return torch.zeros(1)
     if not path.endswith("c_attn.bias"):
         return tensor
     query, _, value = tensor.chunk(3)
@@ -615,6 +664,26 @@ def compare_documents(table, finetune, name, folder):
         log=folder / "log.jsonl", export=folder / "export",
     )
     compare_with_pytorch(table, f"{name}, separate documents", folder, data)
+
+
+def compare_own(table, finetune, name, folder):
+    """Compares 50 steps of a model of one's own, whose weights are those of a PyTorch model, and the exports of three plans."""
+    source, path = folder / "source", folder / "texts.jsonl"
+    source.mkdir(parents=True)
+    save(name, source)
+    data, program = Texts(path), Finetune(finetune.program.with_name(name), finetune.timeout)
+    plans = {"export": {"stages": 2}, "three": {"stages": 3, "schedule": "gpipe", "recompute": "full"}, "one": {"stages": 1}}
+    for to, plan in plans.items():
+        program(
+            model=source, data=path, context=CONTEXT, **SETTINGS, **plan, log=folder / "log.jsonl", export=folder / to,
+        )
+    compare_with_pytorch(table, f"{name}, of its own layers", folder, data)
+    exports = [(folder / to / "model.safetensors").read_bytes() for to in plans]
+    same = sum(export == exports[0] for export in exports)
+    table.row(f"{name}, {STEPS} steps: plans with the same export", same, "3", same == 3)
+    _, info = data.kind.from_pretrained(folder / "export", output_loading_info=True)
+    wrong = ", ".join(f"{kind}: {sorted(keys)}" for kind, keys in info.items() if keys)
+    table.row(f"{name}: what from_pretrained says of the export", wrong or "nothing", "nothing", not wrong)
 
 
 def compare_large(table, finetune, name, folder):
@@ -726,7 +795,7 @@ def compare_generation(table, finetune, name, folder):
 
 
 def main():
-    usual = [*MODELS, *CONFIGURATIONS, *FOLDERS, *GENERATIONS]
+    usual = [*MODELS, *CONFIGURATIONS, *FOLDERS, *GENERATIONS, *OWN]
     known = [*usual, *LARGE]
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--program", type=Path, default=ROOT / "target/debug/examples/finetune")
@@ -736,11 +805,12 @@ def main():
     if unknown := set(names) - set(known):
         parser.error(f"--only: unknown models {', '.join(sorted(unknown))}; known are {', '.join(known)}")
     if not arguments.program.exists():
-        sys.exit(f"{arguments.program} is missing; run `cargo build --features models --example finetune`")
+        sys.exit(f"{arguments.program} is missing; run `cargo build --features models --example finetune --example bert`")
     transformers.utils.logging.disable_progress_bar()
     torch.set_num_threads(1)
     others = dict.fromkeys(CONFIGURATIONS, compare_configuration) | dict.fromkeys(FOLDERS, compare_folder)
     others |= dict.fromkeys(GENERATIONS, compare_generation) | dict.fromkeys(LARGE, compare_large)
+    others |= dict.fromkeys(OWN, compare_own)
     table, begin = Table(), time.monotonic()
     finetune = Finetune(arguments.program, timeout=1200 if set(names) & set(LARGE) else 120)
     with tempfile.TemporaryDirectory() as folder:

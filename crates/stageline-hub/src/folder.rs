@@ -23,7 +23,8 @@ const PART: usize = 1 << 20;
 /// checked.
 pub struct ModelFolder {
     path: PathBuf,
-    config: Value,
+    /// The contents of the model folder's `config.json`; `None` for a folder without this file.
+    config: Option<Value>,
     /// The contents of the model folder's `generation_config.json`; `None` for a folder without this file.
     generation_config: Option<Value>,
     /// The `metadata` object of the model folder's index (`model.safetensors.index.json`); `None` for a folder without
@@ -44,7 +45,7 @@ struct Tensor {
 
 impl ModelFolder {
     /// Opens a model folder: reads its JSON files, maps its weights files into memory and checks their headers. The
-    /// JSON files are `config.json`, the index and, if it is there, `generation_config.json`.
+    /// JSON files are the index and, if they are there, `config.json` and `generation_config.json`.
     ///
     /// The weights are in `model.safetensors`, or else in the files that `model.safetensors.index.json` names. If a
     /// folder has both, only `model.safetensors` is read, as in the Transformers library. A tensor that a named file
@@ -67,18 +68,19 @@ impl ModelFolder {
             true => Some(Index::read(&path.join(INDEX))?),
             false => require_single(path).map(|()| None)?,
         };
-        let config = disk::read_json(&path.join(CONFIG), "it describes the model")?;
-        let generation_config = disk::has(path, GENERATION_CONFIG)
-            .then(|| disk::read_json(&path.join(GENERATION_CONFIG), "a link in the folder leads to it"))
-            .transpose()?;
+        let json = |name| {
+            let read = || disk::read_json(&path.join(name), "a link in the folder leads to it").map(Value::Object);
+            disk::has(path, name).then(read).transpose()
+        };
+        let (config, generation_config) = (json(CONFIG)?, json(GENERATION_CONFIG)?);
         let (names, reason) = match &index {
             Some(index) => (index.files(), "model.safetensors.index.json names it"),
             None => (vec![SINGLE], "it has the weights"),
         };
         let mut folder = Self {
             path: path.to_path_buf(),
-            config: Value::Object(config),
-            generation_config: generation_config.map(Value::Object),
+            config,
+            generation_config,
             index: None,
             files: Vec::with_capacity(names.len()),
             tensors: BTreeMap::new(),
@@ -133,8 +135,12 @@ impl ModelFolder {
     }
 
     /// Returns the contents of a model folder's `config.json`, which is a JSON object.
-    pub fn config(&self) -> &Value {
-        &self.config
+    ///
+    /// # Errors
+    /// Returns [`FolderError::MissingFile`] if the folder has no such file.
+    pub fn config(&self) -> Result<&Value, FolderError> {
+        let missing = || FolderError::MissingFile { path: self.path.join(CONFIG), reason: "it describes the model" };
+        self.config.as_ref().ok_or_else(missing)
     }
 
     /// Returns the contents of a model folder's `generation_config.json`, which is a JSON object; `None` if the folder

@@ -63,7 +63,7 @@ impl Layout {
     pub fn single(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
         let mut tensors: Vec<TensorLayout> = tensors.into_iter().collect();
         check(&tensors).map_err(|reason| FolderError::refused(Path::new(SINGLE), reason))?;
-        tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
+        sort(&mut tensors);
         let file = FileLayout { name: SINGLE.to_owned(), tensors, metadata: with_format(BTreeMap::new()) };
         Ok(Self { files: vec![file], index: None, source: None })
     }
@@ -90,6 +90,26 @@ impl Layout {
             self.forget_total();
         }
         self
+    }
+
+    /// Adds a tensor to the last weights file of this layout (a description of the weights files to write), and returns
+    /// the layout. If the layout has a tensor of this name, its type and shape change instead. The tensors of the file
+    /// are then in the order of [`single`](Self::single).
+    ///
+    /// # Errors
+    /// Returns [`FolderError::Refused`] as [`single`](Self::single) does.
+    pub fn with(mut self, tensor: TensorLayout) -> Result<Self, FolderError> {
+        let has = |file: &FileLayout| file.tensors.iter().any(|other| other.name == tensor.name);
+        let file = self.files.iter().position(has).or(self.files.len().checked_sub(1));
+        let Some(file) = file.map(|index| &mut self.files[index]) else { return Self::single([tensor]) };
+        match file.tensors.iter_mut().find(|other| other.name == tensor.name) {
+            Some(other) => *other = tensor,
+            None => file.tensors.push(tensor),
+        }
+        check(&file.tensors).map_err(|reason| FolderError::refused(Path::new(&file.name), reason))?;
+        sort(&mut file.tensors);
+        self.forget_total();
+        Ok(self)
     }
 
     /// Removes the tensors whose names `is_removed` selects from this layout (a description of the weights files to
@@ -150,6 +170,12 @@ impl ModelFolder {
 fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     metadata
+}
+
+/// Sorts the tensors of one weights file into the order of the safetensors crate: wider types first, so that all are
+/// aligned, and then by name.
+fn sort(tensors: &mut [TensorLayout]) {
+    tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
 }
 
 /// Checks the tensors of one weights file. Their names must differ and must not be reserved. Their sizes must be whole

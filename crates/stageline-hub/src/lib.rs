@@ -17,7 +17,7 @@
 //!
 //! // A trained copy with the same files, names, shapes and types.
 //! let folder = ModelFolder::open(base)?;
-//! assert_eq!(folder.config()["model_type"], "llama");
+//! assert_eq!(folder.config()?["model_type"], "llama");
 //! copy_companions(base, tuned)?;
 //! folder.layout()?.write(tuned, |name| -> Result<Vec<f32>, FolderError> {
 //!     let trained = folder.tensor(name)?.to_f32()?.into_iter().map(|value| value * 2.0);
@@ -32,7 +32,7 @@
 //!
 //! ```text
 //! FOLDER/
-//!   config.json                        the description of the model; it must be an object
+//!   config.json                        the description of the model, an object; weights alone may lack it
 //!   model.safetensors                  all weights; if present, no other weights file is read
 //!   model.safetensors.index.json       the file of each tensor, if the weights are in several files
 //!   model-00001-of-00002.safetensors   weights that the index names

@@ -80,6 +80,46 @@ pub enum ModelError {
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
+    /// The weights of a PyTorch model lack the tensor of a parameter, or have it in another shape.
+    #[error(
+        "the parameter `{}`: {cause}; if the tensor has another name, give it with `rename`, and if there is none, leave \
+         the parameter as its layer makes it with `draw`",
+        Printable::new(parameter).at_most(MOST_PATH)
+    )]
+    NotStored {
+        /// The path, in the model, of the parameter without a tensor.
+        parameter: String,
+        /// What is wrong with the parameter's tensor: it is missing, or has another shape.
+        cause: Box<FolderError>,
+    },
+    /// The weights of a PyTorch model have tensors that store no parameter of the model.
+    #[error(
+        "{}: the tensor `{}` (and {more} more) is no parameter of the model; give the names of parameters with `rename`, \
+         or select such tensors with `keep` or `leave_out`",
+        shown(path),
+        Printable::new(name)
+    )]
+    NoParameter {
+        /// The path of the weights file with the first tensor that stores no parameter.
+        path: PathBuf,
+        /// The name of the first tensor that stores no parameter.
+        name: String,
+        /// The number of tensors, in addition to the tensor `name`, that store no parameter.
+        more: usize,
+    },
+    /// Two parameters of a model have the same name in the format of a PyTorch model.
+    #[error(
+        "the parameters `{}` and `{}` both have the name `{}` in PyTorch; correct the names of `rename`",
+        Printable::new(&parameters[0]).at_most(MOST_PATH),
+        Printable::new(&parameters[1]).at_most(MOST_PATH),
+        Printable::new(name).at_most(MOST_PATH)
+    )]
+    SameName {
+        /// The name that two parameters have in PyTorch.
+        name: String,
+        /// The paths, in the model, of the two parameters of the same name.
+        parameters: [String; 2],
+    },
     /// The target folder of an export is the folder from which the model, or the configuration of a new model, was
     /// opened. The export would overwrite files that are in use.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]
@@ -98,7 +138,7 @@ pub enum ModelError {
 
 impl ModelError {
     /// The largest length in bytes of a message about a model folder or a configuration, as `Display` and as `Debug`.
-    pub const MOST_BYTES: usize = FolderError::MOST_BYTES;
+    pub const MOST_BYTES: usize = FolderError::MOST_BYTES + 2 * MOST_PATH;
 }
 
 impl fmt::Debug for ModelError {
@@ -130,7 +170,8 @@ mod tests {
             ModelError::Config { path: path.clone(), reason: text.clone() },
             ModelError::UnknownArchitecture { path: path.clone(), found: text.clone(), known: crate::family::KNOWN },
             ModelError::UnexpectedTensor { path: path.clone(), name: text.clone(), more: usize::MAX },
-            ModelError::Type { path: path.clone(), name: text.clone(), dtype: text },
+            ModelError::Type { path: path.clone(), name: text.clone(), dtype: text.clone() },
+            ModelError::NoParameter { path: path.clone(), name: text.clone(), more: usize::MAX },
             ModelError::OwnFolder { path },
         ]
     }
@@ -141,6 +182,22 @@ mod tests {
             for text in [error.to_string(), format!("{error:?}")] {
                 assert!(text.len() <= ModelError::MOST_BYTES, "{} bytes: {text}", text.len());
                 assert!(text.starts_with(r"\u{1b}[2J\u{202e}\n"), "{text}");
+                assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn hostile_names_of_parameters_and_tensors_are_escaped_and_cut() {
+        let hostile = "\u{1b}[2J\u{202e}\n".repeat(1 << 16);
+        let cause = FolderError::FileNotFound { path: PathBuf::from(&hostile) };
+        for error in [
+            ModelError::NotStored { parameter: hostile.clone(), cause: cause.into() },
+            ModelError::SameName { name: hostile.clone(), parameters: [hostile.clone(), hostile] },
+        ] {
+            for text in [error.to_string(), format!("{error:?}")] {
+                assert!(text.len() <= ModelError::MOST_BYTES, "{} bytes: {text}", text.len());
+                assert!(text.contains(r"\u{1b}[2J\u{202e}\n"), "{text}");
                 assert!(!text.contains(|letter: char| letter.is_control() || letter == '\u{202e}'), "{text:?}");
             }
         }

@@ -13,8 +13,8 @@ use stageline_hub::{
 use crate::error::ModelError;
 use crate::family::{Samples, architecture};
 use crate::model::{LanguageModel, Logits, Tokens};
-use crate::names::{Place, UNTIED};
-use crate::parameters::{HubParameter, hub_parameters};
+use crate::names::UNTIED;
+use crate::parameters::{StoredParameter, StoredParameters};
 
 impl LanguageModel {
     /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
@@ -83,38 +83,19 @@ impl LanguageModel {
     /// opened from this folder. Returns it, too, if the folder has files of another model that programs would use instead
     /// of the new ones or with them. If such a file is no weights file, the new weights are written all the same.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
-        let (first, blocks, last) = self.row().join(modules)?;
-        let mut found = hub_parameters(&first, Place::Embeddings, self.naming());
-        for (index, block) in blocks.iter().enumerate() {
-            found.extend(hub_parameters(block, Place::Block(index), self.naming()));
-        }
-        found.extend(hub_parameters(&last, Place::Head, self.naming()));
+        let row = self.row();
+        let mut visit = StoredParameters::of(self.naming());
+        row.visit(&row.join(modules)?, &mut visit);
+        let values = visit.by_name();
         let Some(source) = self.folder() else {
-            let layout = |found: &HubParameter| TensorLayout {
-                name: found.name.clone(),
-                dtype: Dtype::F32,
-                shape: found.shape.clone(),
-            };
-            let mut tensors: Vec<TensorLayout> = found.iter().map(layout).collect();
-            let mut seen = std::collections::HashSet::new();
-            tensors.retain(|tensor| seen.insert(tensor.name.clone()));
-            let values = by_name(found);
-            Layout::single(tensors)?.write(&folder, |name| Ok::<_, ModelError>(values[name].read()))?;
+            write_new(&values, folder.as_ref())?;
             copy_companions(self.home(), &folder)?;
             return Ok(write_config(folder, &of_export(self.config().clone()))?);
         };
-        let values = by_name(found);
         let table = self.naming().table().name;
-        self.layout(source)?.write(&folder, |name| -> Result<Values, ModelError> {
-            let name = if self.naming().is_copy_of_table(name) { &table } else { name };
-            match values.get(name) {
-                Some(parameter) => Ok(parameter.read().into()),
-                // Tensors that are not parameters, such as causal masks, are copied from the source folder.
-                None => Ok(source.tensor(name)?.into()),
-            }
-        })?;
-        copy_companions(source.path(), folder)?;
-        Ok(())
+        let parameter =
+            |name: &str| values.get(if self.naming().is_copy_of_table(name) { table.as_str() } else { name });
+        write_copy(&self.layout(source)?, source, parameter, folder.as_ref())
     }
 
     /// Returns the layout for the export of a model that was opened from the folder `source`. It is the layout of this
@@ -153,8 +134,33 @@ fn of_export(mut config: Value) -> Value {
     config
 }
 
-fn by_name(found: Vec<HubParameter>) -> HashMap<String, HubParameter> {
-    found.into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect()
+/// Writes parameters to a folder as one weights file in f32. `parameters` has them by the names of their tensors.
+pub fn write_new(parameters: &HashMap<String, StoredParameter>, folder: &Path) -> Result<(), ModelError> {
+    let tensors = parameters.values().map(|found| TensorLayout {
+        name: found.name.clone(),
+        dtype: Dtype::F32,
+        shape: found.shape.clone(),
+    });
+    Ok(Layout::single(tensors)?.write(folder, |name| Ok::<_, ModelError>(parameters[name].read()))?)
+}
+
+/// Writes a trained copy of the model in the folder `source` to another folder: the weights files that `layout`
+/// describes, and the files beside them. `parameter` returns the parameter that a tensor stores. Tensors that store
+/// none, such as causal masks, are copied from `source`.
+pub fn write_copy<'a>(
+    layout: &Layout,
+    source: &ModelFolder,
+    parameter: impl Fn(&str) -> Option<&'a StoredParameter>,
+    folder: &Path,
+) -> Result<(), ModelError> {
+    layout.write(folder, |name| -> Result<Values, ModelError> {
+        match parameter(name) {
+            Some(parameter) => Ok(parameter.read().into()),
+            None => Ok(source.tensor(name)?.into()),
+        }
+    })?;
+    copy_companions(source.path(), folder)?;
+    Ok(())
 }
 
 #[cfg(test)]

@@ -8,8 +8,8 @@ use stageline::nn::{Embedding, Operation, RotaryAngles};
 use stageline::{LossStage, Stage, Weight};
 
 use crate::cache::KeyValueCache;
+use crate::initial::{rows, table};
 use crate::names::Names;
-use crate::parameters::{rows, table};
 use crate::scope::{DocumentStarts, Scope};
 use crate::{gpt2, head, llama, unsupported};
 

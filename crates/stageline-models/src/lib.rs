@@ -19,6 +19,9 @@
 //! # Ok::<(), stageline::BoxError>(())
 //! ```
 //!
+//! A model of another architecture is a row of layers of one's own. [`TorchFormat`] gives it the weights of a PyTorch
+//! model, and exports its parameters for PyTorch.
+//!
 //! # Layout
 //!
 //! - `model`: a model with its configuration and the source of its parameters (`LanguageModel`).
@@ -27,8 +30,10 @@
 //! - `gpt2`, `llama`: for each family its configuration, its layers, and the names of its tensors on the hub.
 //! - `head`: the loss and the projection to the vocabulary, which all families share.
 //! - `residual`: the residual connections of a block, which all families share.
+//! - `initial`: parts of layers with their initial values.
 //! - `names`: the correspondence of parameters and the tensors of the hub.
-//! - `parameters`: reads parameters from a folder when they are first used, and draws those of a new model.
+//! - `parameters`: the parameters of a model as tensors of a folder, read when they are first used.
+//! - `torch`: the names of a PyTorch model (`TorchFormat`) and its weights (`TorchWeights`), for models of one's own.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
 //! - `scope`: the tokens to which a token attends: those of a sample, a document or a generated text (`Scope`).
 //! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
@@ -44,6 +49,7 @@ mod generation;
 mod generation_config;
 mod gpt2;
 mod head;
+mod initial;
 mod limits;
 mod llama;
 mod model;
@@ -51,6 +57,7 @@ mod names;
 mod parameters;
 mod residual;
 mod scope;
+mod torch;
 mod unsupported;
 
 pub use cache::KeyValueCache;
@@ -59,3 +66,4 @@ pub use family::{Activations, Block, Embeddings, Head, Samples};
 pub use generation::{Generation, GenerationError, Sampling};
 pub use model::{LanguageModel, Logits, Tokens};
 pub use scope::{DocumentStarts, Scope};
+pub use torch::{TorchFormat, TorchWeights};

@@ -5,7 +5,7 @@ use std::collections::HashSet;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use burn::module::{Module, ParamId};
+use burn::module::ParamId;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
@@ -15,9 +15,10 @@ use stageline_hub::{ModelFolder, read_file};
 use crate::cache::KeyValueCache;
 use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
+use crate::initial::with_zero_row;
 use crate::limits::LARGEST_CONFIG;
-use crate::names::{Naming, Place, UNTIED};
-use crate::parameters::{HubParameter, Preparation, hub_parameters, unexpected, with_zero_row};
+use crate::names::{LAYERS, Naming, UNTIED};
+use crate::parameters::{ReadLazily, Selection, StoredParameter, StoredParameters, no_tensors};
 use crate::unsupported;
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
@@ -50,7 +51,7 @@ struct Inner {
     cache: KeyValueCache,
     /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
     /// tensor on the Hugging Face hub.
-    frozen: Arc<dyn Fn(&str) -> bool + Send + Sync>,
+    frozen: Selection,
 }
 
 impl LanguageModel {
@@ -62,7 +63,7 @@ impl LanguageModel {
     /// that the configuration describes.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
         let folder = Arc::new(ModelFolder::open(folder)?);
-        let config = folder.config().clone();
+        let config = folder.config()?.clone();
         let path = folder.path().join("config.json");
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
         unsupported::check_weights_file(&config, folder.weights_name()).map_err(wrong)?;
@@ -109,7 +110,7 @@ impl LanguageModel {
         };
         let (angles, cache) = (family.angles(), KeyValueCache::default());
         let home = folder_of(path).to_owned();
-        let (table, frozen) = (ParamId::new(), Arc::new(|_: &str| false));
+        let (table, frozen) = (ParamId::new(), no_tensors());
         Ok(Self(Arc::new(Inner { family, config, naming, folder, home, seed, table, angles, cache, frozen })))
     }
 
@@ -124,14 +125,36 @@ impl LanguageModel {
     /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
     /// Checkpoints of such a pipeline can be resumed with any cut (partition of the layers into stages).
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
+        let Inner { naming, folder, frozen, .. } = &*self.0;
+        let (naming, folder, frozen) = (naming.clone(), folder.clone(), Arc::clone(frozen));
+        let mapper = move || ReadLazily::new(naming.clone(), folder.clone(), no_tensors(), Arc::clone(&frozen));
+        self.layers(Inner::table).seed(self.0.seed).mapped(mapper)
+    }
+
+    /// Returns the model as a row of layers whose parameters are not read from the folder. `table` creates the table of
+    /// token embeddings.
+    fn layers(&self, table: fn(&Inner, &Device) -> Embedding) -> Row<Embeddings, Block, Head> {
         let [first, block, last] = [(); 3].map(|()| Arc::clone(&self.0));
         let row = Row::new(
-            move |device| first.embeddings(device),
+            move |device| first.family.embeddings(table(&first, device), &first.cache, device),
             self.0.family.blocks(),
-            move |index, device| block.block(index, device),
-            move |device| last.head(device),
+            move |index, device| block.family.block(index, &block.angles, device),
+            move |device| {
+                let output = if last.naming.tied() { table(&last, device) } else { last.family.table(device) };
+                last.family.head(output, device)
+            },
         );
-        row.seed(self.0.seed).names("embeddings", "blocks", "head")
+        let [embeddings, blocks, head] = LAYERS;
+        row.names(embeddings, blocks, head)
+    }
+
+    /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the
+    /// last. No parameter is read from the model folder or drawn at random. If the head is tied, the table of token
+    /// embeddings is in the list twice.
+    fn parameters(&self) -> Vec<StoredParameter> {
+        let mut visit = StoredParameters::of(&self.0.naming);
+        self.layers(|model, device| model.family.table(device)).visit_new(&mut visit);
+        visit.found
     }
 
     /// Returns the configuration of the model: the contents of its `config.json`.
@@ -180,7 +203,7 @@ impl LanguageModel {
     /// trained).
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
-        let names = self.0.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
+        let names = self.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));
         names.map(|name| (name.clone(), (self.0.frozen)(&name))).collect()
     }
 
@@ -205,17 +228,14 @@ impl LanguageModel {
     /// further tensors are allowed: buffers, such as causal masks, and a tied head's second copy of the table of token
     /// embeddings.
     fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
-        let parameters = self.0.parameters();
+        let parameters = self.parameters();
         parameters.iter().try_for_each(|tensor| tensor.check(folder))?;
         let needed: HashSet<_> = parameters.into_iter().map(|tensor| tensor.name).collect();
-        match unexpected(folder, &needed, &self.0.naming).as_slice() {
-            [] => Ok(()),
-            [(name, info), rest @ ..] => Err(ModelError::UnexpectedTensor {
-                path: folder.path().join(&info.file),
-                name: (*name).to_owned(),
-                more: rest.len(),
-            }),
-        }
+        let is_known = |name: &str| needed.contains(name) || self.0.naming.is_spare(name);
+        let mut unknown = folder.tensors().filter(|(name, _)| !is_known(name));
+        let Some((name, info)) = unknown.next() else { return Ok(()) };
+        let (path, name, more) = (folder.path().join(&info.file), name.to_owned(), unknown.count());
+        Err(ModelError::UnexpectedTensor { path, name, more })
     }
 }
 
@@ -233,40 +253,6 @@ fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
 }
 
 impl Inner {
-    /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the
-    /// last. No parameter is read from the model folder or drawn at random. If the head is tied, the table of token
-    /// embeddings is in the list twice.
-    fn parameters(&self) -> Vec<HubParameter> {
-        // No tensor is made, and on the host none is made on a GPU either.
-        let device = Device::flex();
-        let table = || self.family.table(&device);
-        let embeddings = self.family.embeddings(table(), &self.cache, &device);
-        let mut found = hub_parameters(&embeddings, Place::Embeddings, &self.naming);
-        for index in 0..self.family.blocks() {
-            let block = self.family.block(index, &self.angles, &device);
-            found.extend(hub_parameters(&block, Place::Block(index), &self.naming));
-        }
-        found.extend(hub_parameters(&self.family.head(table(), &device), Place::Head, &self.naming));
-        found
-    }
-
-    fn embeddings(&self, device: &Device) -> Embeddings {
-        let layer = self.family.embeddings(self.table(device), &self.cache, device);
-        self.with_values(layer, Place::Embeddings)
-    }
-
-    fn block(&self, index: usize, device: &Device) -> Block {
-        self.with_values(self.family.block(index, &self.angles, device), Place::Block(index))
-    }
-
-    fn head(&self, device: &Device) -> Head {
-        let output = match self.naming.tied() {
-            true => self.table(device),
-            false => self.family.table(device),
-        };
-        self.with_values(self.family.head(output, device), Place::Head)
-    }
-
     /// Creates the table of token embeddings. In a new model with a tied head, its values are drawn from the model's
     /// seed. So the first layer and the head get the same values. As in the Transformers library, the padding token's
     /// row of a new table is 0.
@@ -281,13 +267,6 @@ impl Inner {
         };
         table.weight.id = self.table;
         table
-    }
-
-    /// Prepares a layer of the model: excludes its frozen parameters from training. If the model was opened from a
-    /// folder, its parameters will be read from there when they are first used.
-    fn with_values<M: Module>(&self, layer: M, place: Place) -> M {
-        let preparation = Preparation { folder: self.folder.as_ref(), frozen: &*self.frozen };
-        preparation.of_layer(layer, place, &self.naming)
     }
 }
 

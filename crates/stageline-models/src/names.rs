@@ -1,13 +1,5 @@
 //! The correspondence of a model's parameters with the tensors of a model folder in the format of the Hugging Face hub.
 
-/// The place of a layer in a model: the embeddings, a block with its index (counted from 0), or the head.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Place {
-    Embeddings,
-    Block(usize),
-    Head,
-}
-
 /// The tensor on the Hugging Face hub that has the values of a parameter: its name, and whether it is stored
 /// transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +8,14 @@ pub struct HubTensor {
     /// Whether the tensor on the Hugging Face hub is the transpose of the parameter. PyTorch stores the weights of
     /// linear layers as `[outputs, inputs]`, and this crate as `[inputs, outputs]`.
     pub transposed: bool,
+}
+
+/// The rules by which a model's parameters are stored as tensors.
+pub trait Storage {
+    /// Returns the tensor that stores the parameter with the path `path` in the model, such as
+    /// `blocks.3.linear.weight`. `container` is the type of the module that has the parameter, as burn names it, such
+    /// as `Struct:Linear`.
+    fn tensor(&self, path: &str, container: &str) -> HubTensor;
 }
 
 /// An entry of the table of tensor names: the path of a parameter in its layer, and the name of its tensor on the
@@ -72,6 +72,13 @@ pub const OUTPUT: &str = "output.weight";
 /// table of token embeddings.
 pub const UNTIED: &str = "lm_head.weight";
 
+/// The names of a language model's layers: the embeddings, the list of blocks, and the head.
+pub const LAYERS: [&str; 3] = [EMBEDDINGS, BLOCKS, HEAD];
+
+const EMBEDDINGS: &str = "embeddings";
+const BLOCKS: &str = "blocks";
+const HEAD: &str = "head";
+
 /// The names of one model's tensors on the Hugging Face hub. They begin with the family's prefix, such as `model.`, or
 /// lack it, depending on the model's folder.
 #[derive(Clone)]
@@ -127,32 +134,28 @@ impl Naming {
     /// Returns the tensor on the Hugging Face hub that is the table of token embeddings: its name, and whether it is
     /// stored transposed.
     pub fn table(&self) -> HubTensor {
-        self.of(Place::Embeddings, self.names.table).expect("a family names its table")
+        self.of(&format!("{EMBEDDINGS}.{}", self.names.table)).expect("a family names its table")
     }
 
-    /// Returns the tensor on the Hugging Face hub for the parameter with the path `path` in the layer at `place`.
-    /// Returns `None` if the model family has no such tensor.
-    pub fn of(&self, place: Place, path: &str) -> Option<HubTensor> {
-        if place == Place::Head && path == OUTPUT {
-            return Some(match self.tied {
-                true => self.table(),
-                false => HubTensor { name: UNTIED.to_owned(), transposed: false },
-            });
-        }
-        let names = match place {
-            Place::Embeddings => self.names.embeddings,
-            Place::Block(_) => self.names.block,
-            Place::Head => self.names.head,
+    /// Returns the tensor on the Hugging Face hub for the parameter with the path `path` in the model, such as
+    /// `blocks.3.mlp.up.weight`. Returns `None` if the model family has no such tensor.
+    fn of(&self, path: &str) -> Option<HubTensor> {
+        let (layer, path) = path.split_once('.')?;
+        let (names, block, path) = match layer {
+            EMBEDDINGS => (self.names.embeddings, None, path),
+            BLOCKS => path.split_once('.').map(|(index, path)| (self.names.block, Some(index), path))?,
+            HEAD if path == OUTPUT && self.tied => return Some(self.table()),
+            HEAD if path == OUTPUT => return Some(HubTensor { name: UNTIED.to_owned(), transposed: false }),
+            HEAD => (self.names.head, None, path),
+            _ => return None,
         };
         let found = names.iter().find(|name| name.path == path)?;
-        if let Some(name) = self.table.filter(|_| place == Place::Embeddings && path == self.names.table) {
-            return Some(HubTensor { name: name.to_owned(), transposed: found.transposed });
-        }
-        let layer = match place {
-            Place::Block(index) => format!("{}{index}.", self.names.blocks),
-            _ => String::new(),
+        let name = match (self.table, block) {
+            (Some(table), None) if layer == EMBEDDINGS && path == self.names.table => table.to_owned(),
+            (_, Some(index)) => format!("{}{}{index}.{}", self.root, self.names.blocks, found.hub),
+            (_, None) => format!("{}{}", self.root, found.hub),
         };
-        Some(HubTensor { name: format!("{}{layer}{}", self.root, found.hub), transposed: found.transposed })
+        Some(HubTensor { name, transposed: found.transposed })
     }
 
     /// Whether a model folder may have a tensor `name` although no parameter needs it. Such a tensor is a buffer, such
@@ -170,6 +173,12 @@ impl Naming {
     /// for a tied head.
     pub fn is_copy_of_table(&self, name: &str) -> bool {
         self.tied && name == UNTIED
+    }
+}
+
+impl Storage for Naming {
+    fn tensor(&self, path: &str, _container: &str) -> HubTensor {
+        self.of(path).unwrap_or_else(|| panic!("the parameter `{path}` has no name on the hub"))
     }
 }
 

@@ -1,88 +1,69 @@
-//! The values of parameters: read from the tensors of a folder when they are first used, or drawn for a new model.
+//! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a walk over them
+//! ([`StoredParameters`]), and their values, which are read when a parameter is first used ([`ReadLazily`]).
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
-use burn::module::{Initializer, Module, ModuleMapper, ModuleVisitor, Param};
-use burn::nn::{EmbeddingConfig, LinearConfig};
+use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
-use stageline::nn::{Embedding, Linear};
-use stageline_hub::{Dtype, FolderError, ModelFolder, TensorInfo, TensorView};
+use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView};
+use stageline_nn::params::is_trained;
 
 use crate::error::ModelError;
-use crate::names::{HubTensor, Naming, Place};
+use crate::names::{HubTensor, Storage};
 
-pub fn normal(std: f64) -> Initializer {
-    Initializer::Normal { mean: 0.0, std }
+/// A function that selects tensors by their names in the files.
+pub type Selection = Arc<dyn Fn(&str) -> bool + Send + Sync>;
+
+/// Returns a selection of no tensors.
+pub fn no_tensors() -> Selection {
+    Arc::new(|_| false)
 }
 
-/// Creates a linear layer `[inputs, outputs]`. Its weights are normal with the standard deviation `deviation`. If
-/// `bias` is true, it has biases of 0; otherwise it has none.
-pub fn linear([from, to]: [usize; 2], deviation: f64, bias: bool, device: &Device) -> Linear {
-    let config = LinearConfig::new(from, to).with_bias(false).with_initializer(normal(deviation));
-    let mut linear = Linear::from(config.init(device));
-    linear.bias = bias.then(|| Initializer::Zeros.init([to], device));
-    linear
+/// The current place of a walk over the parameters of a model.
+#[derive(Default)]
+struct Position {
+    /// The modules that contain the current parameter, and the parameter itself, from the outermost inwards: the name
+    /// of each and the type of the module that has it.
+    path: Vec<(String, String)>,
 }
 
-/// Creates an embedding table `[vocabulary, width]` with normal values of the standard deviation `deviation`.
-pub fn table([vocabulary, width]: [usize; 2], deviation: f64, device: &Device) -> Embedding {
-    EmbeddingConfig::new(vocabulary, width).with_initializer(normal(deviation)).init(device).into()
-}
-
-/// Returns an embedding table whose row `row` has the initial values 0.
-pub fn with_zero_row(mut table: Embedding, row: usize) -> Embedding {
-    table.weight = table.weight.init_mapper(move |values| values.slice_fill(row..row + 1, 0.0));
-    table
-}
-
-/// Reshapes activations from `[batch, length, width]` to `[batch x length, width]`.
-pub fn rows(input: Tensor<3>) -> Tensor<2> {
-    input.flatten(0, 1)
-}
-
-/// The state of a walk over the parameters of a layer: the path of the current parameter, the layer's place in the
-/// model, and the names of the model's tensors.
-struct Position<'a> {
-    /// The path from the layer to the current parameter, with an entry for each field and enum variant on the path. A
-    /// layer is an enum with one variant for each model family. The variant's name is not part of the parameter's name,
-    /// so its entry is `None`.
-    path: Vec<Option<String>>,
-    place: Place,
-    naming: &'a Naming,
-}
-
-impl<'a> Position<'a> {
-    fn new(place: Place, naming: &'a Naming) -> Self {
-        Self { path: Vec::new(), place, naming }
-    }
-
+impl Position {
     fn enter(&mut self, name: &str, container: &str) {
-        self.path.push((!container.starts_with("Enum:")).then(|| name.to_owned()));
+        self.path.push((name.to_owned(), container.to_owned()));
     }
 
     fn exit(&mut self) {
         self.path.pop();
     }
 
-    /// Returns the name of the current parameter's tensor on the Hugging Face hub, and whether it is stored transposed.
-    /// The current parameter is the one at which the visit of the model's parameters stands. Panics if the model family
-    /// has no name for it.
-    fn tensor(&self) -> HubTensor {
-        let path = self.path.iter().flatten().map(String::as_str).collect::<Vec<_>>().join(".");
-        let Self { place, naming, .. } = self;
-        naming.of(*place, &path).unwrap_or_else(|| panic!("the parameter `{path}` of {place:?} has no name on the hub"))
+    /// Returns the path of the current parameter, such as `blocks.3.linear.weight`.
+    fn path(&self) -> String {
+        // The variant of an enum is no part of the name, and neither is the batch norm inside ours.
+        let is_named = |container: &str| !container.starts_with("Enum:") && container != "Struct:AccumulatedBatchNorm";
+        let names = self.path.iter().filter(|(_, container)| is_named(container)).map(|(name, _)| name.as_str());
+        names.collect::<Vec<_>>().join(".")
+    }
+
+    /// Returns the tensor that stores the current parameter.
+    fn tensor(&self, storage: &impl Storage) -> HubTensor {
+        storage.tensor(&self.path(), self.path.last().map_or("", |(_, container)| container))
     }
 }
 
-/// A parameter of a layer as the Hugging Face hub has it: the name and the shape of its tensor, and its values.
-pub struct HubParameter {
+/// A parameter of a model as the Hugging Face hub has it: the name and the shape of its tensor, and its values.
+pub struct StoredParameter {
+    pub id: ParamId,
+    /// The path of a parameter in the model, such as `blocks.3.linear.weight`.
+    pub path: String,
+    /// The name of a parameter's tensor on the Hugging Face hub.
     pub name: String,
     /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
     read: Box<dyn Fn() -> Vec<f32>>,
 }
 
-impl HubParameter {
+impl StoredParameter {
     /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
     /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
     /// or, in a new model, drawn at random.
@@ -106,21 +87,27 @@ impl HubParameter {
     }
 }
 
-/// Returns the parameters of a layer, each with the name and the shape of its tensor on the Hugging Face hub. The call
-/// itself reads no parameter from a folder and draws none at random. `place` says which layer of the model this is: the
-/// embeddings, a block or the head.
-pub fn hub_parameters<M: Module>(layer: &M, place: Place, naming: &Naming) -> Vec<HubParameter> {
-    let mut visit = HubParameters { position: Position::new(place, naming), found: Vec::new() };
-    layer.visit(&mut visit);
-    visit.found
+/// A visitor that collects the parameters of a model, each with the name and the shape of its tensor on the Hugging
+/// Face hub. It reads no parameter from a folder and draws none at random. A parameter that the model uses twice is in
+/// the list twice.
+pub struct StoredParameters<'a, S> {
+    storage: &'a S,
+    position: Position,
+    pub found: Vec<StoredParameter>,
 }
 
-struct HubParameters<'a> {
-    position: Position<'a>,
-    found: Vec<HubParameter>,
+impl<'a, S> StoredParameters<'a, S> {
+    pub fn of(storage: &'a S) -> Self {
+        Self { storage, position: Position::default(), found: Vec::new() }
+    }
+
+    /// Returns the collected parameters by the names of their tensors.
+    pub fn by_name(self) -> HashMap<String, StoredParameter> {
+        self.found.into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect()
+    }
 }
 
-impl ModuleVisitor for HubParameters<'_> {
+impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.position.enter(name, container);
     }
@@ -130,8 +117,8 @@ impl ModuleVisitor for HubParameters<'_> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let HubTensor { name, transposed: is_transposed } = self.position.tensor();
-        let (mut shape, param) = (param.lazy_shape().to_vec(), param.clone());
+        let HubTensor { name, transposed: is_transposed } = self.position.tensor(self.storage);
+        let (id, mut shape, param) = (param.id, param.lazy_shape().to_vec(), param.clone());
         let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape.as_slice()) {
             (true, &[rows, columns]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
             _ => Box::new(move || numbers(&param.val())),
@@ -139,8 +126,21 @@ impl ModuleVisitor for HubParameters<'_> {
         if is_transposed {
             shape.reverse();
         }
-        self.found.push(HubParameter { name, shape, read });
+        self.found.push(StoredParameter { id, path: self.position.path(), name, shape, read });
     }
+}
+
+/// Checks that no two parameters have the same name. A parameter that the model uses twice is one.
+pub fn check_names(parameters: &[StoredParameter]) -> Result<(), ModelError> {
+    let mut seen: HashMap<&str, &StoredParameter> = HashMap::new();
+    for parameter in parameters {
+        let first = *seen.entry(&parameter.name).or_insert(parameter);
+        if first.id != parameter.id {
+            let parameters = [first.path.clone(), parameter.path.clone()];
+            return Err(ModelError::SameName { name: parameter.name.clone(), parameters });
+        }
+    }
+    Ok(())
 }
 
 fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
@@ -148,32 +148,27 @@ fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
 }
 
-/// The settings with which the parameters of a model's layers are prepared: the folder to read them from, and the
-/// choice of frozen ones.
-pub struct Preparation<'a> {
-    /// The folder from which parameters are read when they are first used; `None` if they are drawn at random. The
-    /// folder must have passed [`HubParameter::check`]. Otherwise the first use of a parameter may panic.
-    pub folder: Option<&'a Arc<ModelFolder>>,
-    /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
-    /// tensor on the Hugging Face hub.
-    pub frozen: &'a dyn Fn(&str) -> bool,
+/// A mapper by which the parameters of new layers are read from a folder when they are first used. It reads no
+/// parameter itself and draws none at random.
+pub struct ReadLazily<S> {
+    storage: S,
+    position: Position,
+    /// The folder from which parameters are read; `None` if all are drawn at random. The folder must have passed
+    /// [`StoredParameter::check`]. Otherwise the first use of a parameter may panic.
+    folder: Option<Arc<ModelFolder>>,
+    /// Selects the parameters that are not read from the folder but drawn at random, by the names of their tensors.
+    drawn: Selection,
+    /// Selects the parameters that are frozen (not trained), by the names of their tensors.
+    frozen: Selection,
 }
 
-impl Preparation<'_> {
-    /// Prepares a layer of the model: excludes its frozen parameters from training. If these settings name a folder,
-    /// the parameters will be read from it when they are first used. The call itself reads no parameter and draws none
-    /// at random. `place` says which layer of the model this is.
-    pub fn of_layer<M: Module>(&self, layer: M, place: Place, naming: &Naming) -> M {
-        layer.map(&mut Prepare { position: Position::new(place, naming), preparation: self })
+impl<S> ReadLazily<S> {
+    pub fn new(storage: S, folder: Option<Arc<ModelFolder>>, drawn: Selection, frozen: Selection) -> Self {
+        Self { storage, position: Position::default(), folder, drawn, frozen }
     }
 }
 
-struct Prepare<'a> {
-    position: Position<'a>,
-    preparation: &'a Preparation<'a>,
-}
-
-impl ModuleMapper for Prepare<'_> {
+impl<S: Storage> ModuleMapper for ReadLazily<S> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.position.enter(name, container);
     }
@@ -183,18 +178,18 @@ impl ModuleMapper for Prepare<'_> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        let tensor = self.position.tensor();
-        let is_frozen = (self.preparation.frozen)(&tensor.name);
-        let param = match self.preparation.folder {
-            Some(folder) => read_lazily(&param, Arc::clone(folder), tensor),
-            None => param,
+        let tensor = self.position.tensor(&self.storage);
+        let is_frozen = (self.frozen)(&tensor.name);
+        let param = match &self.folder {
+            Some(folder) if !(self.drawn)(&tensor.name) => read_lazily(&param, Arc::clone(folder), tensor),
+            _ => param,
         };
         if is_frozen { param.set_require_grad(false) } else { param }
     }
 }
 
-/// Returns a parameter with the id, the shape and the device of `param`. Its value is read from `tensor` in the model
-/// folder when it is first used.
+/// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is. Its value is read from
+/// `tensor` in the model folder when it is first used.
 fn read_lazily<const D: usize>(
     param: &Param<Tensor<D>>,
     folder: Arc<ModelFolder>,
@@ -204,7 +199,7 @@ fn read_lazily<const D: usize>(
         let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
         Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
     };
-    Param::uninitialized(param.id, init, param.lazy_device(), true, param.lazy_shape())
+    Param::uninitialized(param.id, init, param.lazy_device(), is_trained(param), param.lazy_shape())
 }
 
 /// Reads the values of a parameter as f32 from its tensor in the model folder. Transposes them if the tensor is stored
@@ -235,15 +230,4 @@ pub fn transposed(matrix: &[f32], rows: usize, columns: usize) -> Vec<f32> {
         }
     }
     turned
-}
-
-/// Returns the tensors of a model folder that the model does not use, each with its name, type, shape and file. Tensors
-/// in `needed` are left out. So are buffers, such as causal masks, and a tied head's second copy of the table of token
-/// embeddings.
-pub fn unexpected<'a>(
-    folder: &'a ModelFolder,
-    needed: &std::collections::HashSet<String>,
-    naming: &Naming,
-) -> Vec<(&'a str, &'a TensorInfo)> {
-    folder.tensors().filter(|(name, _)| !needed.contains(*name) && !naming.is_spare(name)).collect()
 }

@@ -56,14 +56,25 @@ fn a_folder_with_an_adapter_is_refused() {
 
 #[test]
 fn a_missing_file_is_refused() {
-    for (name, reason) in [("config.json", "it describes the model"), (SHARDS[1], "model.safetensors.index.json names")]
-    {
-        let error = assert_refused(|dir| fs::remove_file(dir.join(name)).unwrap(), &[name, "is missing", reason]);
-        assert!(matches!(error, FolderError::MissingFile { .. }));
-    }
+    let parts = [SHARDS[1], "is missing", "model.safetensors.index.json names"];
+    let error = assert_refused(|dir| fs::remove_file(dir.join(SHARDS[1])).unwrap(), &parts);
+    assert!(matches!(error, FolderError::MissingFile { .. }));
     let dir = toy::folder(&[("config.json", b"{}")]);
     symlink("no blob", dir.path().join(SINGLE)).unwrap();
     toy::assert_says(&toy::refused(dir.path()), &[SINGLE, "is missing"]);
+}
+
+#[test]
+fn a_folder_without_a_configuration_has_weights_and_no_configuration() {
+    let dir = toy::sharded();
+    let tensors = ModelFolder::open(dir.path()).unwrap().tensors().len();
+    fs::remove_file(dir.path().join("config.json")).unwrap();
+    let folder = ModelFolder::open(dir.path()).unwrap();
+    assert_eq!(folder.tensors().len(), tensors);
+    let error = folder.config().unwrap_err();
+    toy::assert_says(&error, &["config.json", "is missing", "it describes the model"]);
+    symlink("no blob", dir.path().join("config.json")).unwrap();
+    toy::assert_says(&toy::refused(dir.path()), &["config.json", "is missing", "a link in the folder leads to it"]);
 }
 
 #[test]

@@ -10,7 +10,7 @@ use crate::toy::{self, INDEX, SHARDS, SINGLE};
 fn a_folder_with_an_index_has_all_tensors_of_its_files() {
     let dir = toy::sharded();
     let folder = ModelFolder::open(dir.path()).unwrap();
-    assert_eq!((folder.path(), &folder.config()["hidden_size"]), (dir.path(), &2.into()));
+    assert_eq!((folder.path(), &folder.config().unwrap()["hidden_size"]), (dir.path(), &2.into()));
     let names: Vec<&str> = folder.tensors().map(|(name, _)| name).collect();
     assert_eq!(names, ["h.0.weight", "h.1.weight", "lm_head.weight", "positions"]);
     let expected = TensorInfo { dtype: Dtype::F16, shape: vec![2], file: SHARDS[0].to_owned() };

@@ -10,7 +10,7 @@ use stageline::nn::{Embedding, LayerNorm, Linear, Operation, block, feed_forward
 
 use super::config::{Activation, Config};
 use crate::cache::{BlockCache, KeyValueCache};
-use crate::parameters::{linear, normal, rows};
+use crate::initial::{linear, normal, rows};
 use crate::residual::with_residuals;
 use crate::scope::{DocumentStarts, Scope};
 

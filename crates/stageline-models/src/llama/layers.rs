@@ -11,7 +11,7 @@ use stageline::nn::{
 
 use super::config::Config;
 use crate::cache::{BlockCache, KeyValueCache};
-use crate::parameters::{linear, rows};
+use crate::initial::{linear, rows};
 use crate::residual::with_residuals;
 use crate::scope::{DocumentStarts, Scope};
 

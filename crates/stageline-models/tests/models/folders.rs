@@ -26,7 +26,7 @@ fn rewritten(from: &Path, to: &Path, config: Value, change: impl Fn(&mut Vec<Ten
         Ok(if known.len() == elements { known } else { vec![0.0; elements] })
     };
     Layout::single(tensors.clone()).unwrap().write(to, numbers).unwrap();
-    let mut merged = source.config().clone();
+    let mut merged = source.config().unwrap().clone();
     merged.as_object_mut().unwrap().extend(config.as_object().unwrap().clone());
     stageline_hub::write_config(to, &merged).unwrap();
 }
@@ -154,7 +154,7 @@ fn a_tied_table_may_have_the_name_of_the_head() {
             }
             let values = |name: &str| source.tensor(&old(name)).and_then(|tensor| tensor.to_f32());
             Layout::single(tensors.iter().map(renamed)).unwrap().write(&headed, values).unwrap();
-            stageline_hub::write_config(&headed, source.config()).unwrap();
+            stageline_hub::write_config(&headed, source.config().unwrap()).unwrap();
             let opened = LanguageModel::open(&headed).unwrap();
             assert_eq!(logits(&mut plain(&opened)), logits(&mut plain(&model)), "{root} {without_root}");
             assert!(opened.tensors().iter().any(|(name, _)| name == "lm_head.weight"));
@@ -193,7 +193,7 @@ fn a_copy_of_the_table_in_another_type_is_tied() {
         }
     };
     Layout::single(tensors(Dtype::BF16)).unwrap().write(&half, values).unwrap();
-    stageline_hub::write_config(&half, source.config()).unwrap();
+    stageline_hub::write_config(&half, source.config().unwrap()).unwrap();
     let opened = LanguageModel::open(&half).unwrap();
     assert!(opened.tensors().iter().all(|(name, _)| name != "lm_head.weight"));
     let mut pipeline = plain(&opened);
@@ -230,7 +230,7 @@ fn scales_of_attention_scores_are_scales_of_queries() {
         Ok(values)
     };
     source.layout().unwrap().write(&queries, values).unwrap();
-    stageline_hub::write_config(&queries, source.config()).unwrap();
+    stageline_hub::write_config(&queries, source.config().unwrap()).unwrap();
 
     let numbers = |place: &Path| -> Vec<f32> {
         let model = LanguageModel::open(place).unwrap();

@@ -151,7 +151,7 @@ fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
     assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3]));
     model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
     // A new model is written in f32.
-    assert_eq!(ModelFolder::open(&place).unwrap().config()["dtype"], "float32");
+    assert_eq!(ModelFolder::open(&place).unwrap().config().unwrap()["dtype"], "float32");
     std::fs::write(place.join("generation_config.json"), r#"{"eos_token_id": [3, 5]}"#).unwrap();
     let opened = LanguageModel::open(&place).unwrap();
     assert_eq!((opened.end_of_text(), opened.end_of_generation()), (vec![3], vec![3, 5]));

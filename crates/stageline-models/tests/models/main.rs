@@ -7,5 +7,6 @@ mod folders;
 mod generation;
 mod guide;
 mod seeds;
+mod torch;
 mod toy;
 mod training;

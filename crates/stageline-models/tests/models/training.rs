@@ -199,7 +199,7 @@ fn the_embedding_of_a_padding_token_is_used_and_not_trained() {
     for place in [&plain, &padded] {
         model.export(whole(&model).snapshot().unwrap(), place).unwrap();
     }
-    let mut config = ModelFolder::open(&padded).unwrap().config().clone();
+    let mut config = ModelFolder::open(&padded).unwrap().config().unwrap().clone();
     config["pad_token_id"] = PADDING.into();
     stageline_hub::write_config(&padded, &config).unwrap();
     let [plain, padded] = [&plain, &padded].map(|place| LanguageModel::open(place).unwrap());

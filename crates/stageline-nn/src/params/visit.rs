@@ -65,8 +65,7 @@ pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
 pub trait FloatParameter {
     /// Returns the id by which burn identifies the parameter in its module.
     fn id(&self) -> ParamId;
-    /// Whether the parameter is trained: it gets gradients and is not frozen. If the parameter is lazy, the call
-    /// initialises it.
+    /// Whether the parameter is trained: it gets gradients and is not frozen. A lazy parameter stays lazy.
     fn is_trained(&self) -> bool;
     /// Returns the size of each dimension of the parameter, without initialising it.
     fn shape(&self) -> Vec<usize>;
@@ -125,9 +124,14 @@ pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) 
     module.map(&mut MapFloats(change))
 }
 
-/// Whether a parameter is trained: it gets gradients and is not frozen.
+/// Whether a parameter is trained: it gets gradients and is not frozen. A lazy parameter stays lazy.
 pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
-    param.val().is_require_grad()
+    if param.is_initialized() {
+        return param.val().is_require_grad();
+    }
+    // burn applies the setting of a lazy parameter to a value that is loaded in its place, and shows it nowhere else.
+    let loaded = Tensor::zeros([1; D], &param.lazy_device());
+    param.clone().transform_for_load(loaded, param.id).is_require_grad()
 }
 
 /// Returns the parameter `param` with `value` in place of its value. The parameter keeps its id, and the functions that

@@ -63,14 +63,14 @@ use stageline_nn::params::{describe, seeded_on, unseeded};
 /// # Ok::<(), stageline::BoxError>(())
 /// ```
 pub struct Row<F, B, L> {
-    first: Create<F>,
-    block: CreateBlock<B>,
-    last: Create<L>,
+    pub(super) first: Create<F>,
+    pub(super) block: CreateBlock<B>,
+    pub(super) last: Create<L>,
     /// The number of blocks (layers of one type) between the first and the last layer of the row.
-    blocks: usize,
-    seed: u64,
+    pub(super) blocks: usize,
+    pub(super) seed: u64,
     /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
-    names: [String; 3],
+    pub(super) names: [String; 3],
 }
 
 type Create<M> = Box<dyn Fn(&Device) -> M>;
@@ -301,7 +301,7 @@ where
 
 /// Returns the device on which the initial parameters of layers are drawn. It is the CPU, so that the parameters have
 /// the same bits for every device of the stage. A build without a backend for the CPU uses the device of the stage.
-fn drawing_device(stage: Option<&Device>) -> Device {
+pub(super) fn drawing_device(stage: Option<&Device>) -> Device {
     #[cfg(feature = "flex")]
     {
         let _ = stage;

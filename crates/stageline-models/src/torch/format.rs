@@ -1,0 +1,187 @@
+//! The names and layouts that the parameters of a model of one's own have in PyTorch ([`TorchFormat`]).
+
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use stageline::{LossStage, Modules, Row, Stage};
+
+use crate::error::ModelError;
+use crate::export::write_new;
+use crate::names::{HubTensor, Storage};
+use crate::parameters::{StoredParameters, check_names};
+
+/// The names and layouts that the parameters of a model of one's own have in PyTorch.
+///
+/// The name of a parameter begins as its path in the model, which is also its name in checkpoints: the name of the
+/// layer in the [`Row`], then the fields of its structs, such as `blocks.3.norm.gamma`. The variants of enums add
+/// nothing. PyTorch's own names for the parameters of burn's layers then replace the last part, and
+/// [`rename`](Self::rename) replaces the rest:
+///
+/// | burn and Stageline | PyTorch |
+/// | --- | --- |
+/// | `Linear`: `weight` `[inputs, outputs]` | `weight` `[outputs, inputs]`, so it is transposed |
+/// | norms (`LayerNorm`, `RmsNorm`, `GroupNorm`, `BatchNorm`, `InstanceNorm`): `gamma`, `beta` | `weight`, `bias` |
+/// | `PRelu`: `alpha` | `weight` |
+/// | all others, such as embeddings and convolutions | the same |
+///
+/// Parameters are stored one by one. A tensor that holds several of the model's parameters, such as the `in_proj_weight`
+/// of PyTorch's attention for separate queries, keys and values, needs one parameter in the model, too. Integer and
+/// boolean tensors of a model are not stored.
+///
+/// ```no_run
+/// # use stageline::{LossStage, Pipeline, Row, Stage};
+/// use stageline_models::{TorchFormat, TorchWeights};
+///
+/// # fn load<F: Stage, B: Stage<Input = F::Output, Output = F::Output>, L: LossStage<Input = F::Output>>(
+/// #     row: Row<F, B, L>,
+/// #     train: fn(&Row<F, B, L>) -> Pipeline<F::Input, L::Output, L::Target>,
+/// # ) -> Result<(), stageline::BoxError> {
+/// let format = TorchFormat::new().rename("blocks", "encoder.layer").rename("up", "intermediate.dense");
+/// let weights = TorchWeights::open("bert", format)?.draw(|name| name.starts_with("classifier."));
+/// let row = weights.load(row)?;
+/// let pipeline = train(&row);
+/// weights.export(&row, pipeline.into_modules(), "tuned")?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Default)]
+pub struct TorchFormat {
+    renames: Vec<Rename>,
+}
+
+/// A function that changes the name of a tensor.
+type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
+
+impl TorchFormat {
+    /// Creates the format in which all parameters have the names of their paths in the model.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Replaces `from` by `to` wherever it is in the names of tensors. Both are parts of a name with dots between them,
+    /// such as `layer.up`, and `from` matches whole parts only: `up` matches in `layer.up.weight` and not in
+    /// `layer.gate_up.weight`. An empty `to` removes the parts. Replacements are made in the order in which they are
+    /// added, each in the result of the one before.
+    #[must_use]
+    pub fn rename(self, from: &str, to: &str) -> Self {
+        let (from, to) = (from.to_owned(), to.to_owned());
+        self.rename_with(move |name| replace_parts(name, &from, &to))
+    }
+
+    /// Replaces the names of tensors by those that `rename` returns for them, after the replacements that were added
+    /// before.
+    #[must_use]
+    pub fn rename_with(mut self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
+        self.renames.push(Arc::new(rename));
+        self
+    }
+
+    /// Writes the parameters of a model that was not read from PyTorch to `model.safetensors` in a folder, in f32.
+    /// `modules` are the modules of a pipeline of the row. Parameters are copied to the host one after another. In
+    /// PyTorch, `safetensors.torch.load_model(model, "folder/model.safetensors")` reads the file.
+    ///
+    /// # Errors
+    /// - [`ModelError::Modules`] if a module is missing or of another type.
+    /// - [`ModelError::SameName`] if two parameters have the same name in this format.
+    /// - [`ModelError::Folder`] if the file cannot be written, or the folder has other weights.
+    pub fn export<F, B, L>(
+        &self,
+        row: &Row<F, B, L>,
+        modules: Modules,
+        folder: impl AsRef<Path>,
+    ) -> Result<(), ModelError>
+    where
+        F: Stage,
+        B: Stage<Input = F::Output, Output = F::Output>,
+        L: LossStage<Input = F::Output>,
+    {
+        let mut visit = StoredParameters::of(self);
+        row.visit(&row.join(modules)?, &mut visit);
+        check_names(&visit.found)?;
+        write_new(&visit.by_name(), folder.as_ref())
+    }
+}
+
+/// Replaces the parts `from` of a name by the parts `to`, wherever they are. Parts are separated by dots.
+fn replace_parts(name: &str, from: &str, to: &str) -> String {
+    let split = |text: &'_ str| text.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
+    let (name, from, to) = (split(name), split(from), split(to));
+    let (mut rest, mut replaced) = (name.as_slice(), Vec::with_capacity(name.len()));
+    while let [part, others @ ..] = rest {
+        match rest.strip_prefix(from.as_slice()).filter(|_| !from.is_empty()) {
+            Some(others) => {
+                replaced.extend_from_slice(&to);
+                rest = others;
+            }
+            None => {
+                replaced.push(part.clone());
+                rest = others;
+            }
+        }
+    }
+    replaced.join(".")
+}
+
+impl Storage for TorchFormat {
+    fn tensor(&self, path: &str, container: &str) -> HubTensor {
+        let (module, parameter) = path.rsplit_once('.').map_or(("", path), |(module, name)| (module, name));
+        let is_norm = container.starts_with("Struct:") && container.ends_with("Norm");
+        let stored = match parameter {
+            "gamma" if is_norm => "weight",
+            "beta" if is_norm => "bias",
+            "alpha" if container == "Struct:PRelu" => "weight",
+            other => other,
+        };
+        let name = if module.is_empty() { stored.to_owned() } else { format!("{module}.{stored}") };
+        let name = self.renames.iter().fold(name, |name, rename| rename(&name));
+        HubTensor { name, transposed: container == "Struct:Linear" && parameter == "weight" }
+    }
+}
+
+impl fmt::Debug for TorchFormat {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TorchFormat").field("renames", &self.renames.len()).finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn whole_parts_of_names_are_replaced_in_order() {
+        let format = TorchFormat::new()
+            .rename("embeddings.tokens", "embeddings.word_embeddings")
+            .rename("embeddings", "bert.embeddings")
+            .rename("blocks", "bert.encoder.layer")
+            .rename("layer.mha", "attention.self")
+            .rename("head", "");
+        for (path, container, name, transposed) in [
+            ("embeddings.tokens.weight", "Struct:Embedding", "bert.embeddings.word_embeddings.weight", false),
+            ("embeddings.norm.gamma", "Struct:LayerNorm", "bert.embeddings.norm.weight", false),
+            ("embeddings.norm.beta", "Struct:LayerNorm", "bert.embeddings.norm.bias", false),
+            (
+                "blocks.11.layer.mha.query.weight",
+                "Struct:Linear",
+                "bert.encoder.layer.11.attention.self.query.weight",
+                true,
+            ),
+            (
+                "blocks.11.layer.mha.query.bias",
+                "Struct:Linear",
+                "bert.encoder.layer.11.attention.self.query.bias",
+                false,
+            ),
+            ("head.pooler.weight", "Struct:Linear", "pooler.weight", true),
+            ("head.overhead.weight", "Struct:Conv2d", "overhead.weight", false),
+            ("head.slope.alpha", "Struct:PRelu", "slope.weight", false),
+            ("head.gamma", "Struct:Head", "gamma", false),
+        ] {
+            let expected = HubTensor { name: name.to_owned(), transposed };
+            assert_eq!(format.tensor(path, container), expected, "{path}");
+        }
+        let shifted = TorchFormat::new().rename_with(|name| name.replace("blocks.0.", "1."));
+        assert_eq!(shifted.tensor("blocks.0.scale", "Struct:Scale").name, "1.scale");
+    }
+}

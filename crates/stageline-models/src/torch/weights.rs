@@ -1,0 +1,182 @@
+//! A folder with the weights of a PyTorch model, from which a model of one's own is read ([`TorchWeights`]).
+
+use std::collections::{HashMap, HashSet};
+use std::fmt;
+use std::path::Path;
+use std::sync::Arc;
+
+use stageline::{LossStage, Modules, Row, Stage};
+use stageline_hub::{Dtype, Layout, ModelFolder, TensorLayout, check_export};
+
+use crate::error::ModelError;
+use crate::export::write_copy;
+use crate::parameters::{ReadLazily, Selection, StoredParameter, StoredParameters, check_names, no_tensors};
+use crate::torch::format::TorchFormat;
+
+/// An open folder with the weights of a PyTorch model, for a model of one's own.
+///
+/// Parameters and tensors must correspond one to one, so that nothing is left out by mistake. Exceptions are named:
+/// [`draw`](Self::draw) for parameters without a tensor, [`keep`](Self::keep) and [`leave_out`](Self::leave_out) for
+/// tensors without a parameter.
+#[derive(Clone)]
+pub struct TorchWeights {
+    format: TorchFormat,
+    folder: Arc<ModelFolder>,
+    drawn: Selection,
+    kept: Selection,
+    left_out: Selection,
+}
+
+impl TorchWeights {
+    /// Opens a folder with the weights of a PyTorch model: `model.safetensors`, or the shards that
+    /// `model.safetensors.index.json` lists. A `config.json` is not needed. `format` has the names of the parameters. No
+    /// parameter is read yet.
+    ///
+    /// In PyTorch, `safetensors.torch.save_model(model, "folder/model.safetensors")` writes such a file.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Folder`] if a file cannot be read or is not valid.
+    pub fn open(folder: impl AsRef<Path>, format: TorchFormat) -> Result<Self, ModelError> {
+        let folder = Arc::new(ModelFolder::open(folder)?);
+        Ok(Self { format, folder, drawn: no_tensors(), kept: no_tensors(), left_out: no_tensors() })
+    }
+
+    /// Selects parameters that are not read from the folder and keep the initial values of their layers, such as a new
+    /// head. The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
+    #[must_use]
+    pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self { drawn: Arc::new(is_drawn), ..self }
+    }
+
+    /// Selects tensors of the folder that are part of the PyTorch model and not of this one, such as the
+    /// `num_batches_tracked` of a batch norm. Exports copy them. `is_kept` takes the name of a tensor.
+    #[must_use]
+    pub fn keep(self, is_kept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self { kept: Arc::new(is_kept), ..self }
+    }
+
+    /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not have
+    /// them. `is_left_out` takes the name of a tensor.
+    #[must_use]
+    pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
+        Self { left_out: Arc::new(is_left_out), ..self }
+    }
+
+    /// Returns the row with the weights of the folder as the initial values of its parameters. All names and shapes are
+    /// checked now. Each stage reads its own parameters as f32 when a pipeline is built, so the whole model is never in
+    /// memory. Frozen parameters stay frozen.
+    ///
+    /// The names of the row's layers are part of the names of its parameters, so set [`Row::names`] before.
+    ///
+    /// # Errors
+    /// - [`ModelError::NotStored`] if the folder lacks the tensor of a parameter, or has it in another shape.
+    /// - [`ModelError::Type`] if a tensor has another type than F32, F16 and BF16.
+    /// - [`ModelError::NoParameter`] if the folder has a tensor that stores no parameter.
+    /// - [`ModelError::SameName`] if two parameters have the same name in this format.
+    pub fn load<F, B, L>(&self, row: Row<F, B, L>) -> Result<Row<F, B, L>, ModelError>
+    where
+        F: Stage,
+        B: Stage<Input = F::Output, Output = F::Output>,
+        L: LossStage<Input = F::Output>,
+    {
+        self.check(&self.parameters_of(&row))?;
+        let Self { format, folder, drawn, .. } = self.clone();
+        Ok(row.mapped(move || {
+            ReadLazily::new(format.clone(), Some(Arc::clone(&folder)), Arc::clone(&drawn), no_tensors())
+        }))
+    }
+
+    /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
+    /// `folder`, and `folder` itself if necessary, and removes again what it created.
+    ///
+    /// # Errors
+    /// Returns [`ModelError::Folder`] if the folder cannot be written, is the one that the weights were read from, or has
+    /// weights or files of another model.
+    pub fn check_export<F, B, L>(&self, row: &Row<F, B, L>, folder: impl AsRef<Path>) -> Result<(), ModelError>
+    where
+        F: Stage,
+        B: Stage<Input = F::Output, Output = F::Output>,
+        L: LossStage<Input = F::Output>,
+    {
+        let layout = self.layout(&self.parameters_of(row))?;
+        Ok(check_export(&layout, self.folder.path(), folder)?)
+    }
+
+    /// Writes the parameters of a pipeline to a folder, with the files, names, shapes and types of the folder from which
+    /// they were read, and copies its `config.json` and tokenizer. `row` is the row that [`load`](Self::load) returned,
+    /// and `modules` are the modules of a pipeline of it. Tensors of drawn parameters that the folder lacks, or has in
+    /// another shape, are F32. Parameters are copied to the host one after another.
+    ///
+    /// # Errors
+    /// - [`ModelError::Modules`] if a module is missing or of another type.
+    /// - [`ModelError::Folder`] as for [`check_export`](Self::check_export), or if a value does not fit its type.
+    pub fn export<F, B, L>(
+        &self,
+        row: &Row<F, B, L>,
+        modules: Modules,
+        folder: impl AsRef<Path>,
+    ) -> Result<(), ModelError>
+    where
+        F: Stage,
+        B: Stage<Input = F::Output, Output = F::Output>,
+        L: LossStage<Input = F::Output>,
+    {
+        let mut visit = StoredParameters::of(&self.format);
+        row.visit(&row.join(modules)?, &mut visit);
+        let layout = self.layout(&visit.found)?;
+        let values = visit.by_name();
+        write_copy(&layout, &self.folder, |name| values.get(name), folder.as_ref())
+    }
+
+    fn parameters_of<F, B, L>(&self, row: &Row<F, B, L>) -> Vec<StoredParameter>
+    where
+        F: Stage,
+        B: Stage<Input = F::Output, Output = F::Output>,
+        L: LossStage<Input = F::Output>,
+    {
+        let mut visit = StoredParameters::of(&self.format);
+        row.visit_new(&mut visit);
+        visit.found
+    }
+
+    /// Checks that parameters and tensors of the folder correspond one to one, except for those that are drawn, kept or
+    /// left out.
+    fn check(&self, parameters: &[StoredParameter]) -> Result<(), ModelError> {
+        check_names(parameters)?;
+        for parameter in parameters.iter().filter(|parameter| !(self.drawn)(&parameter.name)) {
+            parameter.check(&self.folder).map_err(|error| match error {
+                ModelError::Folder(cause) => {
+                    ModelError::NotStored { parameter: parameter.path.clone(), cause: cause.into() }
+                }
+                other => other,
+            })?;
+        }
+        let needed: HashSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        let is_known = |name: &str| needed.contains(name) || (self.kept)(name) || (self.left_out)(name);
+        let mut unknown = self.folder.tensors().filter(|(name, _)| !is_known(name));
+        let Some((name, info)) = unknown.next() else { return Ok(()) };
+        let (path, name, more) = (self.folder.path().join(&info.file), name.to_owned(), unknown.count());
+        Err(ModelError::NoParameter { path, name, more })
+    }
+
+    /// Returns the layout of an export: that of the folder, without tensors that are left out, and with those of drawn
+    /// parameters.
+    fn layout(&self, parameters: &[StoredParameter]) -> Result<Layout, ModelError> {
+        let needed: HashSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
+        let is_left_out = |name: &str| (self.left_out)(name) && !needed.contains(name);
+        let layout = self.folder.layout()?.without(is_left_out);
+        let shapes: HashMap<_, _> = self.folder.tensors().map(|(name, info)| (name, &info.shape)).collect();
+        let mut new =
+            parameters.iter().filter(|parameter| shapes.get(parameter.name.as_str()) != Some(&&parameter.shape));
+        Ok(new.try_fold(layout, |layout, parameter| {
+            let (name, shape) = (parameter.name.clone(), parameter.shape.clone());
+            layout.with(TensorLayout { name, dtype: Dtype::F32, shape })
+        })?)
+    }
+}
+
+impl fmt::Debug for TorchWeights {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TorchWeights").field("format", &self.format).field("folder", &self.folder).finish()
+    }
+}

@@ -1,0 +1,325 @@
+//! Tests of models of one's own with the weights of PyTorch: names, layouts, frozen parameters, and exports.
+
+use std::path::Path;
+
+use burn::module::{Module, Param};
+use burn::nn::conv::{Conv1d, Conv1dConfig};
+use burn::nn::{LayerNorm, LayerNormConfig, LinearConfig};
+use burn::optim::AdamWConfig;
+use burn::tensor::{Device, Tensor};
+use stageline::nn::Linear;
+use stageline::{AccumulatedBatchNorm, Batch, Cut, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
+use stageline_hub::{Dtype, FolderError, Layout, ModelFolder, TensorLayout, Values};
+use stageline_models::{ModelError, TorchFormat, TorchWeights};
+
+#[derive(Module, Debug)]
+struct First {
+    conv: Conv1d,
+    norm: AccumulatedBatchNorm,
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    up: Linear,
+    norm: LayerNorm,
+}
+
+#[derive(Module, Debug)]
+struct Last {
+    scale: Param<Tensor<1>>,
+    out: Linear,
+}
+
+impl Stage for First {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        self.norm.forward(self.conv.forward(input))
+    }
+}
+
+impl Stage for Block {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        self.norm.forward(self.up.forward(input))
+    }
+}
+
+impl Stage for Last {
+    type Input = Tensor<3>;
+    type Output = Tensor<3>;
+    fn forward(&self, input: Tensor<3>) -> Tensor<3> {
+        self.out.forward(input * self.scale.val().unsqueeze())
+    }
+}
+
+impl LossStage for Last {
+    type Target = Tensor<3>;
+    fn loss(&self, output: Tensor<3>, target: Tensor<3>) -> Tensor<1> {
+        (output - target).square().sum()
+    }
+    fn weight(&self, target: &Tensor<3>) -> Weight {
+        target.dims()[0].into()
+    }
+}
+
+const LENGTH: usize = 4;
+
+fn row() -> Row<First, Block, Last> {
+    row_with_outputs(3)
+}
+
+/// Returns a row of layers with 2 blocks, in which the norms of the blocks are frozen. The last layer has `outputs`
+/// outputs.
+fn row_with_outputs(outputs: usize) -> Row<First, Block, Last> {
+    Row::new(
+        |device| First {
+            conv: Conv1dConfig::new(2, 5, 1).init(device),
+            norm: AccumulatedBatchNorm::from(burn::nn::BatchNormConfig::new(5).init(device)),
+        },
+        2,
+        |_, device| Block {
+            up: LinearConfig::new(LENGTH, LENGTH).with_bias(false).init(device).into(),
+            norm: LayerNormConfig::new(LENGTH).init(device).no_grad(),
+        },
+        move |device| Last {
+            scale: Param::from_tensor(Tensor::ones([LENGTH], device)),
+            out: LinearConfig::new(LENGTH, outputs).init(device).into(),
+        },
+    )
+    .names("stem", "blocks", "head")
+}
+
+fn format() -> TorchFormat {
+    TorchFormat::new().rename("blocks", "body.layers").rename("stem.norm", "stem.bn").rename("head.out", "classifier")
+}
+
+/// The tensors of the model in PyTorch, as PyTorch names and shapes them.
+const TENSORS: [(&str, &[usize]); 14] = [
+    ("stem.conv.weight", &[5, 2, 1]),
+    ("stem.conv.bias", &[5]),
+    ("stem.bn.weight", &[5]),
+    ("stem.bn.bias", &[5]),
+    ("stem.bn.running_mean", &[5]),
+    ("stem.bn.running_var", &[5]),
+    ("body.layers.0.up.weight", &[LENGTH, LENGTH]),
+    ("body.layers.0.norm.weight", &[LENGTH]),
+    ("body.layers.0.norm.bias", &[LENGTH]),
+    ("body.layers.1.up.weight", &[LENGTH, LENGTH]),
+    ("body.layers.1.norm.weight", &[LENGTH]),
+    ("body.layers.1.norm.bias", &[LENGTH]),
+    ("head.scale", &[LENGTH]),
+    ("classifier.weight", &[3, LENGTH]),
+];
+
+/// Returns the values of a tensor: different numbers for each tensor, that of a matrix in row-major order.
+fn values(name: &str, shape: &[usize]) -> Vec<f32> {
+    let start = name.bytes().map(usize::from).sum::<usize>() % 17;
+    (0..shape.iter().product()).map(|index| 0.1 + (start + index * 5 % 23) as f32 / 16.0).collect()
+}
+
+/// Writes the model's weights as PyTorch has them to a folder, with changes: `tensors` may add, remove and reshape.
+fn written(folder: &Path, change: impl FnOnce(&mut Vec<TensorLayout>)) {
+    let layout = |(name, shape): (&str, &[usize])| TensorLayout {
+        name: name.to_owned(),
+        dtype: Dtype::F32,
+        shape: shape.to_vec(),
+    };
+    let bias: (&str, &[usize]) = ("classifier.bias", &[3]);
+    let mut tensors: Vec<_> = TENSORS.into_iter().chain([bias]).map(layout).collect();
+    change(&mut tensors);
+    let layouts = tensors.clone();
+    let value = |name: &str| {
+        let TensorLayout { dtype, shape, .. } = layouts.iter().find(|tensor| tensor.name == name).unwrap();
+        let bytes = vec![0; shape.iter().product::<usize>() * 8];
+        Ok::<Values, FolderError>(if *dtype == Dtype::F64 {
+            Values::Bytes(bytes.into())
+        } else {
+            values(name, shape).into()
+        })
+    };
+    Layout::single(tensors).unwrap().write(folder, value).unwrap();
+}
+
+fn pipeline(row: &Row<First, Block, Last>, cut: &str) -> Pipeline<Tensor<3>, Tensor<3>, Tensor<3>> {
+    let cut: Cut = cut.parse().unwrap();
+    let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2);
+    row.pipeline(&cut, (0..cut.stages()).map(|_| config())).unwrap().micro_batches(2).build().unwrap()
+}
+
+fn input(samples: usize) -> Tensor<3> {
+    Tensor::<1, burn::tensor::Int>::arange(0..(samples * 2 * LENGTH) as i64, &Device::flex())
+        .float()
+        .reshape([samples, 2, LENGTH])
+        .sin()
+}
+
+fn refused(row: Row<First, Block, Last>, change: impl FnOnce(&mut Vec<TensorLayout>)) -> ModelError {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), change);
+    TorchWeights::open(dir.path(), format()).unwrap().load(row).err().unwrap()
+}
+
+/// Computes the model's output for a sample as PyTorch defines its layers, in f64, from the stored values.
+fn expected(input: &[f64]) -> Vec<f64> {
+    let stored = |name: &str, shape: &[usize]| values(name, shape).into_iter().map(f64::from).collect::<Vec<_>>();
+    let (conv, bias) = (stored("stem.conv.weight", &[5, 2, 1]), stored("stem.conv.bias", &[5]));
+    let [weight, shift, mean, variance] =
+        ["weight", "bias", "running_mean", "running_var"].map(|part| stored(&format!("stem.bn.{part}"), &[5]));
+    let linear = |row: &[f64], weight: &[f64], bias: Option<&[f64]>| {
+        let outputs = weight.len() / row.len();
+        let dot =
+            |output: usize| (0..row.len()).map(|input| row[input] * weight[output * row.len() + input]).sum::<f64>();
+        (0..outputs).map(|output| dot(output) + bias.map_or(0.0, |bias| bias[output])).collect::<Vec<_>>()
+    };
+    let mut found = Vec::new();
+    for channel in 0..5 {
+        let convolved = (0..LENGTH)
+            .map(|at| bias[channel] + conv[channel * 2] * input[at] + conv[channel * 2 + 1] * input[LENGTH + at]);
+        let normal =
+            |value: f64| (value - mean[channel]) / (variance[channel] + 1e-5).sqrt() * weight[channel] + shift[channel];
+        let mut row: Vec<f64> = convolved.map(normal).collect();
+        for block in 0..2 {
+            let name = |part: &str| format!("body.layers.{block}.{part}");
+            row = linear(&row, &stored(&name("up.weight"), &[LENGTH, LENGTH]), None);
+            let mean = row.iter().sum::<f64>() / LENGTH as f64;
+            let variance = row.iter().map(|value| (value - mean).powi(2)).sum::<f64>() / LENGTH as f64;
+            let (gamma, beta) = (stored(&name("norm.weight"), &[LENGTH]), stored(&name("norm.bias"), &[LENGTH]));
+            row = (0..LENGTH).map(|at| (row[at] - mean) / (variance + 1e-5).sqrt() * gamma[at] + beta[at]).collect();
+        }
+        let scale = stored("head.scale", &[LENGTH]);
+        row.iter_mut().zip(scale).for_each(|(value, scale)| *value *= scale);
+        found.extend(linear(&row, &stored("classifier.weight", &[3, LENGTH]), Some(&stored("classifier.bias", &[3]))));
+    }
+    found
+}
+
+#[test]
+fn stored_weights_compute_what_pytorch_defines_in_every_cut() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), |_| ());
+    let row = TorchWeights::open(dir.path(), format()).unwrap().load(row()).unwrap();
+    let input = input(4);
+    let outputs = ["0", "0,2", "0,1,3"].map(|cut| {
+        let output = pipeline(&row, cut).infer(input.clone()).unwrap().into_data();
+        output.iter::<f32>().collect::<Vec<_>>()
+    });
+    assert!(outputs.iter().all(|output| output == &outputs[0]));
+    let numbers: Vec<f64> = input.into_data().iter::<f32>().map(f64::from).collect();
+    let expected: Vec<f64> = numbers.chunks(2 * LENGTH).flat_map(expected).collect();
+    assert_eq!(expected.len(), outputs[0].len());
+    for (found, expected) in outputs[0].iter().zip(expected) {
+        assert!((f64::from(*found) - expected).abs() < 2e-5 * expected.abs().max(1.0), "{found} {expected}");
+    }
+}
+
+#[test]
+fn an_export_without_training_has_the_bytes_that_were_read() {
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |tensors| {
+        tensors.push(TensorLayout { name: "stem.bn.counted".into(), dtype: Dtype::F32, shape: vec![] });
+    });
+    let weights = TorchWeights::open(from.path(), format()).unwrap().keep(|name| name == "stem.bn.counted");
+    let row = weights.load(row()).unwrap();
+    weights.check_export(&row, to.path()).unwrap();
+    weights.export(&row, pipeline(&row, "0,2").into_modules(), to.path()).unwrap();
+    let [read, exported] = [&from, &to].map(|dir| std::fs::read(dir.path().join("model.safetensors")).unwrap());
+    assert!(read == exported);
+    let error = weights.check_export(&row, from.path()).unwrap_err().to_string();
+    assert!(error.contains("the model is read from this folder"), "{error}");
+}
+
+#[test]
+fn a_training_changes_all_parameters_but_frozen_ones() {
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |_| ());
+    let weights = TorchWeights::open(from.path(), format()).unwrap();
+    let row = weights.load(row()).unwrap();
+    let mut pipeline = pipeline(&row, "0,2");
+    pipeline.step(Batch::new(input(4), Tensor::ones([4, 5, 3], &Device::flex()))).unwrap();
+    weights.export(&row, pipeline.into_modules(), to.path()).unwrap();
+    let [read, trained] = [&from, &to].map(|dir| ModelFolder::open(dir.path()).unwrap());
+    let mut frozen = 0;
+    for (name, _) in read.tensors() {
+        let is_frozen = name.starts_with("body.layers.") && name.contains(".norm.");
+        let [before, after] = [&read, &trained].map(|folder| folder.tensor(name).unwrap().to_f32().unwrap());
+        assert_eq!(before == after, is_frozen, "{name}");
+        frozen += usize::from(is_frozen);
+    }
+    assert_eq!(frozen, 4);
+}
+
+#[test]
+fn a_new_head_is_drawn_and_exported_in_its_own_shape() {
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |tensors| {
+        tensors.retain(|tensor| tensor.name != "classifier.bias");
+        tensors.push(TensorLayout { name: "cls.weight".into(), dtype: Dtype::BF16, shape: vec![3] });
+    });
+    let weights = TorchWeights::open(from.path(), format())
+        .unwrap()
+        .draw(|name| name.starts_with("classifier."))
+        .leave_out(|name| name.starts_with("cls."));
+    let row = weights.load(row_with_outputs(7)).unwrap();
+    let drawn = row_with_outputs(7).init(&Device::flex()).2.out.weight.val().transpose();
+    weights.export(&row, pipeline(&row, "0,2").into_modules(), to.path()).unwrap();
+    let exported = ModelFolder::open(to.path()).unwrap();
+    assert_eq!(exported.tensors().len(), TENSORS.len() + 1);
+    assert!(exported.expect("classifier.bias", &[7]).is_ok());
+    let weight = exported.expect("classifier.weight", &[7, LENGTH]).unwrap().to_f32().unwrap();
+    assert_eq!(weight, drawn.into_data().iter::<f32>().collect::<Vec<_>>());
+    // What was exported is read again without exceptions.
+    TorchWeights::open(to.path(), format()).unwrap().load(row_with_outputs(7)).unwrap();
+}
+
+#[test]
+fn a_model_that_was_not_read_is_exported_under_its_names_in_pytorch() {
+    let dir = tempfile::tempdir().unwrap();
+    let (row, first) = (row(), row().init(&Device::flex()).1.swap_remove(0));
+    format().export(&row, pipeline(&row, "0,2").into_modules(), dir.path()).unwrap();
+    let folder = ModelFolder::open(dir.path()).unwrap();
+    let found: Vec<_> = folder.tensors().map(|(name, info)| (name, info.shape.as_slice())).collect();
+    let mut named = TENSORS.to_vec();
+    named.push(("classifier.bias", &[3]));
+    named.sort_unstable();
+    assert_eq!(found, named);
+    let weight = folder.tensor("body.layers.0.up.weight").unwrap().to_f32().unwrap();
+    assert_eq!(weight, first.up.weight.val().transpose().into_data().iter::<f32>().collect::<Vec<_>>());
+}
+
+#[test]
+fn parameters_and_tensors_without_a_counterpart_are_refused() {
+    let missing = refused(row(), |tensors| tensors.retain(|tensor| tensor.name != "head.scale"));
+    assert!(matches!(&missing, ModelError::NotStored { parameter, .. } if parameter == "head.scale"));
+    let shape = refused(row_with_outputs(7), |_| ()).to_string();
+    for part in ["head.out.weight", "classifier.weight", "[3, 4]", "[7, 4]", "`draw`", "`rename`"] {
+        assert!(shape.contains(part), "{shape}");
+    }
+    let more = |tensors: &mut Vec<TensorLayout>| {
+        for name in ["lm.weight", "lm.bias"] {
+            tensors.push(TensorLayout { name: name.to_owned(), dtype: Dtype::F32, shape: vec![1] });
+        }
+    };
+    let unknown = refused(row(), more).to_string();
+    for part in ["model.safetensors", "`lm.bias` (and 1 more)", "`keep`", "`leave_out`"] {
+        assert!(unknown.contains(part), "{unknown}");
+    }
+    let dtype = refused(row(), |tensors| tensors[0].dtype = Dtype::F64);
+    assert!(matches!(&dtype, ModelError::Type { name, .. } if name == "stem.conv.weight"));
+}
+
+#[test]
+fn two_parameters_of_one_name_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), |_| ());
+    let same = format().rename_with(|name| name.replace("layers.1.", "layers.0."));
+    let row = row();
+    let error = same.export(&row, pipeline(&row, "0,2").into_modules(), dir.path().join("new")).unwrap_err();
+    for error in [error, TorchWeights::open(dir.path(), same).unwrap().load(row).err().unwrap()] {
+        let text = error.to_string();
+        for part in ["blocks.0.up.weight", "blocks.1.up.weight", "body.layers.0.up.weight", "`rename`"] {
+            assert!(text.contains(part), "{text}");
+        }
+    }
+}

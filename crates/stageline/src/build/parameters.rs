@@ -1,0 +1,78 @@
+//! Visits the parameters of a row's layers, and passes new layers through a mapper.
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor};
+
+use crate::build::row::{Row, drawing_device};
+use crate::model::stage::{LossStage, Stage};
+use stageline_nn::params::unseeded;
+
+impl<F, B, L> Row<F, B, L>
+where
+    F: Stage,
+    B: Stage<Input = F::Output, Output = F::Output>,
+    L: LossStage<Input = F::Output>,
+{
+    /// Passes every layer of the model to a mapper of burn right after the layer is created, such as one that reads its
+    /// parameters from a file. `mapper` is called for each layer and returns its mapper. The paths that the mapper sees
+    /// begin with the layer's name, such as `blocks.3`, so set [`names`](Self::names) before.
+    #[must_use]
+    pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
+        let Self { first, block, last, blocks, seed, names } = self;
+        let [of_first, of_block, of_last] = [mapper.clone(), mapper.clone(), mapper];
+        let [first_name, blocks_name, last_name] = names.clone();
+        Self {
+            first: Box::new(move |device| map_within(&[&first_name], first(device), of_first())),
+            block: Box::new(move |index, device| {
+                map_within(&[&blocks_name, &index.to_string()], block(index, device), of_block())
+            }),
+            last: Box::new(move |device| map_within(&[&last_name], last(device), of_last())),
+            blocks,
+            seed,
+            names,
+        }
+    }
+
+    /// Visits the parameters of a model with the layers of this row, as [`init`](Self::init) or [`join`](Self::join)
+    /// returns it, from the first layer to the last. Their paths are their names in checkpoints, such as
+    /// `blocks.3.linear.weight`.
+    pub fn visit(&self, (first, blocks, last): &(F, Vec<B>, L), visitor: &mut impl ModuleVisitor) {
+        let [first_name, blocks_name, last_name] = &self.names;
+        visit_within(&[first_name], first, visitor);
+        for (index, block) in blocks.iter().enumerate() {
+            visit_within(&[blocks_name, &index.to_string()], block, visitor);
+        }
+        visit_within(&[last_name], last, visitor);
+    }
+
+    /// Visits the parameters of new layers of this row, as [`visit`](Self::visit) does. Each layer is created for its
+    /// visit, on the CPU if the build has a backend for it. The lazy parameters of burn's layers stay uninitialised
+    /// unless the visitor uses their values.
+    pub fn visit_new(&self, visitor: &mut impl ModuleVisitor) {
+        let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
+        unseeded(|| {
+            visit_within(&[first], &(self.first)(&device), visitor);
+            for index in 0..self.blocks {
+                visit_within(&[blocks, &index.to_string()], &(self.block)(index, &device), visitor);
+            }
+            visit_within(&[last], &(self.last)(&device), visitor);
+        });
+    }
+}
+
+/// The container of a layer, as a visitor or a mapper of burn sees it.
+const CONTAINER: &str = "Struct:Row";
+
+/// Visits a layer as if it were in the modules with the names `within`, from the outermost to the innermost.
+fn visit_within<M: Module>(within: &[&str], layer: &M, visitor: &mut impl ModuleVisitor) {
+    within.iter().for_each(|name| visitor.enter_module(name, CONTAINER));
+    layer.visit(visitor);
+    within.iter().rev().for_each(|name| visitor.exit_module(name, CONTAINER));
+}
+
+/// Maps a layer as if it were in the modules with the names `within`, from the outermost to the innermost.
+fn map_within<M: Module>(within: &[&str], layer: M, mut mapper: impl ModuleMapper) -> M {
+    within.iter().for_each(|name| mapper.enter_module(name, CONTAINER));
+    let layer = layer.map(&mut mapper);
+    within.iter().rev().for_each(|name| mapper.exit_module(name, CONTAINER));
+    layer
+}

@@ -1,0 +1,261 @@
+//! Fine-tunes a BERT that classifies texts: a model of one's own, made of burn's layers, with weights of PyTorch.
+//!
+//! ```text
+//! cargo run --release --features models --example bert -- --model bert-base-uncased --new-head --data reviews.jsonl
+//! ```
+//!
+//! Each line of the data is a JSON object with a `text` and a `label`, a number from 0. Dropout is not applied.
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+use anyhow::{Context, Result, ensure};
+use burn::module::Module;
+use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
+use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
+use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use clap::Parser;
+use serde::Deserialize;
+use stageline::nn::cross_entropy;
+use stageline::{Batch, CountingAllocator, LossStage, Row, SharedInput, Stage, Weight};
+use stageline_data::{Bytes, Encode, Tokenizer};
+use stageline_models::{TorchFormat, TorchWeights};
+use stageline_train::{Data, Program, Run, say};
+
+#[global_allocator]
+static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
+
+/// Fine-tunes a BERT that classifies texts, cut into pipeline stages.
+#[derive(Clone, Parser)]
+struct Flags {
+    /// Folder of a BERT in the Hugging Face format. Without tokenizer.json, each byte of a text is a token
+    #[arg(long, value_name = "DIR")]
+    model: PathBuf,
+    /// JSON lines with a `text` and a `label`, a number from 0. The last tenth is held out for evaluation
+    #[arg(long, value_name = "FILE.jsonl")]
+    data: PathBuf,
+    /// Draw a new head for the classes of the data, in place of the folder's
+    #[arg(long)]
+    new_head: bool,
+    /// Length to which texts are padded or cut, in tokens
+    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
+    context: usize,
+    /// Folder to which the trained model is written, for BertForSequenceClassification.from_pretrained
+    #[arg(help_heading = "Outputs", long, value_name = "DIR")]
+    export: Option<PathBuf>,
+}
+
+/// The sizes of a BERT: the fields of its config.json that its layers need.
+#[derive(Clone, Deserialize)]
+struct Config {
+    vocab_size: usize,
+    hidden_size: usize,
+    intermediate_size: usize,
+    num_hidden_layers: usize,
+    num_attention_heads: usize,
+    max_position_embeddings: usize,
+    type_vocab_size: usize,
+    layer_norm_eps: f64,
+}
+
+/// Which tokens are padding, `[samples, length]`. All stages read it from the batch.
+type Padding = SharedInput<Tensor<2, Bool>>;
+
+/// The sums of the embeddings of tokens, positions and the text's number (always 0), normalised.
+#[derive(Module, Debug)]
+struct Embeddings {
+    tokens: Embedding,
+    positions: Embedding,
+    texts: Embedding,
+    norm: LayerNorm,
+}
+
+impl Stage for Embeddings {
+    type Input = (Tensor<2, Int>, Padding);
+    type Output = (Tensor<3>, Padding);
+
+    fn forward(&self, (tokens, padding): Self::Input) -> Self::Output {
+        let [_, length] = tokens.dims();
+        let positions =
+            self.positions.weight.val().slice_dim(0, 0..length) + self.texts.weight.val().slice_dim(0, 0..1);
+        (self.norm.forward(self.tokens.forward(tokens) + positions.unsqueeze()), padding)
+    }
+}
+
+#[derive(Module, Debug)]
+struct Block {
+    layer: TransformerEncoderLayer,
+}
+
+impl Stage for Block {
+    type Input = (Tensor<3>, Padding);
+    type Output = (Tensor<3>, Padding);
+
+    fn forward(&self, (hidden, padding): Self::Input) -> Self::Output {
+        (self.layer.forward(hidden, Some(padding.get()), None), padding)
+    }
+}
+
+/// The classes of texts, from the activations of their first tokens.
+#[derive(Module, Debug)]
+struct Head {
+    pooler: Linear,
+    classifier: Linear,
+}
+
+impl Stage for Head {
+    type Input = (Tensor<3>, Padding);
+    type Output = Tensor<2>;
+
+    fn forward(&self, (hidden, _): Self::Input) -> Tensor<2> {
+        self.classifier.forward(self.pooler.forward(hidden.slice_dim(1, 0..1).squeeze_dim::<2>(1)).tanh())
+    }
+}
+
+impl LossStage for Head {
+    type Target = Tensor<1, Int>;
+    const METRICS: &'static [&'static str] = &["accuracy"];
+
+    fn loss(&self, logits: Tensor<2>, label: Tensor<1, Int>) -> Tensor<1> {
+        cross_entropy(logits, label)
+    }
+
+    fn weight(&self, label: &Tensor<1, Int>) -> Weight {
+        label.dims()[0].into()
+    }
+
+    fn metrics(&self, logits: Tensor<2>, label: Tensor<1, Int>) -> Tensor<1> {
+        logits.argmax(1).squeeze_dim::<1>(1).equal(label).float().sum()
+    }
+}
+
+/// Returns the layers of a BERT with `classes` classes. No layer is created yet.
+fn bert(config: Config, classes: usize, seed: u64) -> Row<Embeddings, Block, Head> {
+    let (width, blocks, eps) = (config.hidden_size, config.num_hidden_layers, config.layer_norm_eps);
+    let table = move |rows, device: &Device| EmbeddingConfig::new(rows, width).init(device);
+    let block = TransformerEncoderConfig::new(width, config.intermediate_size, config.num_attention_heads, blocks)
+        .with_dropout(0.0)
+        .with_layer_norm_eps(eps);
+    Row::new(
+        move |device| Embeddings {
+            tokens: table(config.vocab_size, device),
+            positions: table(config.max_position_embeddings, device),
+            texts: table(config.type_vocab_size, device),
+            norm: LayerNormConfig::new(width).with_epsilon(eps).init(device),
+        },
+        blocks,
+        move |_, device| Block { layer: TransformerEncoderLayer::new(&block, device) },
+        move |device| Head {
+            pooler: LinearConfig::new(width, width).init(device),
+            classifier: LinearConfig::new(width, classes).init(device),
+        },
+    )
+    .seed(seed)
+    .names("embeddings", "blocks", "head")
+}
+
+/// Returns the names of a BERT's parameters in PyTorch.
+fn names() -> TorchFormat {
+    [
+        ("embeddings.tokens", "embeddings.word_embeddings"),
+        ("embeddings.positions", "embeddings.position_embeddings"),
+        ("embeddings.texts", "embeddings.token_type_embeddings"),
+        ("embeddings.norm", "embeddings.LayerNorm"),
+        ("embeddings", "bert.embeddings"),
+        ("layer.mha.output", "attention.output.dense"),
+        ("layer.mha", "attention.self"),
+        ("layer.norm_1", "attention.output.LayerNorm"),
+        ("layer.pwff.linear_inner", "intermediate.dense"),
+        ("layer.pwff.linear_outer", "output.dense"),
+        ("layer.norm_2", "output.LayerNorm"),
+        ("blocks", "bert.encoder.layer"),
+        ("head.pooler", "bert.pooler.dense"),
+        ("head", ""),
+    ]
+    .into_iter()
+    .fold(TorchFormat::new(), |format, (ours, theirs)| format.rename(ours, theirs))
+}
+
+/// Texts as tokens and padding, `[texts, context]`, with their labels.
+struct Texts {
+    tokens: Vec<Vec<u32>>,
+    labels: Vec<i32>,
+    context: usize,
+    /// The number of texts that are trained on; the others are held out.
+    trained: usize,
+}
+
+#[derive(Deserialize)]
+struct Line {
+    text: String,
+    label: i32,
+}
+
+impl Texts {
+    fn read(path: &Path, encoding: &dyn Encode, context: usize) -> Result<Self> {
+        let (mut tokens, mut labels) = (Vec::new(), Vec::new());
+        for (line, text) in std::fs::read_to_string(path)?.lines().enumerate() {
+            let Line { text, label } = serde_json::from_str(text).with_context(|| format!("line {}", line + 1))?;
+            ensure!(label >= 0, "line {}: the label {label} is negative", line + 1);
+            tokens.push(encoding.encode_whole(&text)?);
+            labels.push(label);
+        }
+        let trained = tokens.len() - tokens.len() / 10;
+        ensure!(trained > 0, "it has no texts");
+        Ok(Self { tokens, labels, context, trained })
+    }
+
+    fn classes(&self) -> usize {
+        self.labels.iter().max().map_or(0, |label| *label as usize + 1)
+    }
+
+    fn of(&self, texts: impl ExactSizeIterator<Item = usize> + Clone) -> TextBatch {
+        let (cpu, shape) = (Device::flex(), [texts.len(), self.context]);
+        let places = || texts.clone().flat_map(|text| (0..self.context).map(move |place| self.tokens[text].get(place)));
+        let tokens = places().map(|token| token.map_or(0, |token| *token as i32)).collect::<Vec<_>>();
+        let padding = places().map(|token| token.is_none()).collect::<Vec<_>>();
+        let labels = texts.clone().map(|text| self.labels[text]).collect::<Vec<_>>();
+        let padding = Tensor::from_data(TensorData::new(padding, shape), &cpu);
+        let tokens = Tensor::from_data(TensorData::new(tokens, shape), &cpu);
+        let labels = Tensor::from_data(TensorData::new(labels, [texts.len()]), &cpu);
+        Batch::new((tokens, SharedInput::new(padding)), labels)
+    }
+}
+
+type TextBatch = Batch<(Tensor<2, Int>, Padding), Tensor<1, Int>>;
+
+impl Data for Texts {
+    type Input = (Tensor<2, Int>, Padding);
+    type Target = Tensor<1, Int>;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<TextBatch> {
+        Ok(self.of((step * samples..(step + 1) * samples).map(|text| text % self.trained)))
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<TextBatch>> {
+        let held_out: Vec<_> = (self.trained..self.labels.len()).collect();
+        Ok(held_out.chunks(samples).map(|texts| self.of(texts.iter().copied())).collect())
+    }
+}
+
+fn main() -> ExitCode {
+    Program::<Flags>::new().default_value("learning_rate", "2e-5").default_value("steps", "100").main(finetune)
+}
+
+fn finetune(run: Run<Flags>) -> Result<()> {
+    let Flags { model, data, new_head, context, export } = run.flags.clone();
+    let encoding: Box<dyn Encode> = Tokenizer::in_folder(&model)?.map_or(Box::new(Bytes), |found| Box::new(found));
+    let texts = Texts::read(&data, &*encoding, context).context("--data")?;
+    let config: Config = serde_json::from_slice(&std::fs::read(model.join("config.json"))?).context("config.json")?;
+    let positions = config.max_position_embeddings;
+    ensure!(context <= positions, "--context {context}: the model has {positions} positions");
+    let weights = TorchWeights::open(&model, names())?
+        .draw(move |name| new_head && name.starts_with("classifier."))
+        .leave_out(|name| name.starts_with("cls."))
+        .keep(|name| name.ends_with("position_ids"));
+    let row = weights.load(bert(config, texts.classes(), run.seed()))?;
+    export.iter().try_for_each(|folder| weights.check_export(&row, folder)).context("--export")?;
+    let (Some(mut trained), Some(folder)) = (run.train(&row, texts)?, export) else { return Ok(()) };
+    weights.export(&row, trained.pipeline.snapshot()?, &folder)?;
+    say(format_args!("the model is in {}", folder.display()))
+}
