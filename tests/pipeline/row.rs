@@ -1,14 +1,15 @@
 //! Tests of `Row`, a model as a first layer, blocks and a last layer: its parameters and training do not depend on the
 //! partition into stages, and its checkpoints fit every partition.
 
-use burn::module::{Module, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::nn::Linear;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
 use stageline::{
-    Batch, Costs, Cut, CutError, LayeredModel, LossStage, ModelRow, Pipeline, Row, Stage, StageConfig, Weight,
+    Batch, Costs, Cut, CutError, LayeredModel, LossStage, ModelRow, ParameterCount, Pipeline, Row, Stage, StageConfig,
+    Weight,
 };
 use stageline_train::fingerprint;
 
@@ -101,6 +102,58 @@ fn cuts_that_do_not_fit_the_row_are_refused() {
     assert_eq!(refused("0,6", 2), CutError::Layers { start: 6, layers: 6 });
     assert_eq!(refused("0,3", 3), CutError::Configs { configs: 3, stages: 2 });
     assert!(matches!(costs(SHAPE).cut(7), Err(CutError::Balance(_))));
+}
+
+/// A visitor that collects the paths of parameters, and a mapper that freezes those of the blocks.
+#[derive(Default)]
+struct Walk {
+    path: Vec<String>,
+    found: Vec<String>,
+}
+
+impl ModuleVisitor for Walk {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn visit_float<const D: usize>(&mut self, _: &Param<Tensor<D>>) {
+        self.found.push(self.path.join("."));
+    }
+}
+
+impl ModuleMapper for Walk {
+    fn enter_module(&mut self, name: &str, _: &str) {
+        self.path.push(name.to_owned());
+    }
+
+    fn exit_module(&mut self, _: &str, _: &str) {
+        self.path.pop();
+    }
+
+    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.path.first().is_some_and(|layer| layer == "blocks") { param.no_grad() } else { param }
+    }
+}
+
+/// Tests that the paths of visited parameters are those of checkpoints, and that a mapper sees the same paths.
+#[test]
+fn visits_and_mappers_see_the_names_of_checkpoints() {
+    let (row, frozen) = (gpt(SHAPE, SEED), gpt(SHAPE, SEED).mapped(Walk::default));
+    let [mut new, mut joined] = [(); 2].map(|()| Walk::default());
+    row.visit_new(&mut new);
+    let pipeline = pipeline(&"0,2".parse().unwrap(), OneFOneB);
+    row.visit(&row.join(pipeline.into_modules()).unwrap(), &mut joined);
+    assert_eq!(new.found, joined.found);
+    let names: Vec<_> = new.found.iter().map(String::as_str).collect();
+    assert!(names.contains(&"blocks.3.mlp_norm.gamma"), "{names:?}");
+    let (all, blocks) =
+        (row.init(&Device::flex()).num_params() as u64, row.init(&Device::flex()).1.num_params() as u64);
+    assert_eq!(row.parameters(), ParameterCount { trained: all, frozen: 0 });
+    assert_eq!(frozen.parameters(), ParameterCount { trained: all - blocks, frozen: blocks });
 }
 
 /// Tests the costs of a model's layers: measured costs have the times of the layers, and the same parameter counts and

@@ -3,7 +3,7 @@
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;
-use stageline::{Costs, Cut, LossStage, Modules, Payload, PipelineBuilder, Row, Stage, StageConfig};
+use stageline::{Costs, Cut, LossStage, Modules, ParameterCount, Payload, PipelineBuilder, Row, Stage, StageConfig};
 
 use crate::fingerprint::fingerprint;
 
@@ -17,9 +17,9 @@ pub trait Model {
     /// The type of the targets, from which the last stage computes the loss.
     type Target: Payload;
 
-    /// Returns the total number of elements of the model's parameters, without initialising them. Returns `None` for a
-    /// model that is cut by hand.
-    fn parameters(&self) -> Option<u64>;
+    /// Returns the number of elements of the model's parameters, without initialising them. Returns `None` for a model
+    /// that is cut by hand.
+    fn parameters(&self) -> Option<ParameterCount>;
 
     /// Returns the SHA-256 of all parameters of the model, in hexadecimal, and the number of their elements. `modules`
     /// has the modules of all stages of its pipeline. Returns `None` for a model that is cut by hand.
@@ -62,7 +62,7 @@ where
     type Output = L::Output;
     type Target = L::Target;
 
-    fn parameters(&self) -> Option<u64> {
+    fn parameters(&self) -> Option<ParameterCount> {
         Some(Row::parameters(self))
     }
 
@@ -110,7 +110,7 @@ where
     type Output = Out;
     type Target = Target;
 
-    fn parameters(&self) -> Option<u64> {
+    fn parameters(&self) -> Option<ParameterCount> {
         None
     }
 

@@ -239,3 +239,23 @@ impl<F: FnMut(&dyn FloatParameter) -> Option<AnyTensor>> ModuleMapper for MapFlo
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use burn::nn::LinearConfig;
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn a_lazy_parameter_tells_whether_it_is_trained_and_stays_lazy() {
+        let layer = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
+        let frozen = LinearConfig::new(3, 2).init(&Device::flex().autodiff()).no_grad();
+        for (layer, expected) in [(layer, true), (frozen, false)] {
+            assert_eq!(is_trained(&layer.weight), expected);
+            assert!(!layer.weight.is_initialized());
+            layer.weight.val();
+            assert_eq!(is_trained(&layer.weight), expected);
+        }
+    }
+}

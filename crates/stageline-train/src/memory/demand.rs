@@ -3,7 +3,8 @@
 use anyhow::{Error, Result, anyhow, ensure};
 use burn::tensor::Device;
 use stageline::{
-    DeviceMemory, DeviceName, DoesNotFit, Lever, MemoryEstimate, OptimizerState, Payload, Pipeline, Recompute,
+    DeviceMemory, DeviceName, DoesNotFit, Lever, MemoryEstimate, OptimizerState, ParameterCount, Payload, Pipeline,
+    Recompute,
 };
 use sysinfo::System;
 
@@ -17,7 +18,7 @@ use crate::settings::job::{Job, Running};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 
-/// Returns the least memory, in bytes, that a stage needs for each parameter in the flush (the end of a step, in which
+/// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush (the end of a step, in which
 /// optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count twice,
 /// because the stage keeps copies. Gradients are freed meanwhile and do not count.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
@@ -32,15 +33,16 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. `parameters`
-/// is the number of elements of the parameters. `smaller` is advice for the user on how to make the model smaller.
+/// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. Of frozen
+/// `parameters` only the f32 values count. `smaller` is advice for the user on how to make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run with a device whose memory is not
 /// known, such as one of another host, is not checked.
-pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, smaller: &str) -> Result<()> {
+pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed: bool, smaller: &str) -> Result<()> {
+    let ParameterCount { trained, frozen } = parameters;
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
-    let needs = parameters.saturating_mul(bytes);
+    let needs = trained.saturating_mul(bytes).saturating_add(frozen.saturating_mul(4));
     let on_host = job.running.optimizer_state == OptimizerState::Host;
     let host = if on_host { DeviceName::Cpu.open().ok() } else { None };
     let devices: Vec<_> = job.running.devices.iter().cloned().chain(host).collect();
@@ -55,7 +57,8 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: u64, resumed: bool, sma
     }
     ensure!(
         needs <= has,
-        "{parameters} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {}",
+        "{} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {}",
+        trained + frozen,
         needs as f64 / 1e6,
         has as f64 / 1e6,
         remedies.join(", or ")
@@ -315,9 +318,15 @@ mod tests {
     #[test]
     fn parameters_that_do_not_fit_into_a_known_memory_are_refused() {
         let job = Job::of_line("--memory 0.004").unwrap();
-        let refused = refuse_too_many_parameters(&job, 1_000_000, false, "try --width 8").unwrap_err().to_string();
+        let check = |trained, frozen| {
+            refuse_too_many_parameters(&job, ParameterCount { trained, frozen }, false, "try --width 8")
+        };
+        let refused = check(1_000_000, 0).unwrap_err().to_string();
         assert!(refused.starts_with("1000000 parameters and their optimizer states need at least "), "{refused}");
         assert!(refused.contains("and there are 4.0 MB: try --width 8"), "{refused}");
-        assert!(refuse_too_many_parameters(&job, 100, false, "try --width 8").is_ok());
+        assert!(check(100, 0).is_ok());
+        // A frozen parameter needs 4 bytes, and a trained one 24 with AdamW and rollback.
+        assert!(check(1_000, 990_000).is_ok());
+        assert!(check(1_000, 1_000_000).is_err());
     }
 }

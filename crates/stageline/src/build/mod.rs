@@ -16,7 +16,8 @@
 //! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages: draws each layer from
 //!   its seed, joins the layers of a stage (`Part`), names their parameters, and joins trained modules to one model
 //!   again.
-//! - `parameters`: visits the parameters of a row's layers, and passes new layers through a mapper of burn.
+//! - `parameters`: visits and counts the parameters of a row's layers (`ParameterCount`), and passes new layers through
+//!   a mapper of burn.
 //! - `layered`: a model in one struct as a row of layers (`LayeredModel` with the types of its parts, `ModelRow`):
 //!   `FirstLayer`, `BlockLayer` and `LastLayer` are stages whose forwards and losses call the model's own functions.
 //! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`), as the first layer of each stage
@@ -50,7 +51,7 @@ pub(crate) mod cut;
 pub(crate) mod fallbacks;
 pub(crate) mod layered;
 pub(crate) mod ownership;
-mod parameters;
+pub(crate) mod parameters;
 pub(crate) mod row;
 mod start;
 mod supported;

@@ -1,10 +1,13 @@
-//! Visits the parameters of a row's layers, and passes new layers through a mapper.
+//! Visits and counts the parameters of a row's layers, and passes new layers through a mapper.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor};
+use std::collections::HashSet;
+
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
 
 use crate::build::row::{Row, drawing_device};
 use crate::model::stage::{LossStage, Stage};
-use stageline_nn::params::unseeded;
+use stageline_nn::params::{is_trained, unseeded};
 
 impl<F, B, L> Row<F, B, L>
 where
@@ -32,6 +35,14 @@ where
         }
     }
 
+    /// Counts the elements of all parameters of the model, without initialising the lazy parameters of burn's layers. A
+    /// parameter that several layers share is counted once.
+    pub fn parameters(&self) -> ParameterCount {
+        let mut counting = Counting::default();
+        self.visit_new(&mut counting);
+        counting.count
+    }
+
     /// Visits the parameters of a model with the layers of this row, as [`init`](Self::init) or [`join`](Self::join)
     /// returns it, from the first layer to the last. Their paths are their names in checkpoints, such as
     /// `blocks.3.linear.weight`.
@@ -56,6 +67,31 @@ where
             }
             visit_within(&[last], &(self.last)(&device), visitor);
         });
+    }
+}
+
+/// The number of elements in the float parameters of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterCount {
+    /// The number of elements in the parameters that a training changes.
+    pub trained: u64,
+    /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
+    pub frozen: u64,
+}
+
+#[derive(Default)]
+struct Counting {
+    seen: HashSet<ParamId>,
+    count: ParameterCount,
+}
+
+impl ModuleVisitor for Counting {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        if self.seen.insert(param.id) {
+            let elements = param.lazy_shape().num_elements() as u64;
+            let ParameterCount { trained, frozen } = &mut self.count;
+            *(if is_trained(param) { trained } else { frozen }) += elements;
+        }
     }
 }
 

@@ -137,12 +137,6 @@ where
         self.blocks + 2
     }
 
-    /// Returns the number of elements in the parameters of all layers of the model, without initialising the lazy
-    /// parameters of burn's layers.
-    pub fn parameters(&self) -> u64 {
-        self.sizes().parameters()
-    }
-
     /// Returns the name and the number of parameters of each layer, as costs without FLOPs and times. No layer is run,
     /// and the lazy parameters of burn's layers stay uninitialised.
     pub fn sizes(&self) -> Costs {
