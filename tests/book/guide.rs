@@ -1,6 +1,7 @@
 //! The listings of the guide (`docs/guide.md`) that are parts of programs, in code that surrounds them. Compiling this
 //! file checks them, and a test compares them with the guide. The guide's whole program is a documentation test of
-//! `stageline-train`, and its listing about language models is in the tests of `stageline-models`.
+//! `stageline-train`, and its listings about language models and weights from PyTorch are in the tests of
+//! `stageline-models`.
 
 #![allow(unused)]
 

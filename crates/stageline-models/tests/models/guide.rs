@@ -1,12 +1,12 @@
-//! The listing about language models of the guide (`docs/guide.md`), in code that surrounds it. Compiling this file
-//! checks it, and the workspace's test `book` compares it with the guide.
+//! The listings about language models and weights from PyTorch of the guide (`docs/guide.md`), in code that surrounds
+//! them. Compiling this file checks them, and the workspace's test `book` compares them with the guide.
 
 #![allow(unused)]
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
-use stageline::{Batch, BoxError, Cut, StageConfig};
-use stageline_models::{LanguageModel, Sampling};
+use stageline::{Batch, BoxError, Cut, LossStage, Row, Stage, StageConfig};
+use stageline_models::{LanguageModel, Sampling, TorchFormat, TorchWeights};
 
 #[rustfmt::skip]
 fn listing(tokens: Tensor<2, Int>, next_tokens: Tensor<2, Int>, prompt: Vec<u32>) -> Result<(), BoxError> {
@@ -19,5 +19,22 @@ fn listing(tokens: Tensor<2, Int>, next_tokens: Tensor<2, Int>, prompt: Vec<u32>
         println!("{}", token?);
     }
     model.export(pipeline.snapshot()?, "tuned")?;
+    Ok(())
+}
+
+#[rustfmt::skip]
+fn weights<F: Stage, B: Stage<Input = F::Output, Output = F::Output>, L: LossStage<Input = F::Output>>(
+    row: Row<F, B, L>,
+    cut: Cut,
+    configs: Vec<StageConfig>,
+) -> Result<(), BoxError> {
+    let format = TorchFormat::new().rename("blocks", "bert.encoder.layer").rename("layer.mha.output", "attention.output.dense");
+    let weights = TorchWeights::open("bert-base-uncased", format)?
+        .draw(|name| name.starts_with("classifier."))              // not in the folder: as the layers draw them
+        .leave_out(|name| name.starts_with("cls."))                // in the folder, and not in the model
+        .keep(|name| name.ends_with("position_ids"));              // buffers of PyTorch, which exports copy
+    let row = weights.load(row)?;                                  // checks every name and shape, and reads nothing yet
+    let mut pipeline = row.pipeline(&cut, configs)?.build()?;      // each stage reads its own layers
+    weights.export(&row, pipeline.snapshot()?, "tuned")?;
     Ok(())
 }
