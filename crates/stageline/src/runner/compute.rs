@@ -15,7 +15,7 @@ use crate::runner::warnings::{unnamed, warn_of_fallbacks};
 use crate::threads::failure::BoxError;
 use crate::transfer::link::Weighted;
 use crate::update::finite::{Culprit, Origin, Soundness, soundness};
-use crate::update::gradient_sum::{Half, joined};
+use crate::update::half::{Half, joined};
 use crate::update::norm::SquaredNorms;
 use stageline_nn::autograd::{collect, finding_single_uses, gather};
 use stageline_nn::{Recompute, finding_fallbacks};

@@ -29,7 +29,7 @@ use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::finite::Culprit;
 use crate::update::flush::{Outcome, Verdict};
-use crate::update::gradient_sum::Half;
+use crate::update::half::Half;
 use crate::update::optimizer_step::Trained;
 use stageline_nn::Fallback;
 

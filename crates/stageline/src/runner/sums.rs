@@ -10,7 +10,8 @@ use burn::tensor::FloatDType;
 use crate::failure::stop::{Stopped, Waits};
 use crate::runner::output::Results;
 use crate::transfer::replicas::Collective;
-use crate::update::gradient_sum::{GradientSum, Half};
+use crate::update::gradient_sum::GradientSum;
+use crate::update::half::Half;
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
 

@@ -7,13 +7,13 @@ use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
-use crate::model::loss_weight::Weight;
 use crate::update::clip::Scaling;
+use crate::update::half::{Half, joined};
 use crate::update::ledger::Ledger;
 use crate::update::norm::SquaredNorms;
+use stageline_nn::Sum;
 use stageline_nn::autograd::{AtOnce, add_at_once};
 use stageline_nn::params::visit_floats;
-use stageline_nn::{Deferred, Sum};
 
 /// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
 /// micro-batch order, whatever the order in which they arrive. Each group of micro-batches is summed before it is added
@@ -41,66 +41,6 @@ pub(crate) struct GradientSum {
     /// not add them to it one by one.
     beside: u64,
     ledger: Ledger,
-}
-
-/// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight. Some of the gradients
-/// may be deferred, which means that they are not computed yet.
-pub(crate) struct Half {
-    /// The gradients from burn's autodiff graph, or all gradients that are computed.
-    pub(crate) gradients: GradientsParams,
-    /// The gradients that layers computed outside the autodiff graph, and that are not in a gradient sum yet. A
-    /// parameter may also have a gradient in `gradients`.
-    pub(crate) of_layers: GradientsParams,
-    /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that computes those
-    /// of one layer call later.
-    pub(crate) deferred: Vec<Deferred>,
-    pub(crate) weight: Weight,
-}
-
-impl Half {
-    /// Returns no gradients of a micro-batch with the loss weight `weight`, for an inspection, which sums none.
-    pub(crate) fn of_weight(weight: Weight) -> Self {
-        Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
-    }
-
-    /// Computes the deferred weight gradients of a micro-batch, and adds all gradients of each of its parameters to each
-    /// other.
-    pub(crate) fn complete<M: Module>(&mut self, module: &M) {
-        let gradients = joined(module, std::mem::take(&mut self.gradients), std::mem::take(&mut self.of_layers));
-        let mut sum = Sum::new(gradients, None);
-        self.deferred.drain(..).for_each(|deferred| deferred.add_to(&mut sum));
-        self.gradients = sum.gradients;
-    }
-
-    /// Returns the ids of the parameters whose gradients for one micro-batch are already computed.
-    pub(crate) fn computed<M: Module>(&self, module: &M) -> HashSet<ParamId> {
-        let mut computed = HashSet::new();
-        if !self.gradients.is_empty() {
-            visit_floats(module, |param| {
-                if param.gradient(&self.gradients).is_some() {
-                    computed.insert(param.id());
-                }
-            });
-        }
-        computed
-    }
-
-    /// Returns the ids of the parameters that have several gradients in this micro-batch: from the autodiff graph, from
-    /// a layer outside the graph, or deferred. They must be added to each other before they are added to those of other
-    /// micro-batches.
-    fn several<M: Module>(&self, module: &M) -> HashSet<ParamId> {
-        if self.deferred.is_empty() && self.of_layers.is_empty() {
-            return HashSet::new();
-        }
-        let (mut seen, mut several) = (self.computed(module), HashSet::new());
-        visit_floats(module, |param| {
-            if param.gradient(&self.of_layers).is_some() && !seen.insert(param.id()) {
-                several.insert(param.id());
-            }
-        });
-        several.extend(self.deferred.iter().flat_map(|deferred| &deferred.ids).filter(|id| !seen.insert(**id)));
-        several
-    }
 }
 
 impl GradientSum {
@@ -257,19 +197,6 @@ impl GradientSum {
         let empty = Self::new(self.group.dtype, self.per_group);
         std::mem::replace(self, empty).total
     }
-}
-
-/// Adds two lists of gradients of the same module, parameter by parameter, and returns the sum.
-pub(crate) fn joined<M: Module>(module: &M, gradients: GradientsParams, beside: GradientsParams) -> GradientsParams {
-    if beside.is_empty() {
-        return gradients;
-    }
-    if gradients.is_empty() {
-        return beside;
-    }
-    let mut sum = Sum::new(gradients, None);
-    sum.add_all(module, beside);
-    sum.gradients
 }
 
 #[cfg(test)]

@@ -7,8 +7,8 @@
 //! these need. It must not run forwards, send tensors to other stages, or start threads: the runner calls it for each
 //! stage, and `pipeline` for the sums of all stages.
 //!
-//! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`), and the gradients
-//!   of one micro-batch, with the weight gradients that a split backward puts off (`Half`).
+//! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`).
+//! - `half`: the gradients of one micro-batch, with the weight gradients that a split backward puts off (`Half`).
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`, `LedgerError`).
 //! - `flush`: the settings of a flush (`FlushConfig`), the report of a stage at the end of a pass (`Outcome`), the
 //!   totals of all stages (`Sums`: losses, metrics, norms), and the common verdict on the step (`Verdict`: `Step`,
@@ -39,6 +39,7 @@ pub(crate) mod clip;
 pub(crate) mod finite;
 pub(crate) mod flush;
 pub(crate) mod gradient_sum;
+pub(crate) mod half;
 pub(crate) mod health;
 pub(crate) mod ledger;
 pub(crate) mod loss_scale;
