@@ -4,23 +4,26 @@
 //! cargo run --release --features models --example bert -- --model bert-base-uncased --new-head --data reviews.jsonl
 //! ```
 //!
-//! Each line of the data is a JSON object with a `text` and a `label`, a number from 0. Dropout is not applied.
+//! Each line of the data is a JSON object with a `text` and a `label`, a number from 0. Dropout, which BERT has in its
+//! blocks, is not applied.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use anyhow::{Context, Result, ensure};
 use burn::module::Module;
 use burn::nn::transformer::{TransformerEncoderConfig, TransformerEncoderLayer};
 use burn::nn::{Embedding, EmbeddingConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig};
-use burn::tensor::{Bool, Device, Int, Tensor, TensorData};
+use burn::tensor::{Bool, Device, Int, Tensor};
 use clap::Parser;
 use serde::Deserialize;
+use serde_json::{Value, json};
 use stageline::nn::cross_entropy;
-use stageline::{Batch, CountingAllocator, LossStage, Row, SharedInput, Stage, Weight};
+use stageline::{CountingAllocator, LossStage, Row, SharedInput, Stage, Weight};
 use stageline_data::{Bytes, Encode, Tokenizer};
+use stageline_hub::write_config;
 use stageline_models::{TorchFormat, TorchWeights};
-use stageline_train::{Data, Program, Run, say};
+use stageline_train::{LabelledTexts, PaddedTokens, Program, Run, say};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator::new(); // it counts memory for estimates and the log
@@ -31,7 +34,7 @@ struct Flags {
     /// Folder of a BERT in the Hugging Face format. Without tokenizer.json, each byte of a text is a token
     #[arg(long, value_name = "DIR")]
     model: PathBuf,
-    /// JSON lines with a `text` and a `label`, a number from 0. The last tenth is held out for evaluation
+    /// JSON lines with a `text` and a `label`, a number from 0. Every tenth text is held out for evaluation
     #[arg(long, value_name = "FILE.jsonl")]
     data: PathBuf,
     /// Draw a new head for the classes of the data, in place of the folder's
@@ -56,6 +59,7 @@ struct Config {
     max_position_embeddings: usize,
     type_vocab_size: usize,
     layer_norm_eps: f64,
+    hidden_act: String,
 }
 
 /// Which tokens are padding, `[samples, length]`. All stages read it from the batch.
@@ -71,7 +75,7 @@ struct Embeddings {
 }
 
 impl Stage for Embeddings {
-    type Input = (Tensor<2, Int>, Padding);
+    type Input = PaddedTokens;
     type Output = (Tensor<3>, Padding);
 
     fn forward(&self, (tokens, padding): Self::Input) -> Self::Output {
@@ -176,86 +180,34 @@ fn names() -> TorchFormat {
     .fold(TorchFormat::new(), |format, (ours, theirs)| format.rename(ours, theirs))
 }
 
-/// Texts as tokens and padding, `[texts, context]`, with their labels.
-struct Texts {
-    tokens: Vec<Vec<u32>>,
-    labels: Vec<i32>,
-    context: usize,
-    /// The number of texts that are trained on; the others are held out.
-    trained: usize,
-}
-
-#[derive(Deserialize)]
-struct Line {
-    text: String,
-    label: i32,
-}
-
-impl Texts {
-    fn read(path: &Path, encoding: &dyn Encode, context: usize) -> Result<Self> {
-        let (mut tokens, mut labels) = (Vec::new(), Vec::new());
-        for (line, text) in std::fs::read_to_string(path)?.lines().enumerate() {
-            let Line { text, label } = serde_json::from_str(text).with_context(|| format!("line {}", line + 1))?;
-            ensure!(label >= 0, "line {}: the label {label} is negative", line + 1);
-            tokens.push(encoding.encode_whole(&text)?);
-            labels.push(label);
-        }
-        let trained = tokens.len() - tokens.len() / 10;
-        ensure!(trained > 0, "it has no texts");
-        Ok(Self { tokens, labels, context, trained })
-    }
-
-    fn classes(&self) -> usize {
-        self.labels.iter().max().map_or(0, |label| *label as usize + 1)
-    }
-
-    fn of(&self, texts: impl ExactSizeIterator<Item = usize> + Clone) -> TextBatch {
-        let (cpu, shape) = (Device::flex(), [texts.len(), self.context]);
-        let places = || texts.clone().flat_map(|text| (0..self.context).map(move |place| self.tokens[text].get(place)));
-        let tokens = places().map(|token| token.map_or(0, |token| *token as i32)).collect::<Vec<_>>();
-        let padding = places().map(|token| token.is_none()).collect::<Vec<_>>();
-        let labels = texts.clone().map(|text| self.labels[text]).collect::<Vec<_>>();
-        let padding = Tensor::from_data(TensorData::new(padding, shape), &cpu);
-        let tokens = Tensor::from_data(TensorData::new(tokens, shape), &cpu);
-        let labels = Tensor::from_data(TensorData::new(labels, [texts.len()]), &cpu);
-        Batch::new((tokens, SharedInput::new(padding)), labels)
-    }
-}
-
-type TextBatch = Batch<(Tensor<2, Int>, Padding), Tensor<1, Int>>;
-
-impl Data for Texts {
-    type Input = (Tensor<2, Int>, Padding);
-    type Target = Tensor<1, Int>;
-
-    fn batch(&self, step: usize, samples: usize) -> Result<TextBatch> {
-        Ok(self.of((step * samples..(step + 1) * samples).map(|text| text % self.trained)))
-    }
-
-    fn validation(&self, samples: usize) -> Result<Vec<TextBatch>> {
-        let held_out: Vec<_> = (self.trained..self.labels.len()).collect();
-        Ok(held_out.chunks(samples).map(|texts| self.of(texts.iter().copied())).collect())
-    }
-}
-
 fn main() -> ExitCode {
-    Program::<Flags>::new().default_value("learning_rate", "2e-5").default_value("steps", "100").main(finetune)
+    // Blocks are timed because burn's layers report no FLOPs.
+    let program = Program::<Flags>::new().default_value("cut", "measured");
+    program.default_value("learning_rate", "2e-5").default_value("steps", "100").main(finetune)
 }
 
 fn finetune(run: Run<Flags>) -> Result<()> {
     let Flags { model, data, new_head, context, export } = run.flags.clone();
     let encoding: Box<dyn Encode> = Tokenizer::in_folder(&model)?.map_or(Box::new(Bytes), |found| Box::new(found));
-    let texts = Texts::read(&data, &*encoding, context).context("--data")?;
-    let config: Config = serde_json::from_slice(&std::fs::read(model.join("config.json"))?).context("config.json")?;
+    let texts = LabelledTexts::read(&data, &*encoding, context, run.seed()).context("--data")?;
+    let classes = texts.classes();
+    let mut description: Value = serde_json::from_slice(&std::fs::read(model.join("config.json"))?)?;
+    let config = Config::deserialize(&description).context("config.json")?;
     let positions = config.max_position_embeddings;
+    ensure!(config.hidden_act == "gelu", "hidden_act {}: this BERT has gelu", config.hidden_act);
     ensure!(context <= positions, "--context {context}: the model has {positions} positions");
     let weights = TorchWeights::open(&model, names())?
         .draw(move |name| new_head && name.starts_with("classifier."))
         .leave_out(|name| name.starts_with("cls."))
         .keep(|name| name.ends_with("position_ids"));
-    let row = weights.load(bert(config, texts.classes(), run.seed()))?;
+    let row = weights.load(bert(config, classes, run.seed()))?;
     export.iter().try_for_each(|folder| weights.check_export(&row, folder)).context("--export")?;
     let (Some(mut trained), Some(folder)) = (run.train(&row, texts)?, export) else { return Ok(()) };
     weights.export(&row, trained.pipeline.snapshot()?, &folder)?;
+    // from_pretrained needs the number of classes.
+    description["architectures"] = json!(["BertForSequenceClassification"]);
+    description["id2label"] = (0..classes).map(|class| (class.to_string(), json!(format!("LABEL_{class}")))).collect();
+    description["label2id"] = (0..classes).map(|class| (format!("LABEL_{class}"), json!(class))).collect();
+    write_config(&folder, &description)?;
     say(format_args!("the model is in {}", folder.display()))
 }

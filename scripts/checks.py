@@ -37,5 +37,9 @@ class Table:
 
 
 def flags(settings):
-    """Returns settings such as `micro_batches=8` as words of a command line, such as `--micro-batches 8`."""
-    return [part for name, value in settings.items() for part in (f"--{name.replace('_', '-')}", str(value))]
+    """Returns settings such as `micro_batches=8` as words of a command line, such as `--micro-batches 8`. A setting that is
+    True is a flag without a value."""
+    words = []
+    for name, value in settings.items():
+        words += [f"--{name.replace('_', '-')}"] + ([] if value is True else [str(value)])
+    return words

@@ -35,6 +35,7 @@ import contextlib
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -506,24 +507,29 @@ class Texts:
 
     kind, peak = transformers.AutoModelForSequenceClassification, PEAK
 
-    def __init__(self, path, count=14):
-        """Writes JSON lines of random words. The last tenth of them is held out."""
+    def __init__(self, path, count=37):
+        """Writes JSON lines of random words. Texts longer than CONTEXT lose their ends."""
         random = torch.Generator().manual_seed(6)
-        lengths = torch.randint(1, CONTEXT - 1, (count,), generator=random).tolist()
-        texts = [torch.randint(0, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
-        self.labels = torch.randint(0, 3, (count,), generator=random)
+        lengths = torch.randint(1, CONTEXT + 5, (count,), generator=random).tolist()
+        # Token 0 is the padding, whose embedding transformers does not train.
+        texts = [torch.randint(1, VOCABULARY, (length,), generator=random).tolist() for length in lengths]
+        labels = torch.randint(0, 3, (count,), generator=random)
         lines = [
             json.dumps({"text": " ".join(f"w{token}" for token in text), "label": label})
-            for text, label in zip(texts, self.labels.tolist())
+            for text, label in zip(texts, labels.tolist())
         ]
         path.write_text("\n".join(lines))
-        self.tokens = torch.tensor([[START, *text] + [0] * (CONTEXT - 1 - len(text)) for text in texts])
-        self.seen = torch.tensor([[1] * (len(text) + 1) + [0] * (CONTEXT - 1 - len(text)) for text in texts])
-        self.trained = count - count // 10
+        rows = [([START, *text] + [0] * CONTEXT)[:CONTEXT] for text in texts]
+        seen = [([1] * (len(text) + 1) + [0] * CONTEXT)[:CONTEXT] for text in texts]
+        # Every tenth text is held out.
+        self.trained = [text for text in range(count) if text % 10 != 9]
+        self.tokens, self.seen, self.labels = torch.tensor(rows), torch.tensor(seen), labels
 
     def batch(self, step):
-        """Returns the tokens of a step, which of them are no padding, and the labels."""
-        at = [text % self.trained for text in range(step * BATCH, (step + 1) * BATCH)]
+        """Returns the tokens of a step, which of them are no padding, and the labels. The texts are those of the sampler of
+        stageline-data."""
+        drawn = chacha8.draws(SEED, b"stageline sampler", step, BATCH)
+        at = [self.trained[bits * len(self.trained) >> 64] for bits in drawn]
         return self.tokens[at], self.seen[at], self.labels[at]
 
     @staticmethod
@@ -585,6 +591,11 @@ def learned(path, tensor):
     return torch.cat([query, value])
 
 
+def by_new_names(tensors):
+    """Returns tensors with the names that transformers gives to those of TensorFlow."""
+    return {path.replace(".gamma", ".weight").replace(".beta", ".bias"): tensor for path, tensor in tensors.items()}
+
+
 def differences(training, other):
     """Returns the largest relative differences of a loss and of a gradient norm of two trainings, the largest difference of
     a parameter, and the name of this parameter."""
@@ -616,7 +627,7 @@ def compare_with_pytorch(table, what, folder, data):
     steps = [(line["loss"], line["gradient_norm"]) for line in lines if "step" in line]
     if len(steps) != STEPS:
         raise RuntimeError(f"the log has {len(steps)} steps")
-    source, ours = folder / "source", (steps, tensors(folder / "export"))
+    source, ours = folder / "source", (steps, by_new_names(tensors(folder / "export")))
     theirs, exact = trained_by_pytorch(source, data), trained_by_pytorch(source, data, torch.float64)
     # The order of samples is one choice of roundings among many, so the error of PyTorch is the larger one of two orders.
     errors = [differences(run, exact)[0] for run in (theirs, trained_by_pytorch(source, data, backwards=True))]
@@ -671,19 +682,38 @@ def compare_own(table, finetune, name, folder):
     source, path = folder / "source", folder / "texts.jsonl"
     source.mkdir(parents=True)
     save(name, source)
+    # The first BERTs of the hub have the names that their norms had in TensorFlow.
+    old = {
+        path.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta"): tensor
+        for path, tensor in load_file(source / "model.safetensors").items()
+    }
+    save_file(old, source / "model.safetensors", metadata={"format": "pt"})
     data, program = Texts(path), Finetune(finetune.program.with_name(name), finetune.timeout)
     plans = {"export": {"stages": 2}, "three": {"stages": 3, "schedule": "gpipe", "recompute": "full"}, "one": {"stages": 1}}
     for to, plan in plans.items():
         program(
-            model=source, data=path, context=CONTEXT, **SETTINGS, **plan, log=folder / "log.jsonl", export=folder / to,
+            model=source, data=path, context=CONTEXT, seed=SEED, **SETTINGS, **plan, log=folder / "log.jsonl", export=folder / to,
         )
     compare_with_pytorch(table, f"{name}, of its own layers", folder, data)
     exports = [(folder / to / "model.safetensors").read_bytes() for to in plans]
     same = sum(export == exports[0] for export in exports)
     table.row(f"{name}, {STEPS} steps: plans with the same export", same, "3", same == 3)
-    _, info = data.kind.from_pretrained(folder / "export", output_loading_info=True)
-    wrong = ", ".join(f"{kind}: {sorted(keys)}" for kind, keys in info.items() if keys)
-    table.row(f"{name}: what from_pretrained says of the export", wrong or "nothing", "nothing", not wrong)
+    # A model without a head and without classes gets both.
+    base, new = folder / "base", folder / "new"
+    shutil.copytree(source, base)
+    save_file(
+        {path: tensor for path, tensor in old.items() if not path.startswith("classifier.")}, base / "model.safetensors",
+        metadata={"format": "pt"},
+    )
+    config = json.loads((base / "config.json").read_text())
+    (base / "config.json").write_text(json.dumps({key: config[key] for key in config if "2" not in key}))
+    program(model=base, new_head=True, data=path, context=CONTEXT, steps=1, stages=2, export=new)
+    wrong = set()
+    for export in (folder / "export", new):
+        model, info = data.kind.from_pretrained(export, output_loading_info=True)
+        wrong |= {f"{kind}: {sorted(keys)}" for kind, keys in info.items() if keys}
+        wrong |= set() if model.num_labels == 3 else {f"{model.num_labels} classes"}
+    table.row(f"{name}: what from_pretrained says of exports", ", ".join(sorted(wrong)) or "nothing", "nothing", not wrong)
 
 
 def compare_large(table, finetune, name, folder):

@@ -34,8 +34,23 @@ pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path
     if is_same(from, to)? {
         return Err(FolderError::refused(to, Refusal::Source));
     }
-    layout.check_target(to)?;
     companions::check_target(&companions, to)?;
+    check(layout, &companions, to)
+}
+
+/// Checks, before a training, that weights with the given `layout` can be written to the folder `to`
+/// ([`Layout::write`]), without files beside them. Creates and removes files as [`check_export`] does.
+///
+/// # Errors
+/// Returns [`FolderError::Refused`] and [`FolderError::Write`] as [`check_export`] does.
+pub fn check_weights(layout: &Layout, to: impl AsRef<Path>) -> Result<(), FolderError> {
+    let _trial = Trial::create(to.as_ref())?;
+    check(layout, &[], to.as_ref())
+}
+
+/// Checks that weights files and companions can be written to an existing folder.
+fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), FolderError> {
+    layout.check_target(to)?;
     let weights = layout.files().iter().map(|file| file.name.as_str());
     let mut written = weights.chain(companions.iter().map(String::as_str)).chain([CONFIG, INDEX]);
     let is_folder = |name: &str| fs::symlink_metadata(to.join(name)).is_ok_and(|metadata| metadata.is_dir());

@@ -155,6 +155,11 @@ impl ModelFolder {
         self.tensors.iter().map(|(name, tensor)| (name.as_str(), &tensor.info))
     }
 
+    /// Whether the model folder has a tensor with the name `name`.
+    pub fn has(&self, name: &str) -> bool {
+        self.tensors.contains_key(name)
+    }
+
     /// Returns the tensor of the model folder that has the name `name`.
     ///
     /// # Errors

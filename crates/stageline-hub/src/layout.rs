@@ -124,11 +124,12 @@ impl Layout {
         self
     }
 
-    /// Removes the total size of the tensors from the metadata of the index, so that [`write`](Self::write) computes it
+    /// Removes the totals of the tensors from the metadata of the index. [`write`](Self::write) computes their size
     /// again.
     fn forget_total(&mut self) {
         if let Some(metadata) = &mut self.index {
             metadata.remove("total_size");
+            metadata.remove("total_parameters");
         }
     }
 

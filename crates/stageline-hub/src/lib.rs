@@ -81,7 +81,7 @@
 //!   `header`: the header of a file. `write`: writes a layout. `tensor_file`: [`TensorFile`], a tensor that is written
 //!   in parts.
 //! - `companions`: [`copy_companions`] and [`write_config`].
-//! - `check`: [`check_export`] and [`check_file`], which detect before a training that its result could not be written.
+//! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before a training that its result could not be written.
 //!   They create missing folders for a trial, and remove them again.
 
 mod check;
@@ -102,7 +102,7 @@ mod values;
 mod weights;
 mod write;
 
-pub use check::{check_export, check_file};
+pub use check::{check_export, check_file, check_weights};
 pub use companions::{copy_companions, write_config};
 pub use disk::read_file;
 pub use error::FolderError;

@@ -22,7 +22,7 @@ pub(crate) fn shape(shape: &[usize]) -> Printable<'static> {
 pub(crate) fn hint(similar: &[String]) -> String {
     let names: Vec<String> = similar.iter().take(3).map(|name| format!("`{}`", Printable::new(name))).collect();
     match names.as_slice() {
-        [] => "check that config.json belongs to these weights".into(),
+        [] => "check that these are the weights of the model".into(),
         names => format!("the most similar names are {}", names.join(", ")),
     }
 }

@@ -81,11 +81,7 @@ pub enum ModelError {
         dtype: String,
     },
     /// The weights of a PyTorch model lack the tensor of a parameter, or have it in another shape.
-    #[error(
-        "the parameter `{}`: {cause}; if the tensor has another name, give it with `rename`, and if there is none, leave \
-         the parameter as its layer makes it with `draw`",
-        Printable::new(parameter).at_most(MOST_PATH)
-    )]
+    #[error("the parameter `{}`: {cause}; {}", Printable::new(parameter).at_most(MOST_PATH), ways_out(cause))]
     NotStored {
         /// The path, in the model, of the parameter without a tensor.
         parameter: String,
@@ -106,6 +102,43 @@ pub enum ModelError {
         name: String,
         /// The number of tensors, in addition to the tensor `name`, that store no parameter.
         more: usize,
+    },
+    /// A tensor of a PyTorch model is left out, and a parameter needs it.
+    #[error(
+        "the tensor `{}` is left out, but it is the parameter `{}`; select it with `draw` if it shall have new values",
+        Printable::new(name).at_most(MOST_PATH),
+        Printable::new(parameter).at_most(MOST_PATH)
+    )]
+    LeftOut {
+        /// The path, in the model, of the parameter whose tensor is left out.
+        parameter: String,
+        /// The name of the tensor that is left out although a parameter needs it.
+        name: String,
+    },
+    /// A parameter is quantised, and weights in the format of PyTorch models are not.
+    #[error(
+        "the parameter `{}` is quantised, which weights of PyTorch are not; quantise after the weights are loaded, with \
+         `Row::mapped`, and dequantise before an export",
+        Printable::new(parameter).at_most(MOST_PATH)
+    )]
+    Quantised {
+        /// The path, in the model, of the quantised parameter.
+        parameter: String,
+    },
+    /// A tied parameter, which the model uses at two places, has two names in the format of a PyTorch model.
+    #[error(
+        "`{}` and `{}` are one tied parameter, but have the names `{}` and `{}` in PyTorch; give both one name with \
+         `rename`, and select a second copy in the folder with `leave_out`",
+        Printable::new(&parameters[0]).at_most(MOST_PATH),
+        Printable::new(&parameters[1]).at_most(MOST_PATH),
+        Printable::new(&names[0]).at_most(MOST_PATH),
+        Printable::new(&names[1]).at_most(MOST_PATH)
+    )]
+    TiedNames {
+        /// The paths, in the model, of the two places of the tied parameter.
+        parameters: [String; 2],
+        /// The names that the tied parameter has in PyTorch at its two places.
+        names: [String; 2],
     },
     /// Two parameters of a model have the same name in the format of a PyTorch model.
     #[error(
@@ -136,9 +169,17 @@ pub enum ModelError {
     Step(#[from] StepError),
 }
 
+/// Returns what a user can do if a tensor of a PyTorch model is missing or has another shape.
+fn ways_out(cause: &FolderError) -> &'static str {
+    match cause {
+        FolderError::Shape { .. } => "select it with `draw` if it shall have new values",
+        _ => "if the tensor has another name, give it with `rename`; select it with `draw` if it shall have new values",
+    }
+}
+
 impl ModelError {
     /// The largest length in bytes of a message about a model folder or a configuration, as `Display` and as `Debug`.
-    pub const MOST_BYTES: usize = FolderError::MOST_BYTES + 2 * MOST_PATH;
+    pub const MOST_BYTES: usize = FolderError::MOST_BYTES + 4 * MOST_PATH;
 }
 
 impl fmt::Debug for ModelError {
@@ -193,6 +234,12 @@ mod tests {
         let cause = FolderError::FileNotFound { path: PathBuf::from(&hostile) };
         for error in [
             ModelError::NotStored { parameter: hostile.clone(), cause: cause.into() },
+            ModelError::LeftOut { parameter: hostile.clone(), name: hostile.clone() },
+            ModelError::Quantised { parameter: hostile.clone() },
+            ModelError::TiedNames {
+                parameters: [(); 2].map(|()| hostile.clone()),
+                names: [(); 2].map(|()| hostile.clone()),
+            },
             ModelError::SameName { name: hostile.clone(), parameters: [hostile.clone(), hostile] },
         ] {
             for text in [error.to_string(), format!("{error:?}")] {

@@ -1,6 +1,5 @@
 //! Writes the parameters of a pipeline as a model folder in the format of the Hugging Face hub, and logits as a file.
 
-use std::collections::HashMap;
 use std::path::Path;
 
 use serde_json::Value;
@@ -14,7 +13,7 @@ use crate::error::ModelError;
 use crate::family::{Samples, architecture};
 use crate::model::{LanguageModel, Logits, Tokens};
 use crate::names::UNTIED;
-use crate::parameters::{StoredParameter, StoredParameters};
+use crate::parameters::{StoredValue, StoredValues, values_of};
 
 impl LanguageModel {
     /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
@@ -27,16 +26,22 @@ impl LanguageModel {
     ///   error is also returned if a file of the tokenizer cannot be read.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
-        let real = |path: &Path| path.canonicalize().ok();
-        if real(self.home()).is_some_and(|home| real(folder) == Some(home)) {
-            return Err(ModelError::OwnFolder { path: folder.to_owned() });
-        }
+        self.check_other(folder)?;
         let layout = match self.folder() {
             Some(source) => self.layout(source)?,
             // A new model has one weights file, and this check does not depend on the tensors in it.
             None => Layout::single([])?,
         };
         Ok(check_export(&layout, self.home(), folder)?)
+    }
+
+    /// Checks that `folder` is not the one from which the model, or the configuration of a new model, was opened.
+    fn check_other(&self, folder: &Path) -> Result<(), ModelError> {
+        let real = |path: &Path| path.canonicalize().ok();
+        match real(self.home()).is_some_and(|home| real(folder) == Some(home)) {
+            true => Err(ModelError::OwnFolder { path: folder.to_owned() }),
+            false => Ok(()),
+        }
     }
 
     /// Checks, before a long computation, that its result can be written to the file at `path`. The file must not be
@@ -83,10 +88,8 @@ impl LanguageModel {
     /// opened from this folder. Returns it, too, if the folder has files of another model that programs would use instead
     /// of the new ones or with them. If such a file is no weights file, the new weights are written all the same.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
-        let row = self.row();
-        let mut visit = StoredParameters::of(self.naming());
-        row.visit(&row.join(modules)?, &mut visit);
-        let values = visit.by_name();
+        self.check_other(folder.as_ref())?;
+        let values = values_of(&self.row(), modules, self.naming())?;
         let Some(source) = self.folder() else {
             write_new(&values, folder.as_ref())?;
             copy_companions(self.home(), &folder)?;
@@ -134,14 +137,15 @@ fn of_export(mut config: Value) -> Value {
     config
 }
 
-/// Writes parameters to a folder as one weights file in f32. `parameters` has them by the names of their tensors.
-pub fn write_new(parameters: &HashMap<String, StoredParameter>, folder: &Path) -> Result<(), ModelError> {
-    let tensors = parameters.values().map(|found| TensorLayout {
-        name: found.name.clone(),
-        dtype: Dtype::F32,
-        shape: found.shape.clone(),
-    });
-    Ok(Layout::single(tensors)?.write(folder, |name| Ok::<_, ModelError>(parameters[name].read()))?)
+/// Writes parameters to a folder as one weights file in f32.
+pub fn write_new(values: &StoredValues, folder: &Path) -> Result<(), ModelError> {
+    let tensors = values.iter().map(|(name, value)| new_tensor(name, &value.shape));
+    Ok(Layout::single(tensors)?.write(folder, |name| Ok::<_, ModelError>(values[name].read()))?)
+}
+
+/// Returns the layout of a tensor in f32.
+pub fn new_tensor(name: &str, shape: &[usize]) -> TensorLayout {
+    TensorLayout { name: name.to_owned(), dtype: Dtype::F32, shape: shape.to_vec() }
 }
 
 /// Writes a trained copy of the model in the folder `source` to another folder: the weights files that `layout`
@@ -150,7 +154,7 @@ pub fn write_new(parameters: &HashMap<String, StoredParameter>, folder: &Path) -
 pub fn write_copy<'a>(
     layout: &Layout,
     source: &ModelFolder,
-    parameter: impl Fn(&str) -> Option<&'a StoredParameter>,
+    parameter: impl Fn(&str) -> Option<&'a StoredValue>,
     folder: &Path,
 ) -> Result<(), ModelError> {
     layout.write(folder, |name| -> Result<Values, ModelError> {

@@ -100,7 +100,7 @@ impl LanguageModel {
         let family = family.map_err(wrong)?;
         let naming = Naming::new(family.names(), family.tied());
         let naming = match &folder {
-            Some(folder) => naming.in_folder(|name| folder.tensors().any(|(found, _)| found == name)),
+            Some(folder) => naming.in_folder(|name| folder.has(name)),
             None => naming,
         };
         // As in the Transformers library, a head with values of its own is not tied, whatever the configuration says.
@@ -247,9 +247,9 @@ fn folder_of(file: &Path) -> &Path {
 /// Whether the head has values of its own, although the configuration ties it to the table of token embeddings. This is
 /// so if the folder has a tensor for the head's projection whose values differ from the table's.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
-    let (table, has_head) = (naming.table().name, folder.tensors().any(|(name, _)| name == UNTIED));
+    let table = naming.table().name;
     // Tensors that cannot be compared make an error when the parameters are checked.
-    naming.tied() && table != UNTIED && has_head && !folder.has_same_values(UNTIED, &table).unwrap_or(false)
+    naming.tied() && table != UNTIED && folder.has(UNTIED) && !folder.has_same_values(UNTIED, &table).unwrap_or(false)
 }
 
 impl Inner {

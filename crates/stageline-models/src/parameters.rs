@@ -1,13 +1,15 @@
 //! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a walk over them
-//! ([`StoredParameters`]), and their values, which are read when a parameter is first used ([`ReadLazily`]).
+//! ([`StoredParameters`]), their values for an export ([`values_of`]), and their values from a folder, which are read
+//! when a parameter is first used ([`ReadLazily`]).
 
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use burn::module::{ModuleMapper, ModuleVisitor, Param, ParamId};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{Device, Shape, Tensor, TensorData};
+use stageline::{LossStage, Modules, Row, Stage};
 use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView};
-use stageline_nn::params::is_trained;
+use stageline_nn::params::{is_quantized, is_trained};
 
 use crate::error::ModelError;
 use crate::names::{HubTensor, Storage};
@@ -45,13 +47,18 @@ impl Position {
         names.collect::<Vec<_>>().join(".")
     }
 
+    /// Whether the current parameter belongs to an adapter of a parameter, such as LoRA's.
+    fn is_in_adapter(&self) -> bool {
+        self.path.iter().any(|(_, container)| container == "Reparameterization")
+    }
+
     /// Returns the tensor that stores the current parameter.
     fn tensor(&self, storage: &impl Storage) -> HubTensor {
         storage.tensor(&self.path(), self.path.last().map_or("", |(_, container)| container))
     }
 }
 
-/// A parameter of a model as the Hugging Face hub has it: the name and the shape of its tensor, and its values.
+/// A parameter of a model as the Hugging Face hub has it: the name and the shape of its tensor.
 pub struct StoredParameter {
     pub id: ParamId,
     /// The path of a parameter in the model, such as `blocks.3.linear.weight`.
@@ -60,17 +67,11 @@ pub struct StoredParameter {
     pub name: String,
     /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
-    read: Box<dyn Fn() -> Vec<f32>>,
+    /// Whether the parameter is stored on its device in a quantised type, as the frozen weights of QLoRA are.
+    quantised: bool,
 }
 
 impl StoredParameter {
-    /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
-    /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
-    /// or, in a new model, drawn at random.
-    pub fn read(&self) -> Vec<f32> {
-        (self.read)()
-    }
-
     /// Checks that a model folder has the parameter's tensor, in the right shape and in a type that can be read (F32,
     /// F16 or BF16).
     ///
@@ -78,7 +79,7 @@ impl StoredParameter {
     /// Returns an error if the tensor is missing, or has another shape or type.
     pub fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
         let dtype = folder.expect(&self.name, &self.shape)?.dtype;
-        if matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16) {
+        if is_float(dtype) {
             return Ok(());
         }
         let file = folder.tensors().find(|(name, _)| *name == self.name).map(|(_, info)| &info.file);
@@ -87,9 +88,14 @@ impl StoredParameter {
     }
 }
 
+/// Whether parameters can be read from tensors of a type, and written to them.
+pub fn is_float(dtype: Dtype) -> bool {
+    matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
+}
+
 /// A visitor that collects the parameters of a model, each with the name and the shape of its tensor on the Hugging
 /// Face hub. It reads no parameter from a folder and draws none at random. A parameter that the model uses twice is in
-/// the list twice.
+/// the list twice. Adapters, such as LoRA's, are left out.
 pub struct StoredParameters<'a, S> {
     storage: &'a S,
     position: Position,
@@ -99,11 +105,6 @@ pub struct StoredParameters<'a, S> {
 impl<'a, S> StoredParameters<'a, S> {
     pub fn of(storage: &'a S) -> Self {
         Self { storage, position: Position::default(), found: Vec::new() }
-    }
-
-    /// Returns the collected parameters by the names of their tensors.
-    pub fn by_name(self) -> HashMap<String, StoredParameter> {
-        self.found.into_iter().map(|parameter| (parameter.name.clone(), parameter)).collect()
     }
 }
 
@@ -117,27 +118,109 @@ impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
     }
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
-        let HubTensor { name, transposed: is_transposed } = self.position.tensor(self.storage);
-        let (id, mut shape, param) = (param.id, param.lazy_shape().to_vec(), param.clone());
-        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape.as_slice()) {
-            (true, &[rows, columns]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
-            _ => Box::new(move || numbers(&param.val())),
-        };
-        if is_transposed {
+        if self.position.is_in_adapter() {
+            return;
+        }
+        let HubTensor { name, transposed } = self.position.tensor(self.storage);
+        let (id, path, mut shape) = (param.id, self.position.path(), param.lazy_shape().to_vec());
+        if transposed && D == 2 {
             shape.reverse();
         }
-        self.found.push(StoredParameter { id, path: self.position.path(), name, shape, read });
+        let quantised = param.is_initialized() && is_quantized(&param.val());
+        self.found.push(StoredParameter { id, path, name, shape, quantised });
     }
 }
 
-/// Checks that no two parameters have the same name. A parameter that the model uses twice is one.
-pub fn check_names(parameters: &[StoredParameter]) -> Result<(), ModelError> {
-    let mut seen: HashMap<&str, &StoredParameter> = HashMap::new();
+/// The parameters of a model with their values, by the names of their tensors on the Hugging Face hub.
+pub type StoredValues = HashMap<String, StoredValue>;
+
+/// The values of a parameter, and the shape of its tensor on the Hugging Face hub.
+pub struct StoredValue {
+    pub shape: Vec<usize>,
+    read: Box<dyn Fn() -> Vec<f32>>,
+}
+
+impl StoredValue {
+    /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
+    /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
+    /// or, in a new model, drawn at random.
+    pub fn read(&self) -> Vec<f32> {
+        (self.read)()
+    }
+}
+
+/// Returns the trained parameters of a pipeline of `row`, for an export. `modules` are the modules of its stages.
+/// Adapters, such as LoRA's, are added to the weights that they adapt.
+///
+/// # Errors
+/// Returns [`ModelError`] if a module is missing or of another type, or as [`check`] does.
+pub fn values_of<F, B, L>(
+    row: &Row<F, B, L>,
+    modules: Modules,
+    storage: &impl Storage,
+) -> Result<StoredValues, ModelError>
+where
+    F: Stage,
+    B: Stage<Input = F::Output, Output = F::Output>,
+    L: LossStage<Input = F::Output>,
+{
+    let (first, blocks, last) = row.join(modules)?;
+    let merged = (first.materialize(), blocks.into_iter().map(Module::materialize).collect(), last.materialize());
+    let mut visit = Values { parameters: StoredParameters::of(storage), values: HashMap::new() };
+    row.visit(&merged, &mut visit);
+    check(&visit.parameters.found)?;
+    Ok(visit.values)
+}
+
+/// A visitor that collects the parameters of a model with their values.
+struct Values<'a, S> {
+    parameters: StoredParameters<'a, S>,
+    values: StoredValues,
+}
+
+impl<S: Storage> ModuleVisitor for Values<'_, S> {
+    fn enter_module(&mut self, name: &str, container: &str) {
+        self.parameters.enter_module(name, container);
+    }
+
+    fn exit_module(&mut self, name: &str, container: &str) {
+        self.parameters.exit_module(name, container);
+    }
+
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.parameters.visit_float(param);
+        let is_transposed = self.parameters.position.tensor(self.parameters.storage).transposed;
+        let Some(StoredParameter { name, shape, .. }) = self.parameters.found.last() else { return };
+        let param = param.clone();
+        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, param.lazy_shape().as_slice()) {
+            (true, &[rows, columns]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
+            _ => Box::new(move || numbers(&param.val())),
+        };
+        self.values.insert(name.clone(), StoredValue { shape: shape.clone(), read });
+    }
+}
+
+/// Checks that each parameter can be stored: that it is not quantised, that no other parameter has its name, and that
+/// tied parameters have one name.
+///
+/// # Errors
+/// Returns an error that names the parameters if this is not so.
+pub fn check(parameters: &[StoredParameter]) -> Result<(), ModelError> {
+    let (mut of_names, mut of_ids) = (HashMap::new(), HashMap::new());
     for parameter in parameters {
-        let first = *seen.entry(&parameter.name).or_insert(parameter);
+        if parameter.quantised {
+            return Err(ModelError::Quantised { parameter: parameter.path.clone() });
+        }
+        let first: &StoredParameter = of_names.entry(&parameter.name).or_insert(parameter);
         if first.id != parameter.id {
             let parameters = [first.path.clone(), parameter.path.clone()];
             return Err(ModelError::SameName { name: parameter.name.clone(), parameters });
+        }
+        let first: &StoredParameter = of_ids.entry(parameter.id).or_insert(parameter);
+        if first.name != parameter.name {
+            let parameters = [first.path.clone(), parameter.path.clone()];
+            let names = [first.name.clone(), parameter.name.clone()];
+            return Err(ModelError::TiedNames { parameters, names });
         }
     }
     Ok(())
@@ -178,6 +261,9 @@ impl<S: Storage> ModuleMapper for ReadLazily<S> {
     }
 
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
+        if self.position.is_in_adapter() {
+            return param;
+        }
         let tensor = self.position.tensor(&self.storage);
         let is_frozen = (self.frozen)(&tensor.name);
         let param = match &self.folder {

@@ -116,12 +116,12 @@ fn a_missing_tensor_is_an_error_with_the_file_and_similar_names() {
     toy::assert_says(&error, &[&says, "`h.0.weight`, `h.1.weight`"]);
     let error = folder.tensor("\u{1b}[2J").unwrap_err();
     toy::check_text(&error);
-    toy::assert_says(&error, &[r"`\u{1b}[2J`", "check that config.json belongs to these weights"]);
+    toy::assert_says(&error, &[r"`\u{1b}[2J`", "check that these are the weights of the model"]);
 
     let dir = toy::single(&toy::weights(&[("w", Dtype::F32, vec![1], toy::f32s(&[1.0]))]));
     let error = ModelFolder::open(dir.path()).unwrap().tensor("x").unwrap_err();
     let says = format!("{} has no tensor `x`", dir.path().join(SINGLE).display());
-    toy::assert_says(&error, &[&says, "check that config.json belongs to these weights"]);
+    toy::assert_says(&error, &[&says, "check that these are the weights of the model"]);
 }
 
 #[test]

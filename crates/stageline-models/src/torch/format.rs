@@ -1,27 +1,32 @@
 //! The names and layouts that the parameters of a model of one's own have in PyTorch ([`TorchFormat`]).
 
+use std::collections::HashMap;
 use std::fmt;
 use std::path::Path;
 use std::sync::Arc;
 
 use stageline::{LossStage, Modules, Row, Stage};
+use stageline_hub::{Layout, check_weights};
 
 use crate::error::ModelError;
-use crate::export::write_new;
+use crate::export::{new_tensor, write_new};
 use crate::names::{HubTensor, Storage};
-use crate::parameters::{StoredParameters, check_names};
+use crate::parameters::{StoredParameters, check, values_of};
 
 /// The names and layouts that the parameters of a model of one's own have in PyTorch.
 ///
-/// The name of a parameter begins as its path in the model, which is also its name in checkpoints: the name of the
-/// layer in the [`Row`], then the fields of its structs, such as `blocks.3.norm.gamma`. The variants of enums add
-/// nothing. PyTorch's own names for the parameters of burn's layers then replace the last part, and
-/// [`rename`](Self::rename) replaces the rest:
+/// A parameter's name is made in three steps. It begins as the path in the model: the name of the layer in the [`Row`],
+/// then the fields of its structs, such as `blocks.3.norm.gamma`. The variants of enums, and the batch norm inside an
+/// `AccumulatedBatchNorm`, add nothing. Then the last part becomes PyTorch's, as in the table below. Then the
+/// replacements of [`rename`](Self::rename) are made.
 ///
-/// | burn and Stageline | PyTorch |
+/// The name of the struct that has the parameter decides which line of the table holds, so give a layer of your own
+/// with another layout another name:
+///
+/// | struct of burn or Stageline | PyTorch |
 /// | --- | --- |
-/// | `Linear`: `weight` `[inputs, outputs]` | `weight` `[outputs, inputs]`, so it is transposed |
-/// | norms (`LayerNorm`, `RmsNorm`, `GroupNorm`, `BatchNorm`, `InstanceNorm`): `gamma`, `beta` | `weight`, `bias` |
+/// | `Linear`: `weight` `[inputs, outputs]` (not burn's `LinearLayout::Col`) | `weight` `[outputs, inputs]`, so it is transposed |
+/// | norms (`LayerNorm`, `RmsNorm`, `GroupNorm`, `BatchNorm`, `InstanceNorm`): `gamma`, `beta` | `weight`, `bias`; in files that have no such tensors, also `gamma`, `beta` |
 /// | `PRelu`: `alpha` | `weight` |
 /// | all others, such as embeddings and convolutions | the same |
 ///
@@ -50,6 +55,10 @@ pub struct TorchFormat {
     renames: Vec<Rename>,
 }
 
+/// burn's norms, as containers of their parameters.
+const NORMS: [&str; 5] =
+    ["Struct:LayerNorm", "Struct:RmsNorm", "Struct:GroupNorm", "Struct:BatchNorm", "Struct:InstanceNorm"];
+
 /// A function that changes the name of a tensor.
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
@@ -77,13 +86,33 @@ impl TorchFormat {
         self
     }
 
+    /// Checks, before a training, that a model that was not read from PyTorch can be exported to `folder`. The check
+    /// creates a file in `folder`, and `folder` itself if necessary, and removes again what it created.
+    ///
+    /// # Errors
+    /// Returns the errors of [`export`](Self::export).
+    pub fn check_export<F, B, L>(&self, row: &Row<F, B, L>, folder: impl AsRef<Path>) -> Result<(), ModelError>
+    where
+        F: Stage,
+        B: Stage<Input = F::Output, Output = F::Output>,
+        L: LossStage<Input = F::Output>,
+    {
+        let mut visit = StoredParameters::of(self);
+        row.visit_new(&mut visit);
+        check(&visit.found)?;
+        let names: HashMap<_, _> = visit.found.iter().map(|found| (&found.name, &found.shape)).collect();
+        let layout = Layout::single(names.into_iter().map(|(name, shape)| new_tensor(name, shape)))?;
+        Ok(check_weights(&layout, folder)?)
+    }
+
     /// Writes the parameters of a model that was not read from PyTorch to `model.safetensors` in a folder, in f32.
-    /// `modules` are the modules of a pipeline of the row. Parameters are copied to the host one after another. In
-    /// PyTorch, `safetensors.torch.load_model(model, "folder/model.safetensors")` reads the file.
+    /// `modules` are the modules of a pipeline of the row. Adapters, such as LoRA's, are added to the weights that they
+    /// adapt. Parameters are copied to the host one after another. In PyTorch, `safetensors.torch.load_model(model, "folder/model.safetensors")` reads the file.
     ///
     /// # Errors
     /// - [`ModelError::Modules`] if a module is missing or of another type.
-    /// - [`ModelError::SameName`] if two parameters have the same name in this format.
+    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a tied
+    ///   one has two; [`ModelError::Quantised`] if one is quantised.
     /// - [`ModelError::Folder`] if the file cannot be written, or the folder has other weights.
     pub fn export<F, B, L>(
         &self,
@@ -96,10 +125,7 @@ impl TorchFormat {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let mut visit = StoredParameters::of(self);
-        row.visit(&row.join(modules)?, &mut visit);
-        check_names(&visit.found)?;
-        write_new(&visit.by_name(), folder.as_ref())
+        write_new(&values_of(row, modules, self)?, folder.as_ref())
     }
 }
 
@@ -126,10 +152,9 @@ fn replace_parts(name: &str, from: &str, to: &str) -> String {
 impl Storage for TorchFormat {
     fn tensor(&self, path: &str, container: &str) -> HubTensor {
         let (module, parameter) = path.rsplit_once('.').map_or(("", path), |(module, name)| (module, name));
-        let is_norm = container.starts_with("Struct:") && container.ends_with("Norm");
         let stored = match parameter {
-            "gamma" if is_norm => "weight",
-            "beta" if is_norm => "bias",
+            "gamma" if NORMS.contains(&container) => "weight",
+            "beta" if NORMS.contains(&container) => "bias",
             "alpha" if container == "Struct:PRelu" => "weight",
             other => other,
         };

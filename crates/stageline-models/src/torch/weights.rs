@@ -6,11 +6,14 @@ use std::path::Path;
 use std::sync::Arc;
 
 use stageline::{LossStage, Modules, Row, Stage};
-use stageline_hub::{Dtype, Layout, ModelFolder, TensorLayout, check_export};
+use stageline_hub::{Layout, ModelFolder, check_export};
 
 use crate::error::ModelError;
-use crate::export::write_copy;
-use crate::parameters::{ReadLazily, Selection, StoredParameter, StoredParameters, check_names, no_tensors};
+use crate::export::{new_tensor, write_copy};
+use crate::names::{HubTensor, Storage};
+use crate::parameters::{
+    ReadLazily, Selection, StoredParameter, StoredParameters, check, is_float, no_tensors, values_of,
+};
 use crate::torch::format::TorchFormat;
 
 /// An open folder with the weights of a PyTorch model, for a model of one's own.
@@ -20,11 +23,27 @@ use crate::torch::format::TorchFormat;
 /// tensors without a parameter.
 #[derive(Clone)]
 pub struct TorchWeights {
-    format: TorchFormat,
-    folder: Arc<ModelFolder>,
+    names: InFolder,
     drawn: Selection,
     kept: Selection,
     left_out: Selection,
+}
+
+/// The names of parameters in an open folder of PyTorch's weights.
+#[derive(Clone)]
+struct InFolder {
+    format: TorchFormat,
+    folder: Arc<ModelFolder>,
+}
+
+impl Storage for InFolder {
+    fn tensor(&self, path: &str, container: &str) -> HubTensor {
+        let usual = self.format.tensor(path, container);
+        // The first BERTs of the hub have the `gamma` and `beta` of their norms from TensorFlow.
+        let unconverted = || self.format.tensor(path, "");
+        let has = |tensor: &HubTensor| self.folder.has(&tensor.name);
+        if has(&usual) { usual } else { Some(unconverted()).filter(has).unwrap_or(usual) }
+    }
 }
 
 impl TorchWeights {
@@ -37,12 +56,12 @@ impl TorchWeights {
     /// # Errors
     /// Returns [`ModelError::Folder`] if a file cannot be read or is not valid.
     pub fn open(folder: impl AsRef<Path>, format: TorchFormat) -> Result<Self, ModelError> {
-        let folder = Arc::new(ModelFolder::open(folder)?);
-        Ok(Self { format, folder, drawn: no_tensors(), kept: no_tensors(), left_out: no_tensors() })
+        let names = InFolder { format, folder: Arc::new(ModelFolder::open(folder)?) };
+        Ok(Self { names, drawn: no_tensors(), kept: no_tensors(), left_out: no_tensors() })
     }
 
-    /// Selects parameters that are not read from the folder and keep the initial values of their layers, such as a new
-    /// head. The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
+    /// Selects parameters that are not read from the folder but drawn as their layers draw them, such as a new head. The
+    /// folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
     #[must_use]
     pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { drawn: Arc::new(is_drawn), ..self }
@@ -56,7 +75,8 @@ impl TorchWeights {
     }
 
     /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not have
-    /// them. `is_left_out` takes the name of a tensor.
+    /// them. `is_left_out` takes the name of a tensor. For tensors of parameters that shall have new values, use
+    /// [`draw`](Self::draw).
     #[must_use]
     pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { left_out: Arc::new(is_left_out), ..self }
@@ -71,8 +91,12 @@ impl TorchWeights {
     /// # Errors
     /// - [`ModelError::NotStored`] if the folder lacks the tensor of a parameter, or has it in another shape.
     /// - [`ModelError::Type`] if a tensor has another type than F32, F16 and BF16.
-    /// - [`ModelError::NoParameter`] if the folder has a tensor that stores no parameter.
-    /// - [`ModelError::SameName`] if two parameters have the same name in this format.
+    /// - [`ModelError::NoParameter`] if the folder has a tensor that stores no parameter, and [`ModelError::LeftOut`] if
+    ///   a parameter needs one that is left out.
+    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a tied
+    ///   one has two.
+    /// - [`ModelError::Quantised`] if a parameter is quantised. To quantise weights that were read, call
+    ///   [`Row::mapped`] on the returned row.
     pub fn load<F, B, L>(&self, row: Row<F, B, L>) -> Result<Row<F, B, L>, ModelError>
     where
         F: Stage,
@@ -80,10 +104,9 @@ impl TorchWeights {
         L: LossStage<Input = F::Output>,
     {
         self.check(&self.parameters_of(&row))?;
-        let Self { format, folder, drawn, .. } = self.clone();
-        Ok(row.mapped(move || {
-            ReadLazily::new(format.clone(), Some(Arc::clone(&folder)), Arc::clone(&drawn), no_tensors())
-        }))
+        let Self { names, drawn, .. } = self.clone();
+        let folder = Some(Arc::clone(&names.folder));
+        Ok(row.mapped(move || ReadLazily::new(names.clone(), folder.clone(), Arc::clone(&drawn), no_tensors())))
     }
 
     /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in
@@ -98,17 +121,21 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let layout = self.layout(&self.parameters_of(row))?;
-        Ok(check_export(&layout, self.folder.path(), folder)?)
+        let parameters = self.parameters_of(row);
+        self.check(&parameters)?;
+        let layout = self.layout(parameters.iter().map(|found| (found.name.as_str(), found.shape.as_slice())))?;
+        Ok(check_export(&layout, self.names.folder.path(), folder)?)
     }
 
     /// Writes the parameters of a pipeline to a folder, with the files, names, shapes and types of the folder from which
     /// they were read, and copies its `config.json` and tokenizer. `row` is the row that [`load`](Self::load) returned,
     /// and `modules` are the modules of a pipeline of it. Tensors of drawn parameters that the folder lacks, or has in
-    /// another shape, are F32. Parameters are copied to the host one after another.
+    /// another shape, are F32. Adapters, such as LoRA's, are added to the weights that they adapt. Parameters are copied
+    /// to the host one after another.
     ///
     /// # Errors
     /// - [`ModelError::Modules`] if a module is missing or of another type.
+    /// - The errors of [`load`](Self::load) if `row` is not the row that it returned.
     /// - [`ModelError::Folder`] as for [`check_export`](Self::check_export), or if a value does not fit its type.
     pub fn export<F, B, L>(
         &self,
@@ -121,11 +148,10 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let mut visit = StoredParameters::of(&self.format);
-        row.visit(&row.join(modules)?, &mut visit);
-        let layout = self.layout(&visit.found)?;
-        let values = visit.by_name();
-        write_copy(&layout, &self.folder, |name| values.get(name), folder.as_ref())
+        self.check(&self.parameters_of(row))?;
+        let values = values_of(row, modules, &self.names)?;
+        let layout = self.layout(values.iter().map(|(name, value)| (name.as_str(), value.shape.as_slice())))?;
+        write_copy(&layout, &self.names.folder, |name| values.get(name), folder.as_ref())
     }
 
     fn parameters_of<F, B, L>(&self, row: &Row<F, B, L>) -> Vec<StoredParameter>
@@ -134,7 +160,7 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let mut visit = StoredParameters::of(&self.format);
+        let mut visit = StoredParameters::of(&self.names);
         row.visit_new(&mut visit);
         visit.found
     }
@@ -142,9 +168,13 @@ impl TorchWeights {
     /// Checks that parameters and tensors of the folder correspond one to one, except for those that are drawn, kept or
     /// left out.
     fn check(&self, parameters: &[StoredParameter]) -> Result<(), ModelError> {
-        check_names(parameters)?;
+        check(parameters)?;
         for parameter in parameters.iter().filter(|parameter| !(self.drawn)(&parameter.name)) {
-            parameter.check(&self.folder).map_err(|error| match error {
+            if (self.left_out)(&parameter.name) {
+                let (parameter, name) = (parameter.path.clone(), parameter.name.clone());
+                return Err(ModelError::LeftOut { parameter, name });
+            }
+            parameter.check(&self.names.folder).map_err(|error| match error {
                 ModelError::Folder(cause) => {
                     ModelError::NotStored { parameter: parameter.path.clone(), cause: cause.into() }
                 }
@@ -153,30 +183,28 @@ impl TorchWeights {
         }
         let needed: HashSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let is_known = |name: &str| needed.contains(name) || (self.kept)(name) || (self.left_out)(name);
-        let mut unknown = self.folder.tensors().filter(|(name, _)| !is_known(name));
+        let mut unknown = self.names.folder.tensors().filter(|(name, _)| !is_known(name));
         let Some((name, info)) = unknown.next() else { return Ok(()) };
-        let (path, name, more) = (self.folder.path().join(&info.file), name.to_owned(), unknown.count());
+        let (path, name, more) = (self.names.folder.path().join(&info.file), name.to_owned(), unknown.count());
         Err(ModelError::NoParameter { path, name, more })
     }
 
     /// Returns the layout of an export: that of the folder, without tensors that are left out, and with those of drawn
-    /// parameters.
-    fn layout(&self, parameters: &[StoredParameter]) -> Result<Layout, ModelError> {
-        let needed: HashSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
-        let is_left_out = |name: &str| (self.left_out)(name) && !needed.contains(name);
-        let layout = self.folder.layout()?.without(is_left_out);
-        let shapes: HashMap<_, _> = self.folder.tensors().map(|(name, info)| (name, &info.shape)).collect();
-        let mut new =
-            parameters.iter().filter(|parameter| shapes.get(parameter.name.as_str()) != Some(&&parameter.shape));
-        Ok(new.try_fold(layout, |layout, parameter| {
-            let (name, shape) = (parameter.name.clone(), parameter.shape.clone());
-            layout.with(TensorLayout { name, dtype: Dtype::F32, shape })
-        })?)
+    /// parameters. `parameters` has the name and the shape of each parameter's tensor.
+    fn layout<'a>(&self, parameters: impl Iterator<Item = (&'a str, &'a [usize])>) -> Result<Layout, ModelError> {
+        let parameters: HashMap<_, _> = parameters.collect();
+        let is_left_out = |name: &str| (self.left_out)(name) && !parameters.contains_key(name);
+        let layout = self.names.folder.layout()?.without(is_left_out);
+        let fits = |name: &str, shape: &[usize]| {
+            self.names.folder.tensor(name).is_ok_and(|found| found.shape == shape && is_float(found.dtype))
+        };
+        let mut new = parameters.iter().filter(|(name, shape)| !fits(name, shape));
+        Ok(new.try_fold(layout, |layout, (name, shape)| layout.with(new_tensor(name, shape)))?)
     }
 }
 
 impl fmt::Debug for TorchWeights {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("TorchWeights").field("format", &self.format).field("folder", &self.folder).finish()
+        f.debug_struct("TorchWeights").field("format", &self.names.format).field("folder", &self.names.folder).finish()
     }
 }

@@ -1,12 +1,15 @@
 //! Tests of models of one's own with the weights of PyTorch: names, layouts, frozen parameters, and exports.
 
+use std::num::NonZero;
 use std::path::Path;
 
-use burn::module::{Module, Param};
+use burn::module::{Lora, Module, Param, ParamId, QLora, Quantizer};
 use burn::nn::conv::{Conv1d, Conv1dConfig};
 use burn::nn::{LayerNorm, LayerNormConfig, LinearConfig};
 use burn::optim::AdamWConfig;
+use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{Device, Tensor};
+use stageline::checkpoint::{Saved, Store};
 use stageline::nn::Linear;
 use stageline::{AccumulatedBatchNorm, Batch, Cut, LossStage, Pipeline, Row, Stage, StageConfig, Weight};
 use stageline_hub::{Dtype, FolderError, Layout, ModelFolder, TensorLayout, Values};
@@ -119,7 +122,7 @@ fn values(name: &str, shape: &[usize]) -> Vec<f32> {
     (0..shape.iter().product()).map(|index| 0.1 + (start + index * 5 % 23) as f32 / 16.0).collect()
 }
 
-/// Writes the model's weights as PyTorch has them to a folder, with changes: `tensors` may add, remove and reshape.
+/// Writes the model's weights as PyTorch has them to a folder. `change` may add, remove and reshape tensors.
 fn written(folder: &Path, change: impl FnOnce(&mut Vec<TensorLayout>)) {
     let layout = |(name, shape): (&str, &[usize])| TensorLayout {
         name: name.to_owned(),
@@ -230,6 +233,39 @@ fn an_export_without_training_has_the_bytes_that_were_read() {
     assert!(error.contains("the model is read from this folder"), "{error}");
 }
 
+/// Tests that norms are read from files that name them as TensorFlow does, such as the first BERTs of the hub.
+#[test]
+fn norms_of_older_files_are_read_and_exported_under_their_names() {
+    let [from, older, to] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |_| ());
+    let source = ModelFolder::open(from.path()).unwrap();
+    let is_norm = |name: &str| name.contains(".norm.") || name.contains(".bn.");
+    let old = |name: &str| match is_norm(name) {
+        true => name.replace("weight", "gamma").replace("bias", "beta"),
+        false => name.to_owned(),
+    };
+    let tensors = source.tensors().map(|(name, info)| TensorLayout {
+        name: old(name),
+        dtype: info.dtype,
+        shape: info.shape.clone(),
+    });
+    let value = |name: &str| {
+        let found = source.tensors().find(|(usual, _)| old(usual) == name).unwrap().0;
+        source.tensor(found)
+    };
+    Layout::single(tensors).unwrap().write(older.path(), value).unwrap();
+    let outputs = [&from, &older].map(|folder| {
+        let row = TorchWeights::open(folder.path(), format()).unwrap().load(row()).unwrap();
+        pipeline(&row, "0,2").infer(input(4)).unwrap().into_data()
+    });
+    assert_eq!(outputs[0], outputs[1]);
+    let weights = TorchWeights::open(older.path(), format()).unwrap();
+    let row = weights.load(row()).unwrap();
+    weights.export(&row, pipeline(&row, "0,2").into_modules(), to.path()).unwrap();
+    let [read, exported] = [&older, &to].map(|dir| std::fs::read(dir.path().join("model.safetensors")).unwrap());
+    assert!(read == exported);
+}
+
 #[test]
 fn a_training_changes_all_parameters_but_frozen_ones() {
     let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
@@ -292,8 +328,9 @@ fn a_model_that_was_not_read_is_exported_under_its_names_in_pytorch() {
 fn parameters_and_tensors_without_a_counterpart_are_refused() {
     let missing = refused(row(), |tensors| tensors.retain(|tensor| tensor.name != "head.scale"));
     assert!(matches!(&missing, ModelError::NotStored { parameter, .. } if parameter == "head.scale"));
+    assert!(missing.to_string().contains("`rename`"), "{missing}");
     let shape = refused(row_with_outputs(7), |_| ()).to_string();
-    for part in ["head.out.weight", "classifier.weight", "[3, 4]", "[7, 4]", "`draw`", "`rename`"] {
+    for part in ["head.out.weight", "classifier.weight", "[3, 4]", "[7, 4]", "`draw`"] {
         assert!(shape.contains(part), "{shape}");
     }
     let more = |tensors: &mut Vec<TensorLayout>| {
@@ -322,4 +359,179 @@ fn two_parameters_of_one_name_are_refused() {
             assert!(text.contains(part), "{text}");
         }
     }
+}
+
+/// Tests that the weights of two shards, of which one has only a tensor that is left out, are exported as one shard, and
+/// that parameters in bf16 are read exactly.
+#[test]
+fn shards_in_bf16_are_read_and_exported_without_what_is_left_out() {
+    let [from, sharded, to] = [(); 3].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |tensors| tensors.iter_mut().for_each(|tensor| tensor.dtype = Dtype::BF16));
+    let [first, second] = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"];
+    let place = |name: &str| sharded.path().join(name);
+    std::fs::copy(from.path().join("model.safetensors"), place(first)).unwrap();
+    let other = tempfile::tempdir().unwrap();
+    let pooler = TensorLayout { name: "pooler.weight".into(), dtype: Dtype::F32, shape: vec![2] };
+    let layout = Layout::single([pooler]).unwrap();
+    layout.write(other.path(), |_| Ok::<_, FolderError>(vec![1.0, 2.0])).unwrap();
+    std::fs::copy(other.path().join("model.safetensors"), place(second)).unwrap();
+    let source = ModelFolder::open(from.path()).unwrap();
+    let mut map: serde_json::Map<_, _> = source.tensors().map(|(name, _)| (name.to_owned(), first.into())).collect();
+    map.insert("pooler.weight".into(), second.into());
+    let index = serde_json::json!({ "metadata": { "total_size": 1 }, "weight_map": map });
+    std::fs::write(place("model.safetensors.index.json"), index.to_string()).unwrap();
+    let weights = TorchWeights::open(sharded.path(), format()).unwrap();
+    assert!(weights.load(row()).err().unwrap().to_string().contains("`pooler.weight`"));
+    let weights = weights.leave_out(|name| name.starts_with("pooler."));
+    let row = weights.load(row()).unwrap();
+    weights.export(&row, pipeline(&row, "0,2").into_modules(), to.path()).unwrap();
+    let exported = ModelFolder::open(to.path()).unwrap();
+    assert_eq!(exported.tensors().len(), source.tensors().len());
+    for (name, info) in source.tensors() {
+        let [read, written] = [&source, &exported].map(|folder| folder.tensor(name).unwrap());
+        assert_eq!((info.dtype, read.bytes), (Dtype::BF16, written.bytes), "{name}");
+    }
+    assert!(to.path().join(first).exists() && !to.path().join(second).exists());
+}
+
+/// Returns the row with LoRA in its blocks, or with weights of its blocks that are quantised as well.
+fn adapted(quantised: bool) -> Row<First, Block, Last> {
+    let (first, last) = (row(), row());
+    let up = move |linear: Linear, device: &Device| match quantised {
+        true => {
+            let scheme = device.settings().quantization.scheme.with_value(QuantValue::Q8S);
+            linear.apply_qlora(QLora::new(Lora::new(2, 4.0), Quantizer::new(Calibration::MinMax, scheme)))
+        }
+        false => linear.apply_lora(Lora::new(2, 4.0)),
+    };
+    Row::new(
+        move |device| first.init(device).0,
+        2,
+        move |index, device| {
+            let Block { up: linear, norm } = row().init(device).1.swap_remove(index);
+            Block { up: up(linear, device), norm }
+        },
+        move |device| last.init(device).2,
+    )
+    .names("stem", "blocks", "head")
+}
+
+/// Tests that a training of adapters on loaded weights is exported as weights with the adapters added, so that PyTorch
+/// computes what the pipeline computes.
+#[test]
+fn adapters_are_added_to_the_weights_of_an_export() {
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |_| ());
+    let weights = TorchWeights::open(from.path(), format()).unwrap();
+    let row = weights.load(adapted(false)).unwrap();
+    let mut pipeline = pipeline(&row, "0,2");
+    let (input, target) = (input(4), Tensor::ones([4, 5, 3], &Device::flex()));
+    (0..3).for_each(|_| drop(pipeline.step(Batch::new(input.clone(), target.clone())).unwrap()));
+    let expected = pipeline.infer(input.clone()).unwrap();
+    weights.export(&row, pipeline.into_modules(), to.path()).unwrap();
+    let [read, exported] = [&from, &to].map(|dir| ModelFolder::open(dir.path()).unwrap());
+    let names = |folder: &ModelFolder| folder.tensors().map(|(name, _)| name.to_owned()).collect::<Vec<_>>();
+    assert_eq!(names(&read), names(&exported));
+    let up = |folder: &ModelFolder| folder.tensor("body.layers.1.up.weight").unwrap().to_f32().unwrap();
+    assert_ne!(up(&read), up(&exported));
+    let merged = TorchWeights::open(to.path(), format()).unwrap().load(self::row()).unwrap();
+    let found = self::pipeline(&merged, "0").infer(input).unwrap();
+    let apart = (found - expected.clone()).abs().max().into_scalar::<f32>() / expected.abs().max().into_scalar::<f32>();
+    assert!(apart < 1e-5, "{apart}");
+}
+
+#[test]
+fn quantised_parameters_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), |_| ());
+    let row = adapted(true);
+    let error = format().check_export(&row, dir.path().join("new")).unwrap_err();
+    assert!(matches!(&error, ModelError::Quantised { parameter } if parameter == "blocks.0.up.weight"), "{error}");
+    let error = TorchWeights::open(dir.path(), format()).unwrap().load(row).err().unwrap().to_string();
+    assert!(error.contains("`Row::mapped`"), "{error}");
+}
+
+/// Tests that a weight that two layers share needs one name, whatever the folder has.
+#[test]
+fn a_tied_parameter_needs_one_name() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), |_| ());
+    let id = ParamId::new();
+    let tied = move || {
+        Row::new(
+            |device| row().init(device).0,
+            2,
+            move |index, device| {
+                let mut block = row().init(device).1.swap_remove(index);
+                block.up.weight.id = id;
+                block
+            },
+            |device| row().init(device).2,
+        )
+        .names("stem", "blocks", "head")
+    };
+    let weights = TorchWeights::open(dir.path(), format()).unwrap();
+    let error = weights.load(tied()).err().unwrap().to_string();
+    for part in ["blocks.0.up.weight", "blocks.1.up.weight", "body.layers.1.up.weight", "`rename`", "`leave_out`"] {
+        assert!(error.contains(part), "{error}");
+    }
+    let one = format().rename("body.layers.1.up", "body.layers.0.up");
+    let weights = TorchWeights::open(dir.path(), one).unwrap().leave_out(|name| name == "body.layers.1.up.weight");
+    let row = weights.load(tied()).unwrap();
+    let blocks = row.init(&Device::flex()).1;
+    let [first, second] = [&blocks[0], &blocks[1]].map(|block| block.up.weight.val().into_data());
+    assert_eq!(first, second);
+    let expected = values("body.layers.0.up.weight", &[LENGTH, LENGTH]);
+    let stored = blocks[0].up.weight.val().transpose().into_data();
+    assert_eq!(stored.iter::<f32>().collect::<Vec<_>>(), expected);
+}
+
+#[test]
+fn other_rows_and_tensors_that_are_left_out_are_refused() {
+    let dir = tempfile::tempdir().unwrap();
+    written(dir.path(), |_| ());
+    let weights = TorchWeights::open(dir.path(), format()).unwrap();
+    let other = weights.load(row()).unwrap().names("stem", "layers", "head");
+    let refused = |error: ModelError| assert!(matches!(error, ModelError::NotStored { .. }), "{error}");
+    refused(weights.check_export(&other, dir.path().join("new")).unwrap_err());
+    refused(weights.export(&other, pipeline(&other, "0,2").into_modules(), dir.path().join("new")).unwrap_err());
+    let left_out = weights.leave_out(|name| name.starts_with("classifier."));
+    let error = left_out.load(row()).err().unwrap();
+    assert!(matches!(&error, ModelError::LeftOut { name, .. } if name == "classifier.weight"), "{error}");
+    assert!(left_out.draw(|name| name.starts_with("classifier.")).load(row()).is_ok());
+}
+
+#[test]
+fn an_export_that_would_fail_is_refused_before_the_training() {
+    let dir = tempfile::tempdir().unwrap();
+    let other = dir.path().join("other");
+    written(&other, |_| ());
+    std::fs::rename(other.join("model.safetensors"), other.join("model-00001-of-00001.safetensors")).unwrap();
+    let error = format().check_export(&row(), &other).unwrap_err().to_string();
+    assert!(error.contains("model-00001-of-00001.safetensors"), "{error}");
+    format().check_export(&row(), dir.path().join("new")).unwrap();
+    assert!(!dir.path().join("new").exists());
+    assert!(TorchFormat::new().rename_with(|_| "one".to_owned()).check_export(&row(), dir.path().join("new")).is_err());
+}
+
+/// Tests that a checkpoint of a loaded row resumes on a row that is loaded again, with the same bits.
+#[test]
+fn checkpoints_of_loaded_weights_resume() {
+    let [from, kept] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |_| ());
+    let weights = TorchWeights::open(from.path(), format()).unwrap();
+    let batch = || Batch::new(input(4), Tensor::ones([4, 5, 3], &Device::flex()));
+    let outputs = |pipeline: &mut Pipeline<_, Tensor<3>, _>| pipeline.infer(input(4)).unwrap().into_data();
+    let mut whole = pipeline(&weights.load(row()).unwrap(), "0,2");
+    whole.step(batch()).unwrap();
+    let mut store = Store::open(kept.path(), NonZero::<usize>::MIN).unwrap();
+    store.save(&whole.checkpoint().unwrap()).unwrap();
+    whole.step(batch()).unwrap();
+    let cut: Cut = "0,1,3".parse().unwrap();
+    let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2);
+    let builder = weights.load(row()).unwrap().pipeline(&cut, [config(), config(), config()]).unwrap();
+    let saved = Saved::open(kept.path()).unwrap().read().unwrap();
+    let mut resumed = builder.micro_batches(2).restore(saved).build().unwrap();
+    resumed.step(batch()).unwrap();
+    assert_eq!(outputs(&mut whole), outputs(&mut resumed));
 }

@@ -71,7 +71,7 @@ pub(crate) fn tensor(numbers: impl Iterator<Item = i32>, shape: [usize; 2]) -> T
 
 /// Returns the device on which batches are created: the CPU with the crate's feature `flex`, and otherwise burn's
 /// default device.
-fn host() -> Device {
+pub(crate) fn host() -> Device {
     #[cfg(feature = "flex")]
     {
         Device::flex()

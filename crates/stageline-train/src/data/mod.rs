@@ -5,11 +5,13 @@
 //! and the sources for language models. It must not know settings, move batches to devices, or decide which steps run.
 //!
 //! - `tokens`: sources for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
+//! - `labelled`: a source for models that classify texts (`LabelledTexts`).
 //! - `documents`: the treatment of several documents in one sample (`Documents`).
 //! - `repeatable`: the check that a source returns the same batch for the same step each time.
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
 
 pub mod documents;
+pub mod labelled;
 pub mod prefetch;
 pub mod repeatable;
 pub mod tokens;
@@ -36,7 +38,8 @@ pub trait Data: Send + Sync + 'static {
     type Target: Payload;
 
     /// Returns the batch of the training step `step` (counted from 0), with `samples` samples. Its tensors should be on
-    /// the CPU: the pipeline moves each micro-batch to the devices of its stages.
+    /// the CPU: the pipeline moves each micro-batch to the devices of its stages. `samples` may be smaller than in a
+    /// step, because the start of a training reads batches of 1 and 2 samples and of smaller micro-batches.
     ///
     /// Do not draw random numbers with `Tensor::random` in `batch`, not even after `Device::seed`: all threads share
     /// burn's generator. Use a generator of your own, seeded with [`run.seed()`](crate::Run::seed) and the number of
