@@ -101,7 +101,7 @@ where
 }
 
 /// Returns the cost of each layer of the GPT for one sample of the maximum length: the number of the layer's
-/// parameters, and the FLOPs of its forward. No times are measured.
+/// parameters, and the FLOPs of its forward pass. No times are measured.
 pub fn costs(shape: Shape) -> Costs {
     gpt(shape, 0).count(Tensor::zeros([1, shape.context], &Device::flex()))
 }
@@ -189,7 +189,7 @@ impl Stage for Block {
 
 impl Block {
     /// Computes the output of a transformer block from activations `[batch, context, width]`. The block's `forward`
-    /// calls this function through a wrapper that can recompute the whole block in the backward.
+    /// calls this function through a wrapper that can recompute the whole block in the backward pass.
     fn compute(&self, input: Tensor<3>) -> Tensor<3> {
         let dims = input.dims();
         let residual = rows(input);

@@ -97,7 +97,7 @@ pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool 
 /// Records one of this crate's own operations in the autodiff graph of its inputs, and returns the operation's output
 /// as a tensor of that graph.
 ///
-/// If autodiff tracks at least one of the inputs, the graph keeps `state` for the operation's backward.
+/// If autodiff tracks at least one of the inputs, the graph keeps `state` for the operation's backward pass.
 pub fn recorded<B: Engine, O: Backward<B, N>, const N: usize, const D: usize>(
     operation: O,
     inputs: [NodeGuard; N],

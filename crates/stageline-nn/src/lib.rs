@@ -1,25 +1,26 @@
-//! Layers whose backward splits into an input gradient and weight gradients, and functions that mark blocks for
+//! Layers whose backward pass splits into an input gradient and weight gradients, and functions that mark blocks for
 //! recomputation.
 //!
 //! In a pipeline, the layers add their weight gradients to the sum over the micro-batches one by one, so that only one
-//! layer's gradients exist beside the sum. On CPUs a linear layer adds in place, in f32 and with inputs of 3 to 512 rows
-//! (tokens), and an embedding adds only the rows that were looked up.
+//! layer's gradients exist beside the sum. On CPUs a linear layer adds in place, in f32 and with inputs of 3 to 512
+//! rows (tokens), and an embedding adds only the rows that were looked up.
 //!
 //! A split layer computes the gradient of its input at once and those of its weights when the pipeline's plan says, so
 //! that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
-//! first half of a split backward, which leaves less work for the second half.
+//! first half of a split backward pass, which leaves less work for the second half.
 //!
 //! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
 //!   are made from burn's layers or their configuration.
 //! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
 //!   three times or more, both in these layers and directly, or directly only in later micro-batches of a step: a
 //!   pipeline may add its gradients in another order.
-//! - **Backends**: split backwards, [`block`], [`selective`] and the operations that replace several of burn's run on
-//!   CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a Vulkan
-//!   device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.
+//! - **Backends**: split backward passes, [`block`], [`selective`] and the operations that replace several of burn's
+//!   run on CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a
+//!   Vulkan device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.
 //! - **Fallbacks**: burn's own operations compute what a device has no kernel for, such as bf16 on a CPU.
-//!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]) in a forward, [`Operation`] before it.
+//!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]) in a forward pass, [`Operation`] before
+//!   it.
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
 //!   [`put_off`] as a [`Deferred`].
 //!
@@ -27,13 +28,14 @@
 //! plans or channels.
 //!
 //! What models are built from is at the crate root. What a pipeline or an optimizer calls is in four modules:
-//! [`autograd`], [`params`], [`kernels`], and [`after_step`], the effects of a forward that wait for the optimizer step.
+//! [`autograd`], [`params`], [`kernels`], and [`after_step`], the effects of a forward pass that wait for the optimizer
+//! step.
 //!
 //! - `layers`: the layers and the functions without parameters.
-//! - `autograd`: split backwards, recomputation, and the start of a backward from a given gradient.
+//! - `autograd`: split backward passes, recomputation, and the start of a backward pass from a given gradient.
 //! - `kernels`: the operations of these layers, computed in one piece on a backend.
 //! - `engine`: the backends of this build, and the recording of our own operations in their graphs.
-//! - `forward`: facts about the running forward, kept for each thread.
+//! - `forward`: facts about the running forward pass, kept for each thread.
 //! - `params`: the parameters of a module, found, read and replaced.
 
 pub mod autograd;

@@ -1,5 +1,5 @@
-//! Autodiff that a pipeline needs beyond burn's: split backwards and recomputation. The module is public because the
-//! function names [`collect`], [`gather`] and [`root`] are clear only after the module's name, as in
+//! Autodiff that a pipeline needs beyond burn's: split backward passes and recomputation. The module is public because
+//! the function names [`collect`], [`gather`] and [`root`] are clear only after the module's name, as in
 //! `autograd::collect`.
 //!
 //! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
@@ -7,12 +7,12 @@
 //!
 //! - `weight_gradients`: a layer's weight gradients outside burn's graph, added to the stage's sum at once
 //!   (`add_at_once`) or deferred (`Deferred`, `put_off`, `collect`).
-//! - `uses`: the parameters that the layers of a forward use once, so that their gradients are added at once
+//! - `uses`: the parameters that the layers of a forward pass use once, so that their gradients are added at once
 //!   (`finding_single_uses`).
 //! - `sum`: the running sum of the gradients of a stage's parameters (`Sum`).
-//! - `recompute`: marked parts of a model are recomputed in the backward instead of kept (`Recompute`, `block`,
+//! - `recompute`: marked parts of a model are recomputed in the backward pass instead of kept (`Recompute`, `block`,
 //!   `selective`, `sequence`).
-//! - `seed_gradient`: the start of a backward from a given gradient of the output (`root`).
+//! - `seed_gradient`: the start of a backward pass from a given gradient of the output (`root`).
 
 pub(crate) mod recompute;
 pub(crate) mod seed_gradient;

@@ -1,4 +1,4 @@
-//! Starts a backward from a given output gradient (a vector-Jacobian product).
+//! Starts a backward pass from a given output gradient (a vector-Jacobian product).
 
 use std::marker::PhantomData;
 
@@ -11,8 +11,8 @@ use burn::tensor::Tensor;
 
 use crate::engine::{Engine, of_their_backend, recorded};
 
-/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit. A backward that starts from
-/// this scalar computes a vector-Jacobian product. Returns `None` if `output` is not in an autodiff graph.
+/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit. A backward pass that starts
+/// from this scalar computes a vector-Jacobian product. Returns `None` if `output` is not in an autodiff graph.
 pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Tensor<1>> {
     if !output.is_tracked() {
         return None;
@@ -23,7 +23,7 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
 }
 
 /// An operation at the end of an autodiff graph, to which the caller has given a gradient. The operation's backward
-/// computes nothing: it passes this gradient on to the preceding operation.
+/// pass computes nothing: it passes this gradient on to the preceding operation.
 #[derive(Debug)]
 struct HandIn;
 
@@ -38,9 +38,9 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Appends an operation ([`HandIn`]) to the autodiff graph of `output`. In the backward, it passes the given `gradient`
-/// on to `output`. Returns the operation's output, a scalar from which a backward can start. Returns `None` if `output`
-/// is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
+/// Appends an operation ([`HandIn`]) to the autodiff graph of `output`. In the backward pass, it passes the given
+/// `gradient` on to `output`. Returns the operation's output, a scalar from which a backward pass can start. Returns
+/// `None` if `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,
@@ -57,9 +57,9 @@ mod tests {
     use super::*;
     use burn::tensor::Device;
 
-    /// Tests a backward that starts from given gradients of two tensors: a tensor and its square. The gradient of the
-    /// input must have the same bits as in a backward from a sum. The sum adds both tensors, each multiplied by its
-    /// given gradient.
+    /// Tests a backward pass that starts from given gradients of two tensors: a tensor and its square. The gradient of
+    /// the input must have the same bits as in a backward pass from a sum. The sum adds both tensors, each multiplied
+    /// by its given gradient.
     #[test]
     fn a_seeded_backward_gives_the_bits_of_a_sum_of_products() {
         let device = Device::flex();

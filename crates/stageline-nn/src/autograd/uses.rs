@@ -1,4 +1,4 @@
-//! The parameters that the layers of a forward use once. Their gradients need no addition to others of the same
+//! The parameters that the layers of a forward pass use once. Their gradients need no addition to others of the same
 //! micro-batch.
 
 use std::cell::RefCell;
@@ -14,7 +14,7 @@ thread_local! {
     static USES: RefCell<Option<Vec<ParamId>>> = const { RefCell::new(None) };
 }
 
-/// Notes that a layer's forward uses the parameter `id`. Does nothing outside [`finding_single_uses`].
+/// Notes that a layer's forward pass uses the parameter `id`. Does nothing outside [`finding_single_uses`].
 pub fn note_use(id: ParamId) {
     USES.with_borrow_mut(|uses| uses.iter_mut().for_each(|uses| uses.push(id)));
 }

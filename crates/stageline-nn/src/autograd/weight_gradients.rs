@@ -1,10 +1,11 @@
-//! The weight gradients that layers compute outside burn's autodiff graph. In a whole backward a layer adds them to the
-//! stage's running sum at once, so that only one layer's gradients exist besides the sum. In a split backward they are
-//! deferred ([`Deferred`]), and the stage computes them at the time that the pipeline's plan sets for them.
+//! The weight gradients that layers compute outside burn's autodiff graph. In a whole backward pass a layer adds them
+//! to the stage's running sum at once, so that only one layer's gradients exist besides the sum. In a split backward
+//! pass they are deferred ([`Deferred`]), and the stage computes them at the time that the pipeline's plan sets for
+//! them.
 //!
-//! A layer's backward passes a closure for its weight gradients to [`put_off_any`], and a custom layer's to [`put_off`].
-//! Outside [`collect`] and [`add_at_once`] the layer registers the gradients in the graph instead, so the same layers
-//! also train in a plain loop.
+//! A layer's backward passes a closure for its weight gradients to [`put_off_any`], and a custom layer's to
+//! [`put_off`]. Outside [`collect`] and [`add_at_once`] the layer registers the gradients in the graph instead, so the
+//! same layers also train in a plain loop.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -17,10 +18,10 @@ use crate::autograd::uses::note_use;
 use crate::engine::are_one_node;
 use crate::forward::thread_scope::collecting;
 
-/// The weight gradients of a layer that its backward leaves out, because they are computed outside the autodiff graph.
-/// They belong to one call of the layer's forward.
+/// The weight gradients of a layer that its backward pass leaves out, because they are computed outside the autodiff
+/// graph. They belong to one call of the layer's forward pass.
 pub struct Deferred {
-    /// The ids of a layer's parameters whose gradients its backward leaves out.
+    /// The ids of a layer's parameters whose gradients its backward pass leaves out.
     pub ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
@@ -39,13 +40,13 @@ impl Deferred {
     }
 }
 
-/// Passes gradients of a layer's parameters to the running backward, if it takes them. `ids` has the id of each
+/// Passes gradients of a layer's parameters to the running backward pass, if it takes them. `ids` has the id of each
 /// parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
 /// [`may_put_off`]).
 ///
-/// Returns for each parameter whether the backward takes its gradient. It takes none if it must not take one of them.
-/// `later` returns the closure that computes all these gradients together. The layer must compute all other gradients
-/// itself and register them in the autodiff graph.
+/// Returns for each parameter whether the backward pass takes its gradient. It takes none if it must not take one of
+/// them. `later` returns the closure that computes all these gradients together. The layer must compute all other
+/// gradients itself and register them in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -56,8 +57,8 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
 }
 
 /// Returns the id of a parameter if a layer may compute its gradient outside the autodiff graph. `value` is the tensor
-/// that the layer's forward uses as the value of the parameter. The function also notes this use of the parameter, so a
-/// forward calls it once for each use.
+/// that the layer's forward pass uses as the value of the parameter. The function also notes this use of the parameter,
+/// so a forward pass calls it once for each use.
 ///
 /// Returns `None` if the parameter is frozen. Returns `None` also if `value` is computed from other tensors, as with
 /// LoRA and other reparameterisations. Only the autodiff graph can derive the gradients of those tensors.
@@ -66,20 +67,20 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// The way in which a running backward takes weight gradients from layers.
+/// The way in which a running backward pass takes weight gradients from layers.
 enum Scope {
-    /// A split backward, which defers weight gradients.
+    /// A split backward pass, which defers weight gradients.
     Split {
         /// The ids of the parameters whose gradients must not be deferred, such as parameters that are tied to another
         /// stage's.
         exempt: HashSet<ParamId>,
         deferred: Vec<Deferred>,
     },
-    /// A whole backward, which adds weight gradients to a running sum at once.
+    /// A whole backward pass, which adds weight gradients to a running sum at once.
     Whole(AtOnce),
 }
 
-/// The running sum to which a whole backward adds weight gradients at once, and the parameters of these gradients.
+/// The running sum to which a whole backward pass adds weight gradients at once, and the parameters of these gradients.
 pub struct AtOnce {
     /// The running sum to which layers add their weight gradients.
     pub sum: Sum,
@@ -91,23 +92,23 @@ pub struct AtOnce {
 }
 
 impl AtOnce {
-    /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward used several times
-    /// must not be in `ids`, because its gradients are added to each other before they are added to those of other
-    /// micro-batches.
+    /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward pass used several
+    /// times must not be in `ids`, because its gradients are added to each other before they are added to those of
+    /// other micro-batches.
     pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
         Self { sum, ids, added: HashSet::new() }
     }
 }
 
 thread_local! {
-    /// The way in which the backward on this thread takes weight gradients; `None` outside [`collect`] and
+    /// The way in which the backward pass on this thread takes weight gradients; `None` outside [`collect`] and
     /// [`add_at_once`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward` as a split backward. Returns its result, and the weight gradients that layers deferred during it, in
-/// the order in which they deferred them. The caller computes these gradients later. Gradients of parameters with ids in
-/// `exempt` are not deferred.
+/// Runs `backward` as a split backward pass. Returns its result, and the weight gradients that layers deferred during
+/// it, in the order in which they deferred them. The caller computes these gradients later. Gradients of parameters
+/// with ids in `exempt` are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     match collecting(&SCOPE, Scope::Split { exempt, deferred: Vec::new() }, backward) {
         (result, Scope::Split { deferred, .. }) => (result, deferred),
@@ -115,8 +116,8 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
     }
 }
 
-/// Runs `backward` as a whole backward, whose layers add their weight gradients to a running sum at once. Returns its
-/// result, which lacks these gradients, and the sum with the ids of the parameters of which it got gradients.
+/// Runs `backward` as a whole backward pass, whose layers add their weight gradients to a running sum at once. Returns
+/// its result, which lacks these gradients, and the sum with the ids of the parameters of which it got gradients.
 pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOnce) {
     match collecting(&SCOPE, Scope::Whole(at_once), backward) {
         (result, Scope::Whole(at_once)) => (result, at_once),
@@ -124,14 +125,14 @@ pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOn
     }
 }
 
-/// Passes the weight gradients `later` of a custom layer to the running backward. The layer's backward calls this
-/// function. A split backward of a pipeline defers them: they are computed at the time that its schedule sets for
-/// weight gradients.
+/// Passes the weight gradients `later` of a custom layer to the running backward pass. The layer's backward pass calls
+/// this function. A split backward pass of a pipeline defers them: they are computed at the time that its schedule sets
+/// for weight gradients.
 ///
 /// # Errors
-/// Returns the argument `later` if the gradients cannot be deferred. This is so outside a pipeline, in a backward that
-/// is not split into input and weight gradients, and for parameters that are tied to another stage's. The layer must
-/// then compute the gradients itself and register them in the autodiff graph.
+/// Returns the argument `later` if the gradients cannot be deferred. This is so outside a pipeline, in a backward pass
+/// that is not split into input and weight gradients, and for parameters that are tied to another stage's. The layer
+/// must then compute the gradients itself and register them in the autodiff graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(Scope::Split { exempt, deferred }) if later.ids.iter().all(|id| !exempt.contains(id)) => {
@@ -142,9 +143,9 @@ pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     })
 }
 
-/// Computes the weight gradients `now`, and adds them to the sum of the running whole backward. Returns false if the
-/// running backward is not whole, or must not add one of these gradients at once. The forward of the layer must have
-/// noted its uses of the parameters (see [`may_put_off`]).
+/// Computes the weight gradients `now`, and adds them to the sum of the running whole backward pass. Returns false if
+/// the running backward pass is not whole, or must not add one of these gradients at once. The forward pass of the
+/// layer must have noted its uses of the parameters (see [`may_put_off`]).
 fn add_now(now: Deferred) -> bool {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(Scope::Whole(AtOnce { sum, ids, added })) if now.ids.iter().all(|id| ids.contains(id)) => {

@@ -1,4 +1,4 @@
-//! Effects of a forward that wait until the optimizer step succeeds, such as updates of running statistics.
+//! Effects of a forward pass that wait until the optimizer step succeeds, such as updates of running statistics.
 //!
 //! Effects are collected for each thread. A worker stores the effects of a step separately until the step is committed,
 //! because a step may still be rolled back while the next one collects its own. The worker commits a step when its next
@@ -9,13 +9,13 @@ use std::cell::RefCell;
 
 use crate::forward::recomputation::is_recomputation;
 
-/// An effect of a layer's forward, such as an update of running statistics. It is a closure that runs after the
+/// An effect of a layer's forward pass, such as an update of running statistics. It is a closure that runs after the
 /// optimizer step (see [`after_step`]).
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The effects (such as updates of running statistics) that the forwards of the running step on this thread passed
-    /// to [`after_step`].
+    /// The effects (such as updates of running statistics) that the forward passes of the running step on this thread
+    /// passed to [`after_step`].
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
     /// The effects of the last step (such as updates of running statistics). [`keep`] stores them until the step is
     /// committed or rolled back.
@@ -25,9 +25,9 @@ thread_local! {
 /// Runs the closure `effect` on this thread after the optimizer step of the current step. Layers use it to update
 /// running statistics.
 ///
-/// The effect is dropped without running if the step is skipped. A forward that recomputes activations registers no
-/// effect, because the first forward has registered it. If steps overlap (`Pipeline::steps`), the effect may run after
-/// forwards of the next step.
+/// The effect is dropped without running if the step is skipped. A forward pass that recomputes activations registers
+/// no effect, because the first forward pass has registered it. If steps overlap (`Pipeline::steps`), the effect may
+/// run after forward passes of the next step.
 pub fn after_step(effect: impl FnOnce() + 'static) {
     if is_recomputation() {
         return;
@@ -54,13 +54,14 @@ pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }
 
-/// Runs the effects (such as updates of running statistics) that forwards of the current step passed to [`after_step`].
-/// A training loop without a pipeline calls this function after its optimizer step. A pipeline needs no such call.
+/// Runs the effects (such as updates of running statistics) that forward passes of the current step passed to
+/// [`after_step`]. A training loop without a pipeline calls this function after its optimizer step. A pipeline needs no
+/// such call.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
-/// Drops the effects (such as updates of running statistics) that forwards of the current step passed to
+/// Drops the effects (such as updates of running statistics) that forward passes of the current step passed to
 /// [`after_step`]. A training loop without a pipeline calls this function if it skips a step. A pipeline needs no such
 /// call.
 pub fn skipped() {

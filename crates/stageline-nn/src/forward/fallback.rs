@@ -1,4 +1,4 @@
-//! Finds the fallbacks of a forward from this crate's kernels to burn's own operations, which are slower, or from
+//! Finds the fallbacks of a forward pass from this crate's kernels to burn's own operations, which are slower, or from
 //! FlashAttention to an attention that stores its scores, which needs more memory.
 
 use std::cell::RefCell;
@@ -9,8 +9,9 @@ use burn::tensor::DType;
 use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
-/// A fallback in a forward, with its reason. Either burn's own operations compute an operation of a layer instead of
-/// this crate's kernels, or attention stores its scores because its heads are too large for the FlashAttention kernels.
+/// A fallback in a forward pass, with its reason. Either burn's own operations compute an operation of a layer instead
+/// of this crate's kernels, or attention stores its scores because its heads are too large for the FlashAttention
+/// kernels.
 ///
 /// ```
 /// use stageline_nn::{Fallback, Reason};
@@ -107,12 +108,12 @@ impl fmt::Display for Reason {
 }
 
 thread_local! {
-    /// The fallbacks of the running forward so far: the operations that this crate's kernels did not compute. `None` if
-    /// no [`finding_fallbacks`] runs on the thread.
+    /// The fallbacks of the running forward pass so far: the operations that this crate's kernels did not compute.
+    /// `None` if no [`finding_fallbacks`] runs on the thread.
     static FOUND: RefCell<Option<Vec<Fallback>>> = const { RefCell::new(None) };
 }
 
-/// Records that an operation of the running forward is not computed by this crate's kernels. Does nothing outside
+/// Records that an operation of the running forward pass is not computed by this crate's kernels. Does nothing outside
 /// [`finding_fallbacks`]. An operation that runs several times in one layer is recorded once.
 pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason) {
     FOUND.with_borrow_mut(|found| {
@@ -124,8 +125,8 @@ pub fn report_fallback(operation: &'static str, reason: impl FnOnce() -> Reason)
     });
 }
 
-/// Calls `forward` on this thread. Returns the result of `forward`, and the operations of this forward that were not
-/// computed by this crate's kernels.
+/// Calls `forward` on this thread. Returns the result of `forward`, and the operations of this forward pass that were
+/// not computed by this crate's kernels.
 pub fn finding_fallbacks<R>(forward: impl FnOnce() -> R) -> (R, Vec<Fallback>) {
     collecting(&FOUND, Vec::new(), forward)
 }

@@ -1,4 +1,4 @@
-//! Counts the floating-point operations of a forward, as far as its layers report them.
+//! Counts the floating-point operations of a forward pass, as far as its layers report them.
 
 use std::cell::Cell;
 
@@ -10,10 +10,10 @@ thread_local! {
     static COUNT: Cell<Option<f64>> = const { Cell::new(None) };
 }
 
-/// Adds the floating-point operations (FLOPs) of a layer's forward to the count of [`counting_flops`] on this thread.
-/// Does nothing outside [`counting_flops`]. A multiplication and an addition are two FLOPs.
+/// Adds the floating-point operations (FLOPs) of a layer's forward pass to the count of [`counting_flops`] on this
+/// thread. Does nothing outside [`counting_flops`]. A multiplication and an addition are two FLOPs.
 ///
-/// The layers of this crate report their matrix products. A custom layer calls this function in its forward to be
+/// The layers of this crate report their matrix products. A custom layer calls this function in its forward pass to be
 /// counted as well.
 pub fn report_flops(flops: f64) {
     if let Some(count) = COUNT.get() {

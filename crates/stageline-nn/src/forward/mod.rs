@@ -1,17 +1,19 @@
-//! The facts about a running forward, such as its training step, that a layer can ask for without extra arguments in
-//! the layer's signature.
+//! The facts about a running forward pass, such as its training step, that a layer can ask for without extra arguments
+//! in the layer's signature.
 //!
-//! Input: the facts that the stage runner, or a training loop without a pipeline, sets around a forward, such as the
-//! step and the samples. Output: the same facts for the layers that run on that thread, and what these layers report,
-//! such as FLOPs. This folder must not keep a fact after the call that set it, and must not pass it to another thread.
+//! Input: the facts that the stage runner, or a training loop without a pipeline, sets around a forward pass, such as
+//! the step and the samples. Output: the same facts for the layers that run on that thread, and what these layers
+//! report, such as FLOPs. This folder must not keep a fact after the call that set it, and must not pass it to another
+//! thread.
 //!
 //! - `samples`: the step and the samples of the micro-batch that is computed (`Samples`), for dropout and other random
 //!   layers.
-//! - `fallback`: the operations of a forward that no kernel of this crate computes on the device (`finding_fallbacks`).
+//! - `fallback`: the operations of a forward pass that no kernel of this crate computes on the device
+//!   (`finding_fallbacks`).
 //! - `layer_path`: the place of the running layer in its stage (`in_layers`).
-//! - `flops`: the floating-point operations of a forward, which layers report (`counting_flops`).
-//! - `after_step`: effects of a forward that run after the optimizer step, such as updates of running statistics.
-//! - `recomputation`: whether the forward is a recomputation in the backward (`is_recomputation`).
+//! - `flops`: the floating-point operations of a forward pass, which layers report (`counting_flops`).
+//! - `after_step`: effects of a forward pass that run after the optimizer step, such as updates of running statistics.
+//! - `recomputation`: whether the forward pass is a recomputation in the backward pass (`is_recomputation`).
 //! - `thread_scope`: thread-local values that hold for the time of a call.
 
 pub mod after_step;

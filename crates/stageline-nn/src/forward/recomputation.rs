@@ -1,17 +1,17 @@
-//! Marks and reports whether the forward that runs on a thread is a recomputation in the backward.
+//! Marks and reports whether the forward pass that runs on a thread is a recomputation in the backward pass.
 
 use std::cell::Cell;
 
 use crate::forward::thread_scope::during;
 
 thread_local! {
-    /// Whether the forward on this thread recomputes activations in a backward.
+    /// Whether the forward pass on this thread recomputes activations in a backward pass.
     static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Whether the forward on this thread recomputes activations in a backward (activation checkpointing); false in the
-/// first forward. In a recomputation, a layer must not update statistics or counters again. It must draw the same
-/// random numbers as in the first forward.
+/// Whether the forward pass on this thread recomputes activations in a backward pass (activation checkpointing); false
+/// in the first forward pass. In a recomputation, a layer must not update statistics or counters again. It must draw
+/// the same random numbers as in the first forward pass.
 pub fn is_recomputation() -> bool {
     RECOMPUTING.get()
 }

@@ -1,5 +1,5 @@
-//! The samples of a running forward (the training step, and a range of the step's batch), for layers that draw random
-//! numbers for each sample.
+//! The samples of a running forward pass (the training step, and a range of the step's batch), for layers that draw
+//! random numbers for each sample.
 
 use std::cell::Cell;
 
@@ -17,22 +17,22 @@ pub struct Samples {
 }
 
 thread_local! {
-    /// The samples of the training forward that runs on this thread: the step, and a range of its batch. `None` if no
-    /// training forward runs.
+    /// The samples of the training forward pass that runs on this thread: the step, and a range of its batch. `None` if
+    /// no training forward pass runs.
     static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
 }
 
 impl Samples {
-    /// Returns the samples of the training forward that runs on this thread: the step, and a range of its batch.
-    /// Returns `None` if no training forward runs. A pipeline sets the samples around every forward of a training step,
-    /// and not in an evaluation.
+    /// Returns the samples of the training forward pass that runs on this thread: the step, and a range of its batch.
+    /// Returns `None` if no training forward pass runs. A pipeline sets the samples around every forward pass of a
+    /// training step, and not in an evaluation.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as the training forward of the given samples, and returns its result. The samples
-    /// are a step, and a range of its batch. A training loop without a pipeline calls this function around every
-    /// forward, so that layers such as dropout know the samples.
+    /// Runs `forward` on this thread as the training forward pass of the given samples, and returns its result. The
+    /// samples are a step, and a range of its batch. A training loop without a pipeline calls this function around
+    /// every forward pass, so that layers such as dropout know the samples.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

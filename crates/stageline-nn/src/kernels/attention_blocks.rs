@@ -54,9 +54,9 @@ pub fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-/// Returns [`scale`] as two factors: a power of two, by which queries are multiplied before their product with the keys,
-/// and the rest, by which the product is multiplied. In f16 the product of large queries and keys would be infinite
-/// before it is scaled, and the power of two rounds nothing.
+/// Returns [`scale`] as two factors: a power of two, by which queries are multiplied before their product with the
+/// keys, and the rest, by which the product is multiplied. In f16 the product of large queries and keys would be
+/// infinite before it is scaled, and the power of two rounds nothing.
 pub fn scale_of_f16(size: usize) -> [f64; 2] {
     let queries = scale(size).log2().floor().exp2();
     [queries, scale(size) / queries]
@@ -96,8 +96,8 @@ pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Bloc
     })
 }
 
-/// Returns the number of attention weights that the CPU kernel keeps for the backward, for one query head of one sample
-/// of `length` positions.
+/// Returns the number of attention weights that the CPU kernel keeps for the backward pass, for one query head of one
+/// sample of `length` positions.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
     blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()

@@ -1,4 +1,4 @@
-//! Operations that a layer declares ([`Operation`]), from which a caller learns before a forward which of them the
+//! Operations that a layer declares ([`Operation`]), from which a caller learns before a forward pass which of them the
 //! kernels of a device cannot compute.
 
 use burn::tensor::{DType, Device};
@@ -21,7 +21,7 @@ pub mod name {
 /// An operation of a layer, such as causal attention, that this crate's kernels can compute. A layer lists its
 /// operations.
 ///
-/// [`fallback`](Self::fallback) then tells, without a forward, whether a device falls back from these kernels: to
+/// [`fallback`](Self::fallback) then tells, without a forward pass, whether a device falls back from these kernels: to
 /// burn's own operations, or to an attention that stores its scores.
 ///
 /// ```
@@ -100,7 +100,7 @@ impl Operation {
     /// together with the operation. Returns `None` if they compute it, or if this crate was built without the device's
     /// backend.
     ///
-    /// The tensors of a forward can give further reasons, such as tensors of several types.
+    /// The tensors of a forward pass can give further reasons, such as tensors of several types.
     pub fn fallback(&self, device: &Device, dtype: DType) -> Option<Fallback> {
         let dtype = match dtype {
             // The loss casts such logits to f32.

@@ -2,8 +2,8 @@
 
 use burn_cubecl::fusion;
 
-/// Makes burn compute each matrix product in a kernel of its own, without the operations that follow it. Returns whether
-/// it will; it is too late for that once the program has made a tensor on a GPU.
+/// Makes burn compute each matrix product in a kernel of its own, without the operations that follow it. Returns
+/// whether it will; it is too late for that once the program has made a tensor on a GPU.
 ///
 /// On an H100, a product with GELU at its end took 1.5 ms, while the product alone takes 0.9 ms and GELU 0.1 ms. Such
 /// products also took more than half of the time in which burn tunes the kernels of a training.

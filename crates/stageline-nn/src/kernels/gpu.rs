@@ -57,23 +57,23 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
-/// The values that the forward of causal attention on a GPU keeps for its backward. They depend on the kernels that the
-/// GPU can run.
+/// The values that the forward pass of causal attention on a GPU keeps for its backward pass. They depend on the
+/// kernels that the GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The values that FlashAttention keeps for the backward of attention. It stores no attention scores: the backward
-    /// recomputes them from these values.
+    /// The values that FlashAttention keeps for the backward pass of attention. It stores no attention scores: the
+    /// backward pass recomputes them from these values.
     Logarithms {
         /// The input of causal attention: the queries, keys and values of all heads, side by side.
         input: Float,
         /// For each query of causal attention, the position at which its document begins.
         starts: IntTensor<Cube>,
-        /// The output of the forward of causal attention.
+        /// The output of the forward pass of causal attention.
         output: Float,
         /// The logarithm of each query's sum of exponentiated attention scores.
         logarithms: Float,
     },
-    /// The values that attention keeps for its backward if its heads are too large for FlashAttention, such as the
+    /// The values that attention keeps for its backward pass if its heads are too large for FlashAttention, such as the
     /// attention weights.
     Weights(Attended<Float>),
 }
@@ -93,7 +93,7 @@ impl Products for Cube {
     }
 
     /// Returns the gradient of an embedding's table. In half precision, and for at most 4096 table rows, it is one
-    /// matrix product with one-hot rows. Otherwise burn's own backward of an embedding computes it.
+    /// matrix product with one-hot rows. Otherwise burn's own backward pass of an embedding computes it.
     ///
     /// The zeros and ones of the one-hot rows are exact in half precision. In f32 no product is used, because a GPU may
     /// compute f32 products in a type of fewer bits.

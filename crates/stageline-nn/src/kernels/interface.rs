@@ -18,9 +18,9 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 /// for which burn would run several operations. All tensors are the backend's own (burn's primitives), outside
 /// autodiff.
 pub trait Kernels: Products {
-    /// The mean and 1 / standard deviation of each input row of a normalisation, which the backward needs.
+    /// The mean and 1 / standard deviation of each input row of a normalisation, which the backward pass needs.
     type Moments: Clone + Debug + Send + 'static;
-    /// The values that the forward of causal attention keeps for its backward.
+    /// The values that the forward pass of causal attention keeps for its backward pass.
     type Attended: Clone + Debug + Send + 'static;
 
     /// Returns why a device's kernels cannot compute with elements of the type `dtype`; `None` if they can.
@@ -47,13 +47,13 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns, and rotates every head of
-    /// the queries and keys by angles that depend on the position. `angles` are the cosines and sines, in f32, each
+    /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns, and rotates every head
+    /// of the queries and keys by angles that depend on the position. `angles` are the cosines and sines, in f32, each
     /// `[length, size / 2]`.
     fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
 
-    /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
-    /// their columns. `angles` are the cosines of the join's angles and the sines of the opposite angles.
+    /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers
+    /// of their columns. `angles` are the cosines of the join's angles and the sines of the opposite angles.
     fn join_to_parts(
         gradient: &FloatTensor<Self>,
         columns: [usize; 3],
@@ -89,7 +89,7 @@ pub trait Kernels: Products {
     ) -> [FloatTensor<Self>; 2];
 
     /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
-    /// output, `[batch, length, query heads x size]`, and the values that the backward needs. `starts`, `[batch,
+    /// output, `[batch, length, query heads x size]`, and the values that the backward pass needs. `starts`, `[batch,
     /// length]`, has for each query the position at which its document begins; `None` for samples of one document.
     fn causal_attention(
         input: &FloatTensor<Self>,
@@ -98,7 +98,7 @@ pub trait Kernels: Products {
     ) -> (FloatTensor<Self>, Self::Attended);
 
     /// Returns the gradient of causal attention's input, given the gradient of the output and the values `attended`
-    /// that the forward kept.
+    /// that the forward pass kept.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: AttentionHeads,
@@ -106,12 +106,12 @@ pub trait Kernels: Products {
     ) -> FloatTensor<Self>;
 
     /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`. Returns its sum over the
-    /// rows, `[1]`, and a tensor that the backward needs. Targets that are
+    /// rows, `[1]`, and a tensor that the backward pass needs. Targets that are
     /// [`MASKED`](crate::kernels::masked_targets::MASKED) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
-    /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward kept for the backward and
-    /// the gradient of the summed loss.
+    /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward pass kept for the backward
+    /// pass and the gradient of the summed loss.
     fn cross_entropy_to_logits(
         logits: &FloatTensor<Self>,
         targets: &IntTensor<Self>,
@@ -147,7 +147,7 @@ pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: O
 }
 
 /// Whether the kernels of a device compute an operation on tensors of the element types `types`. If they do not, the
-/// running forward records the reason.
+/// running forward pass records the reason.
 pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, types: &[DType]) -> bool {
     let differ = types.iter().any(|dtype| *dtype != types[0]);
     let obstacle = if differ { Some(Reason::Types(types.to_vec())) } else { B::obstacle(device, types[0]) };
@@ -159,8 +159,8 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
 /// Returns the own tensor of the backend `B` (burn's primitive) from inside an autodiff tensor. Returns `None` if the
 /// tensor is of another backend or without autodiff.
 ///
-/// Also returns `None` if burn's own gradient checkpointing is on. The running forward then records this as the reason
-/// why no kernel of this crate computes `operation`.
+/// Also returns `None` if burn's own gradient checkpointing is on. The running forward pass then records this as the
+/// reason why no kernel of this crate computes `operation`.
 pub(crate) fn tracked<B: Engine, const D: usize>(
     operation: &'static str,
     tensor: &Tensor<D>,
@@ -176,7 +176,7 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
 /// a tensor of the backend `B`; `None` if it is of another backend.
 ///
 /// If only the main input `input` is of the backend `B`, no kernel of this crate can compute the operation. The running
-/// forward then records that the inputs are on different devices.
+/// forward pass then records that the inputs are on different devices.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -195,8 +195,8 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
 /// Returns the own tensor of the backend `B` (burn's primitive) from inside `indices`, an integer input of `operation`;
 /// `None` if `indices` is of another backend.
 ///
-/// If only the main input `input` is of the backend `B`, no kernel can compute the operation. The running forward then
-/// records that the inputs are on different devices.
+/// If only the main input `input` is of the backend `B`, no kernel can compute the operation. The running forward pass
+/// then records that the inputs are on different devices.
 pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -211,12 +211,12 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
 }
 
 /// Runs an operation by a kernel of the backend `B`, and returns the output. `inputs` has the main input first. On an
-/// autodiff device the operation is recorded in the autodiff graph, with the backward `backward`. The closure `forward`
-/// calls the kernel, and returns the output and the state that the backward needs. `name` is the operation's name in
-/// messages.
+/// autodiff device the operation is recorded in the autodiff graph, with the backward pass `backward`. The closure
+/// `forward` calls the kernel, and returns the output and the state that the backward pass needs. `name` is the
+/// operation's name in messages.
 ///
 /// Returns `None` if the main input is empty or of another backend. Also returns `None`, and records the reason in the
-/// running forward, if another input is of another backend, if the backend has no kernel for the inputs' types or
+/// running forward pass, if another input is of another backend, if the backend has no kernel for the inputs' types or
 /// device, or if burn's own gradient checkpointing is on.
 pub fn operation<B: Kernels, O: Backward<B, N>, const N: usize, const D: usize, const E: usize>(
     name: &'static str,

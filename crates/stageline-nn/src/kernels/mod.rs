@@ -2,13 +2,13 @@
 //! the few that a pipeline or an optimizer calls itself, and for the kernels on devices of other hosts (`remote`).
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
-//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, outside autodiff, and
-//! outputs are new tensors. AdamW's step takes burn's tensors, and on the CPU it reuses the memory of a parameter and of
-//! its moments if nothing else uses it. A kernel keeps none of its inputs and outputs between calls, and must not know
-//! stages or plans.
+//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, outside autodiff,
+//! and outputs are new tensors. AdamW's step takes burn's tensors, and on the CPU it reuses the memory of a parameter
+//! and of its moments if nothing else uses it. A kernel keeps none of its inputs and outputs between calls, and must
+//! not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
-//! - `declared`: operations as a layer declares them before a forward (`Operation`).
+//! - `declared`: operations as a layer declares them before a forward pass (`Operation`).
 //! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries in which it is
 //!   computed.
 //! - `attention_mask`: the keys that a query does not see, as masks.

@@ -98,7 +98,7 @@ impl AccumulatedBatchNorm {
     }
 
     /// Normalises an input whose element type is that of the layer's parameters, and returns the output. In the forward
-    /// of a training step the layer also records the mean and variance of the input.
+    /// pass of a training step the layer also records the mean and variance of the input.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
         let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };

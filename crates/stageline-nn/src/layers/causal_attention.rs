@@ -18,8 +18,8 @@ use crate::kernels::attention_mask::{before_document, hidden};
 /// their values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
 /// - In f32 on the host, attention is one operation. It skips the scores of positions that no query sees, and keeps its
-///   input and the attention weights for the backward.
-/// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward recomputes them. For
+///   input and the attention weights for the backward pass.
+/// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward pass recomputes them. For
 ///   larger heads burn's operations compute all scores, and the attention weights are kept.
 /// - On NVIDIA's tensor cores, attention in bf16 and f16 takes heads whose size is a multiple of 16 and at most 128.
 ///   Other heads take much longer there.
@@ -125,7 +125,7 @@ mod one {
     #[derive(Debug)]
     struct CausalAttention;
 
-    /// The values that the forward of causal attention keeps for its backward.
+    /// The values that the forward pass of causal attention keeps for its backward pass.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         attended: B::Attended,
@@ -185,8 +185,8 @@ mod tests {
         tensor.cast(FloatDType::F64).into_data().iter::<f64>().collect()
     }
 
-    /// Runs the forward and backward of an attention function in a test. Returns the output for `input` and the
-    /// gradient of `input`, both as f64 numbers. `upstream` is the gradient of the output.
+    /// Runs the forward pass and backward pass of an attention function in a test. Returns the output for `input` and
+    /// the gradient of `input`, both as f64 numbers. `upstream` is the gradient of the output.
     fn both(attention: impl Fn(Tensor<3>) -> Tensor<3>, input: &Tensor<3>, upstream: &Tensor<3>) -> [Vec<f64>; 2] {
         let leaf = input.clone().autodiff().require_grad();
         let output = attention(leaf.clone());

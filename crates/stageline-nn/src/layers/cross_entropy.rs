@@ -47,14 +47,14 @@ mod one {
     #[derive(Debug)]
     struct CrossEntropy;
 
-    /// The values that the forward of the cross-entropy loss keeps for its backward.
+    /// The values that the forward pass of the cross-entropy loss keeps for its backward pass.
     #[derive(Clone, Debug)]
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        /// The second output of [`Kernels::cross_entropy`], from which the backward computes the softmax of each row of
-        /// logits. It has the log-likelihoods of all classes, or two numbers for each row: the largest logit, and 1 /
-        /// sum of exp(logit - largest logit).
+        /// The second output of [`Kernels::cross_entropy`], from which the backward pass computes the softmax of each
+        /// row of logits. It has the log-likelihoods of all classes, or two numbers for each row: the largest logit,
+        /// and 1 / sum of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }
 

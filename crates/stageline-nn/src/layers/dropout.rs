@@ -18,7 +18,7 @@ const TAG: &[u8; 16] = b"stageline drop\0\0";
 ///
 /// The dropped elements depend only on the seed, the layer, the step and the sample. They do not depend on the number
 /// of stages or micro-batches, the schedule or the timing of threads. burn's own dropout draws from one generator that
-/// all threads share. Outside the forward of a training step the layer returns its input; see [`Samples`].
+/// all threads share. Outside the forward pass of a training step the layer returns its input; see [`Samples`].
 ///
 /// The mask is drawn on the host and moved to the input's device.
 #[derive(Module, Debug)]

@@ -17,7 +17,7 @@ use crate::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
 /// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The layer's
-/// backward computes only the gradient of the table, which can be deferred until after the backward.
+/// backward pass computes only the gradient of the table, which can be deferred until after the backward pass.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
@@ -51,17 +51,17 @@ impl Embedding {
 }
 
 /// The operation that represents the whole embedding layer in burn's autodiff graph. The gradient of the layer's table
-/// can be deferred until after the backward.
+/// can be deferred until after the backward pass.
 #[derive(Debug)]
 struct SplitEmbedding;
 
-/// The values that the forward of an embedding layer keeps for its backward.
+/// The values that the forward pass of an embedding layer keeps for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     weight: FloatTensor<B>,
     indices: IntTensor<B>,
     /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
-    /// backward.
+    /// backward pass.
     id: Option<ParamId>,
 }
 
@@ -86,8 +86,8 @@ impl<B: Products> Backward<B, 1> for SplitEmbedding {
 }
 
 /// Looks up indices in an embedding's table and returns their vectors. The gradient of the table can be deferred until
-/// after the backward. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the indices are of
-/// another backend, or if burn's own gradient checkpointing is on.
+/// after the backward pass. Returns `None` if the table is not an autodiff tensor of the backend `B`, if the indices
+/// are of another backend, or if burn's own gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, indices: &Tensor<2, Int>, weight: &Param<Tensor<2>>) -> Option<Tensor<3>> {
     let value = weight.val();
     let (values, node) = B::tracked(value.clone())?.into_parts();

@@ -55,7 +55,7 @@ mod one {
     struct Gelu;
 
     impl<B: Kernels> Backward<B, 1> for Gelu {
-        /// The input of GELU's forward, which its backward needs, and the form of GELU.
+        /// The input of GELU's forward pass, which its backward pass needs, and the form of GELU.
         type State = (FloatTensor<B>, GeluForm);
 
         fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {

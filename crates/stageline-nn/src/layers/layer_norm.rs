@@ -1,5 +1,5 @@
-//! [`LayerNorm`]: layer normalisation with burn's parameters. Its backward can defer the gradients of scale and shift,
-//! so that a pipeline computes them later.
+//! [`LayerNorm`]: layer normalisation with burn's parameters. Its backward pass can defer the gradients of scale and
+//! shift, so that a pipeline computes them later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::LayerNormConfig;
@@ -17,7 +17,7 @@ use crate::layers::normalised::normalised;
 /// [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
 /// In f32 on the host, the layer is one operation in the autodiff graph, where burn 0.22 records a dozen. The backward
-/// of this operation can be split into input and weight gradients.
+/// pass of this operation can be split into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {

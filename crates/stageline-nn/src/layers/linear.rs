@@ -1,5 +1,5 @@
-//! [`Linear`]: a linear layer with burn's parameters. Its backward can defer the weight gradients, so that a pipeline
-//! computes them later.
+//! [`Linear`]: a linear layer with burn's parameters. Its backward pass can defer the weight gradients, so that a
+//! pipeline computes them later.
 
 use std::marker::PhantomData;
 
@@ -18,8 +18,8 @@ use crate::engine::{of_their_backend, recorded};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
 
-/// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward can be split
-/// into input and weight gradients.
+/// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward pass can be
+/// split into input and weight gradients.
 ///
 /// Inputs of more than two dimensions are reshaped to one matrix, so that the layer needs a single matrix product
 /// instead of one for each entry of the batch.
@@ -74,18 +74,18 @@ impl Linear {
     }
 }
 
-/// The operation that represents the whole linear layer in burn's autodiff graph. Its backward can be split into input
-/// and weight gradients.
+/// The operation that represents the whole linear layer in burn's autodiff graph. Its backward pass can be split into
+/// input and weight gradients.
 #[derive(Debug)]
 struct SplitLinear;
 
-/// The values that the forward of a linear layer keeps for its backward.
+/// The values that the forward pass of a linear layer keeps for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     input: FloatTensor<B>,
     weight: FloatTensor<B>,
     /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
-    /// deferred until after the backward.
+    /// deferred until after the backward pass.
     put_off: [Option<ParamId>; 2],
     /// The shape of a linear layer's input before the input was reshaped to rows.
     shape: Shape,
@@ -152,7 +152,7 @@ fn untracked<B: Products, const D: usize>(
     Some(B::of_plain(B::float_reshape(output, shape)))
 }
 
-/// Applies a linear layer with a backward that can be split into input and weight gradients. Returns `None` if the
+/// Applies a linear layer with a backward pass that can be split into input and weight gradients. Returns `None` if the
 /// tensors are not autodiff tensors of the backend `B`, or if burn's own gradient checkpointing is on.
 fn split<B: Products, const D: usize>(
     _: PhantomData<B>,

@@ -1,9 +1,9 @@
-//! The layers and functions that models are built from. They have burn's parameters. Their backwards can be split into
-//! input and weight gradients, or are one operation in the autodiff graph.
+//! The layers and functions that models are built from. They have burn's parameters. Their backward passes can be split
+//! into input and weight gradients, or are one operation in the autodiff graph.
 //!
 //! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
-//! are `gelu`, `gelu_tanh`, `swiglu`, `join_rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are burn
-//! tensors. A layer asks `kernels` for its operation and computes with burn's own operations if the backend has no
+//! are `gelu`, `gelu_tanh`, `swiglu`, `join_rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are
+//! burn tensors. A layer asks `kernels` for its operation and computes with burn's own operations if the backend has no
 //! kernel. Layers must not know stages or plans.
 
 pub mod batch_norm;

@@ -21,7 +21,7 @@ use crate::kernels::{Kernels, beside, computes, is_empty, tracked};
 #[derive(Debug)]
 struct Normalised;
 
-/// The values that the forward of a normalisation keeps for its backward.
+/// The values that the forward pass of a normalisation keeps for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Kernels> {
     input: FloatTensor<B>,
@@ -29,7 +29,7 @@ struct State<B: Kernels> {
     moments: B::Moments,
     kind: Norm,
     /// The parameter ids of the normalisation's scale and shift; `None` for a parameter whose gradient must not be
-    /// deferred until after the backward.
+    /// deferred until after the backward pass.
     put_off: [Option<ParamId>; 2],
 }
 

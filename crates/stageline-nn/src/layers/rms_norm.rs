@@ -1,5 +1,5 @@
-//! [`RmsNorm`]: RMS normalisation with burn's parameter. Its backward can defer the gradient of the scale, so that a
-//! pipeline computes it later.
+//! [`RmsNorm`]: RMS normalisation with burn's parameter. Its backward pass can defer the gradient of the scale, so that
+//! a pipeline computes it later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::RmsNormConfig;
@@ -15,8 +15,8 @@ use crate::layers::normalised::normalised;
 /// An RMS normalisation with the parameter of burn's layer: the input divided by the root of its mean square plus
 /// epsilon, times a trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
 ///
-/// In f32 on the host, the layer is one operation in the autodiff graph. The backward of this operation can be split
-/// into input and weight gradients.
+/// In f32 on the host, the layer is one operation in the autodiff graph. The backward pass of this operation can be
+/// split into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm {
@@ -79,8 +79,8 @@ mod tests {
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
 
-    /// Tests RMS normalisation and its gradients against the definition in f64, with a whole backward and with one that
-    /// is split into input and weight gradients.
+    /// Tests RMS normalisation and its gradients against the definition in f64, with a whole backward pass and with one
+    /// that is split into input and weight gradients.
     #[test]
     fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();

@@ -148,12 +148,13 @@ mod one {
     #[derive(Debug)]
     struct Join;
 
-    /// The values that the backward of the join needs.
+    /// The values that the backward pass of the join needs.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         /// The numbers of columns of the queries, the keys and the values.
         columns: [usize; 3],
-        /// The cosines and sines of a rotary embedding's angles. The backward turns gradients by the opposite angles.
+        /// The cosines and sines of a rotary embedding's angles. The backward pass turns gradients by the opposite
+        /// angles.
         angles: [FloatTensor<B>; 2],
     }
 
@@ -172,8 +173,8 @@ mod one {
         }
     }
 
-    /// Joins queries, keys and values by the backend's kernel, and rotates the queries and keys. Returns `None` if there
-    /// is no kernel for the parts or their device.
+    /// Joins queries, keys and values by the backend's kernel, and rotates the queries and keys. Returns `None` if
+    /// there is no kernel for the parts or their device.
     pub fn join_rotated<B: Kernels>(
         _: PhantomData<B>,
         parts: [&Tensor<3>; 3],

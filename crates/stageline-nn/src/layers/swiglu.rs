@@ -9,7 +9,7 @@ use crate::engine::of_their_backend;
 /// Returns the activation function SwiGLU, `gate x sigmoid(gate) x up`, of every element of two tensors of one shape
 /// (Shazeer, 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
 ///
-/// In f32 on the host this is one operation with vector instructions; it keeps its inputs for the backward.
+/// In f32 on the host this is one operation with vector instructions; it keeps its inputs for the backward pass.
 ///
 /// # Panics
 /// Panics if the shapes differ.
@@ -40,7 +40,8 @@ mod one {
     struct SwiGlu;
 
     impl<B: Kernels> Backward<B, 2> for SwiGlu {
-        /// The two inputs of SwiGLU's forward, `gate` and `up`, which its backward needs to compute their gradients.
+        /// The two inputs of SwiGLU's forward pass, `gate` and `up`, which its backward pass needs to compute their
+        /// gradients.
         type State = [FloatTensor<B>; 2];
 
         fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {

@@ -22,7 +22,7 @@ impl Embedding {
     /// Returns the products of the activations `rows`, `[rows, width]`, with every vector of this embedding's table.
     /// The result, `[rows, indices]`, is the logits of a model whose output layer has the weights of its embedding
     /// (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be
-    /// deferred until after the backward.
+    /// deferred until after the backward pass.
     ///
     /// # Panics
     /// Panics if the last dimension of `rows` is not the width of the embedding's table.
@@ -40,14 +40,14 @@ impl Embedding {
 #[derive(Debug)]
 struct Projection;
 
-/// The values that the backward of the product of activations with an embedding's table needs. They are both factors of
-/// the product, and the parameter id of the table.
+/// The values that the backward pass of the product of activations with an embedding's table needs. They are both
+/// factors of the product, and the parameter id of the table.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     rows: FloatTensor<B>,
     table: FloatTensor<B>,
     /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
-    /// backward.
+    /// backward pass.
     id: Option<ParamId>,
 }
 
@@ -83,7 +83,7 @@ fn untracked<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Te
     Some(B::of_plain(B::to_input(B::plain(weight.val())?, B::plain(rows.clone())?)))
 }
 
-/// Computes the product of activations with an embedding's table, with a backward that can be split into input and
+/// Computes the product of activations with an embedding's table, with a backward pass that can be split into input and
 /// table gradients. Returns `None` if the tensors are not autodiff tensors of the backend `B`, or if burn's own
 /// gradient checkpointing is on.
 fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {

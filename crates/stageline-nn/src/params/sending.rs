@@ -59,7 +59,7 @@ impl Sending {
     }
 
     /// Waits until the device has received all tensors that were sent to it, so that the host can free them. An error,
-    /// such as an unreachable device, is ignored here, because the first forward on the device reports it.
+    /// such as an unreachable device, is ignored here, because the first forward pass on the device reports it.
     pub(crate) fn arrive(&mut self) {
         let _ = self.device.sync();
         self.in_flight = 0;

@@ -1,15 +1,15 @@
-//! Activation checkpointing: marked parts of a model are recomputed in the backward instead of kept from the forward
-//! (Chen et al., 2016, *Training Deep Nets with Sublinear Memory Cost*,
+//! Activation checkpointing: marked parts of a model are recomputed in the backward pass instead of kept from the
+//! forward pass (Chen et al., 2016, *Training Deep Nets with Sublinear Memory Cost*,
 //! [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
 //!
 //! A model marks its parts with [`block`], [`selective`] and [`feed_forward`], or runs its blocks by [`sequence`]; the
 //! configuration of a stage says which of them are recomputed. Input: a module, its input tensor and its forward
-//! function. Output: the forward's output, and in the backward the gradients of the input and the parameters. This
-//! folder must not change a result: outputs and gradients have the same bits with and without recomputation. It must
-//! not decide how much is recomputed: the caller's [`Recompute`] does. The first forward of a recomputed part records
-//! no graph: one operation stands for the part in the stage's graph. The backward of that operation runs the part's
-//! forward again with a separate graph, and then the backward of that graph. The gradients of the part's parameters do
-//! not pass through the stage's graph; [`gather`] collects them.
+//! function. Output: the forward pass's output, and in the backward pass the gradients of the input and the parameters.
+//! This folder must not change a result: outputs and gradients have the same bits with and without recomputation. It
+//! must not decide how much is recomputed: the caller's [`Recompute`] does. The first forward pass of a recomputed part
+//! records no graph: one operation stands for the part in the stage's graph. The backward pass of that operation runs
+//! the part's forward pass again with a separate graph, and then the backward pass of that graph. The gradients of the
+//! part's parameters do not pass through the stage's graph; [`gather`] collects them.
 
 mod policy;
 mod segments;
@@ -43,7 +43,7 @@ pub use segments::sequence;
 
 thread_local! {
     /// The running sum of the gradients of parameters in recomputed parts of the model, such as transformer blocks.
-    /// `None` if the thread runs no backward inside [`gather`].
+    /// `None` if the thread runs no backward pass inside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
@@ -56,7 +56,7 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 
 /// Runs a block of a model, such as a transformer layer, and returns its output. The block is marked as a part that
 /// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the
-/// backward.
+/// backward pass.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no other parameters and no other activations
 /// that need gradients, because a recomputation could not pass gradients on to them.
@@ -90,7 +90,7 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
-/// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward. As in [`block`],
+/// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward pass. As in [`block`],
 /// `forward` must use no parameters and no activations from outside, and a recomputed part that does panics.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
@@ -101,8 +101,8 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
-/// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward. As in [`block`],
-/// `forward` must use no parameters and no activations from outside, and a recomputed part that does panics.
+/// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward pass. As in
+/// [`block`], `forward` must use no parameters and no activations from outside, and a recomputed part that does panics.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -123,9 +123,9 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     recomputed(module, input, forward)
 }
 
-/// Runs a part of a model without keeping its activations, and returns its output. The backward recomputes the part. If
-/// the part cannot be recomputed, its activations are kept, and a count in [`Parts`] shows the reason. As in [`block`],
-/// `forward` must use no parameters other than those of `module`.
+/// Runs a part of a model without keeping its activations, and returns its output. The backward pass recomputes the
+/// part. If the part cannot be recomputed, its activations are kept, and a count in [`Parts`] shows the reason. As in
+/// [`block`], `forward` must use no parameters other than those of `module`.
 pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -145,20 +145,20 @@ pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// Returns a copy of a module for one forward of a recomputed part, such as a block. The parameters of the copy are
-/// detached from the stage's autodiff graph. If `tracked` is set, trained parameters are leaves of a separate graph,
-/// which gives them gradients. Otherwise no graph tracks the parameters.
+/// Returns a copy of a module for one forward pass of a recomputed part, such as a block. The parameters of the copy
+/// are detached from the stage's autodiff graph. If `tracked` is set, trained parameters are leaves of a separate
+/// graph, which gives them gradients. Otherwise no graph tracks the parameters.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = map_floats(module.clone(), |param| Some(param.value().leaf(tracked && param.is_trained())));
     if tracked { unify(module) } else { module }
 }
 
-/// A closure that recomputes a part of a model (such as a block) in the backward. It takes the gradient of the part's
-/// output, and returns the gradient of its input.
+/// A closure that recomputes a part of a model (such as a block) in the backward pass. It takes the gradient of the
+/// part's output, and returns the gradient of its input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> FloatTensor<B> + Send>;
 
 /// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The
-/// backward of the part takes the closure out and calls it once.
+/// backward pass of the part takes the closure out and calls it once.
 struct State<B: Backend>(Arc<Mutex<Option<RecomputePart<B>>>>);
 
 impl<B: Backend> Clone for State<B> {
@@ -173,8 +173,8 @@ impl<B: Backend> fmt::Debug for State<B> {
     }
 }
 
-/// The operation that represents a recomputed part in the autodiff graph of a stage. Its backward runs the part's
-/// forward again, and then the part's own backward.
+/// The operation that represents a recomputed part in the autodiff graph of a stage. Its backward pass runs the part's
+/// forward pass again, and then the part's own backward pass.
 #[derive(Debug)]
 struct Recomputed;
 
@@ -191,8 +191,8 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     }
 }
 
-/// Runs the forward of a part of a model without recording a graph. Then records one operation in the autodiff graph of
-/// `input`, whose backward recomputes the part. Returns the operation's output.
+/// Runs the forward pass of a part of a model without recording a graph. Then records one operation in the autodiff
+/// graph of `input`, whose backward pass recomputes the part. Returns the operation's output.
 ///
 /// Returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is
 /// on. The option `forward` must have the closure that computes the part. It keeps the closure if the result is `None`,

@@ -1,5 +1,5 @@
-//! Activation checkpointing: the choice of the parts of a stage's model that the backward recomputes ([`Recompute`]),
-//! and the counts of the chosen parts ([`Parts`]).
+//! Activation checkpointing: the choice of the parts of a stage's model that the backward pass recomputes
+//! ([`Recompute`]), and the counts of the chosen parts ([`Parts`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -8,12 +8,12 @@ use std::num::NonZero;
 use crate::forward::thread_scope::during;
 
 /// A setting of activation checkpointing: the choice of parts of a stage (such as blocks) whose activations the
-/// backward recomputes. All other activations are kept from the forward. Gradients have the same bits with every
-/// setting, except where a part uses its input more than once and the model also uses this input outside of the part,
-/// or where several parts use one weight more than once each. Their gradients are then added in another order.
+/// backward pass recomputes. All other activations are kept from the forward pass. Gradients have the same bits with
+/// every setting, except where a part uses its input more than once and the model also uses this input outside of the
+/// part, or where several parts use one weight more than once each. Their gradients are then added in another order.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// The setting that recomputes nothing in the backward: all activations are kept from the forward.
+    /// The setting that recomputes nothing in the backward pass: all activations are kept from the forward pass.
     #[default]
     Nothing,
     /// The setting that recomputes the parts marked by [`selective`](super::selective), such as attention. Their
@@ -33,8 +33,8 @@ pub enum Recompute {
     /// the numbers of these blocks, counted from 0 within the stage.
     Only(BlockSet),
     /// The setting that recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks.
-    /// The value is n. Only the inputs of segments are kept, and the backward has the activations of one segment at a
-    /// time.
+    /// The value is n. Only the inputs of segments are kept, and the backward pass has the activations of one segment
+    /// at a time.
     Segments(NonZero<usize>),
     /// The setting that recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks
     /// (Chen et al., 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). If a block's input is as large as its
@@ -63,8 +63,8 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A set of blocks of a stage that the backward recomputes (see [`Recompute::Only`]). The blocks have numbers from 0 to
-/// 127.
+/// A set of blocks of a stage that the backward pass recomputes (see [`Recompute::Only`]). The blocks have numbers from
+/// 0 to 127.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
@@ -121,25 +121,25 @@ pub(super) enum Mark {
 }
 
 thread_local! {
-    /// The [`Recompute`] setting of the forward that runs on this thread.
+    /// The [`Recompute`] setting of the forward pass that runs on this thread.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of blocks that the forward on this thread has begun so far, which is the index, from 0, of the next
-    /// block. The [`Recompute`] setting selects blocks by their indices.
+    /// The number of blocks that the forward pass on this thread has begun so far, which is the index, from 0, of the
+    /// next block. The [`Recompute`] setting selects blocks by their indices.
     static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// Whether the forward on this thread is inside a block of a [`sequence`](super::sequence) that is not recomputed.
-    /// Other blocks inside this block are neither counted nor recomputed.
+    /// Whether the forward pass on this thread is inside a block of a [`sequence`](super::sequence) that is not
+    /// recomputed. Other blocks inside this block are neither counted nor recomputed.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The counts of the parts (such as blocks) that the [`Recompute`] setting has selected so far in the forward on
-    /// this thread.
+    /// The counts of the parts (such as blocks) that the [`Recompute`] setting has selected so far in the forward pass
+    /// on this thread.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
 }
 
 /// The counts of the parts of a stage (such as blocks or attentions) that a [`Recompute`] setting selected in one
-/// forward. The backward recomputes some of them. The activations of the others are kept, because these parts cannot be
-/// recomputed.
+/// forward pass. The backward pass recomputes some of them. The activations of the others are kept, because these parts
+/// cannot be recomputed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of selected parts (blocks, attentions and feed-forward parts) that the backward recomputes.
+    /// The number of selected parts (blocks, attentions and feed-forward parts) that the backward pass recomputes.
     pub(super) recomputed: usize,
     /// The number of parts selected for recomputation that keep their activations because their inputs are outside the
     /// autodiff graph.
@@ -180,7 +180,7 @@ impl Parts {
 
 impl Recompute {
     /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
-    /// recomputed in the backward. Returns the forward's result and the counts of the selected parts.
+    /// recomputed in the backward pass. Returns the forward pass's result and the counts of the selected parts.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
@@ -188,14 +188,14 @@ impl Recompute {
     }
 
     /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
-    /// activations and are recomputed in the backward.
+    /// activations and are recomputed in the backward pass.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&PASSED, 0, || during(&POLICY, self, forward))
     }
 }
 
 impl Mark {
-    /// Whether the [`Recompute`] setting of this thread selects the next part of the forward, a part of the kind
+    /// Whether the [`Recompute`] setting of this thread selects the next part of the forward pass, a part of the kind
     /// `self`, for recomputation. If the part is a block, the call also adds it to the count of blocks, because blocks
     /// are selected by their numbers. Inside a block of a [`sequence`](super::sequence) that is not recomputed, other
     /// blocks are neither selected nor counted.
@@ -225,7 +225,7 @@ pub enum SequenceParts {
     /// by their indices (from 0).
     Blocks,
     /// The division of a sequence into segments of n consecutive blocks. The value is n. Every segment is recomputed in
-    /// the backward.
+    /// the backward pass.
     Segments(usize),
 }
 
@@ -269,14 +269,14 @@ impl SequenceParts {
         }
     }
 
-    /// Returns whether the backward recomputes the next part of a sequence of blocks. If the part is a single block,
-    /// the call also counts it, because blocks are selected by their numbers.
+    /// Returns whether the backward pass recomputes the next part of a sequence of blocks. If the part is a single
+    /// block, the call also counts it, because blocks are selected by their numbers.
     fn takes_next(self) -> bool {
         self != Self::Blocks || Mark::Block.is_selected()
     }
 }
 
-/// Changes the counts of recomputed and kept parts of this thread's forward by the closure `count`.
+/// Changes the counts of recomputed and kept parts of this thread's forward pass by the closure `count`.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);

@@ -1,5 +1,5 @@
-//! Runs a sequence of blocks of a model (such as transformer layers), which the backward may recompute one by one or in
-//! segments of several blocks.
+//! Runs a sequence of blocks of a model (such as transformer layers), which the backward pass may recompute one by one
+//! or in segments of several blocks.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -8,9 +8,9 @@ use super::policy::SequenceParts;
 use super::recomputed;
 
 /// Runs a sequence of blocks, such as the layers of a transformer, and returns the output of the last one. Each block
-/// is marked as a part that the backward may recompute (see [`block`](super::block)).
+/// is marked as a part that the backward pass may recompute (see [`block`](super::block)).
 /// [`Recompute::Segments`](super::Recompute::Segments) and [`Recompute::SquareRoot`](super::Recompute::SquareRoot)
-/// recompute segments of consecutive blocks in the backward, and keep only the input of each segment.
+/// recompute segments of consecutive blocks in the backward pass, and keep only the input of each segment.
 ///
 /// `forward` computes one block from its module and its input. As in [`block`](super::block), it must use no parameters
 /// other than the module's.

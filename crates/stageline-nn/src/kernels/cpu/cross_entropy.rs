@@ -14,8 +14,8 @@ use crate::kernels::masked_targets::MASKED;
 const ROWS: usize = 64;
 
 /// Returns the cross-entropy of contiguous logits `[rows, classes]`, summed over the rows, `[1]`. Also returns two
-/// numbers of each row for the backward, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of exp(logit -
-/// largest logit)).
+/// numbers of each row for the backward pass, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of
+/// exp(logit - largest logit)).
 pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
     let classes = logits.shape()[1];
     let targets = classes_of(targets, classes);

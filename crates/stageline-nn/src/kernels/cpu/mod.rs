@@ -39,12 +39,12 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 impl Kernels for Flex {
-    /// Two numbers of each input row for the backward of a normalisation, `[rows, 2]`. The first is the row's mean (0
-    /// for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
+    /// Two numbers of each input row for the backward pass of a normalisation, `[rows, 2]`. The first is the row's mean
+    /// (0 for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
-    /// The values that the backward of causal attention needs: attention's input, and a list of attention weights for
-    /// every query head of every sample. A list has the matrices `[queries, keys]` of the blocks of queries, one after
-    /// the other.
+    /// The values that the backward pass of causal attention needs: attention's input, and a list of attention weights
+    /// for every query head of every sample. A list has the matrices `[queries, keys]` of the blocks of queries, one
+    /// after the other.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn obstacle(_: &Device<Flex>, dtype: DType) -> Option<Reason> {

@@ -1,5 +1,5 @@
-//! Computes the matrix products of a linear layer and the gradient of an embedding's table on the CPU, and allocates the
-//! packing buffer that products use.
+//! Computes the matrix products of a linear layer and the gradient of an embedding's table on the CPU, and allocates
+//! the packing buffer that products use.
 
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -86,8 +86,8 @@ impl Products for Flex {
         of_numbers(sums, shape)
     }
 
-    /// Adds only the rows that were looked up, which are few of a large vocabulary. The gradients of one index are added
-    /// to each other first, as in the gradient of the whole table.
+    /// Adds only the rows that were looked up, which are few of a large vocabulary. The gradients of one index are
+    /// added to each other first, as in the gradient of the whole table.
     fn added_to_table(
         sum: Option<FloatTensor<Flex>>,
         table: FloatTensor<Flex>,

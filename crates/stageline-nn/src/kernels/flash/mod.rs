@@ -2,9 +2,9 @@
 //! [arXiv:2205.14135](https://arxiv.org/abs/2205.14135)).
 //!
 //! Input: queries, keys and values of all heads, side by side, and the first key of each query's document. Output:
-//! attention, and for the backward one number a query, the logarithm of the sum of its exponentiated scores; the
-//! backward computes scores from it again, block by block. Everything is added in f32, and inputs and outputs are f32,
-//! bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
+//! attention, and for the backward pass one number a query, the logarithm of the sum of its exponentiated scores; the
+//! backward pass computes scores from it again, block by block. Everything is added in f32, and inputs and outputs are
+//! f32, bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
 //!
 //! A cube (CubeCL's name for a thread block) computes one block: some consecutive rows (queries, or keys and values) of
 //! one head of one sample.
@@ -49,7 +49,7 @@ pub trait FlashAttention: Backend {
 
     /// Returns the gradient of attention's input, given attention's output and the output's gradient, both `[batch,
     /// length, query heads x size]`. `logarithms` has the logarithm of each query's sum of exponentiated scores, as the
-    /// forward returned it.
+    /// forward pass returned it.
     #[fusion(dtype = input, shape = input)]
     fn flash_attention_to_input(
         input: FloatTensor<Self>,
@@ -72,8 +72,8 @@ fn logarithms_shape(input: &Shape, heads: AttentionHeads) -> Shape {
     Shape::new([input[0], heads.query, input[1]])
 }
 
-/// Returns the shapes and types of the two outputs of attention's forward on a GPU. burn's fusion needs them before the
-/// kernel runs.
+/// Returns the shapes and types of the two outputs of attention's forward pass on a GPU. burn's fusion needs them
+/// before the kernel runs.
 #[cfg(feature = "fused")]
 fn forward_specs(input: &TensorSpec, _: &TensorSpec, heads: &AttentionHeads) -> (TensorSpec, TensorSpec) {
     let output = TensorSpec::new(output_shape(&input.shape, *heads), input.dtype);

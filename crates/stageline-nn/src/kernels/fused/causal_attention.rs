@@ -10,7 +10,7 @@ use super::{as_given, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, scale, scale_of_f16};
 use crate::kernels::attention_mask::{before_document, hidden};
 
-/// The values that the forward of causal attention on a GPU keeps for its backward.
+/// The values that the forward pass of causal attention on a GPU keeps for its backward pass.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
     /// The queries, keys and values of all heads of causal attention, `[batch x (query heads + 2 x key-value heads),
@@ -22,7 +22,7 @@ pub struct Attended<T> {
     /// The reciprocal of each query's sum of attention weights, in f32, `[batch x key-value heads, group x length, 1]`.
     /// A group is the query heads that share a key-value head.
     pub(crate) shares: T,
-    /// The output of the forward of causal attention, `[batch, length, query heads x size]`.
+    /// The output of the forward pass of causal attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 
@@ -149,8 +149,8 @@ fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, 
 }
 
 /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
-/// output, `[batch, length, query heads x size]`, and the values that the backward needs. `starts`, `[batch, length]`,
-/// has for each query the position at which its document begins; `None` for samples of one document.
+/// output, `[batch, length, query heads x size]`, and the values that the backward pass needs. `starts`, `[batch,
+/// length]`, has for each query the position at which its document begins; `None` for samples of one document.
 pub(crate) fn attended(
     input: Tensor<3>,
     heads: AttentionHeads,

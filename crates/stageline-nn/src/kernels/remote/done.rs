@@ -9,9 +9,9 @@ use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
-/// A backend whose kernels a server executes for clients on other hosts. The values that a forward keeps for its
-/// backward stay in the server's memory, as tensors to which the client has handles. The methods convert these values
-/// to such tensors and back.
+/// A backend whose kernels a server executes for clients on other hosts. The values that a forward pass keeps for its
+/// backward pass stay in the server's memory, as tensors to which the client has handles. The methods convert these
+/// values to such tensors and back.
 pub trait Served: Kernels + BackendIr {
     /// Returns the kind of the kernels (for CPUs or for GPUs) that the server uses on a device. The server reports this
     /// kind to its clients.
@@ -26,13 +26,13 @@ pub trait Served: Kernels + BackendIr {
     fn received_moments(moments: FloatTensor<Self>, norm: Norm) -> Self::Moments;
 
     /// Returns the output tensors of a client's request for causal attention: first attention's output, then the
-    /// tensors that the backward needs, except attention's input. The arguments are the results of
+    /// tensors that the backward pass needs, except attention's input. The arguments are the results of
     /// [`Kernels::causal_attention`].
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
     /// Returns the gradient of causal attention's input, given the gradient of the output. `kept` has the tensors that
-    /// were kept for the backward. `starts` has for each query the position at which its document begins; `None` if the
-    /// backward does not need it.
+    /// were kept for the backward pass. `starts` has for each query the position at which its document begins; `None`
+    /// if the backward pass does not need it.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,
@@ -63,8 +63,8 @@ impl<B: BackendIr> Call<'_, B> {
         self.tensors.get_int_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Returns the number of float inputs of the operation that the client requests. The backward of attention has a
-    /// varying number of them, followed by its integer input.
+    /// Returns the number of float inputs of the operation that the client requests. The backward pass of attention has
+    /// a varying number of them, followed by its integer input.
     fn floats(&self) -> usize {
         self.asked.inputs.iter().filter(|input| input.dtype.is_float()).count()
     }

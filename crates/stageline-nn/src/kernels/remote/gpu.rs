@@ -1,5 +1,5 @@
-//! Converts the values that the GPU kernels of a server keep for their backward to tensors that a client on another
-//! host refers to by handles, and back.
+//! Converts the values that the GPU kernels of a server keep for their backward pass to tensors that a client on
+//! another host refers to by handles, and back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
@@ -33,7 +33,7 @@ impl Served for Cube {
         Moments { mean: (norm == Norm::Layer).then(|| column(0)), over_deviation: column(1) }
     }
 
-    /// Returns the output of attention, followed by the tensors that the backward needs:
+    /// Returns the output of attention, followed by the tensors that the backward pass needs:
     ///
     /// - after FlashAttention, the logarithm of each query's sum of exponentiated scores
     /// - for larger heads, all queries, keys and values; the attention weights before they are divided by their sum;

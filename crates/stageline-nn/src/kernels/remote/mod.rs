@@ -2,15 +2,16 @@
 //!
 //! Input: handles of tensors that are on the server. Output: handles of the results, which stay on the server. Each
 //! kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as on
-//! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward keeps
-//! for its backward. On a device whose kernels it does not know, burn's own operations are used, and the forward
-//! records that. This folder must not read tensors back to this host, nor open connections, as `stageline` does.
+//! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward pass
+//! keeps for its backward pass. On a device whose kernels it does not know, burn's own operations are used, and the
+//! forward pass records that. This folder must not read tensors back to this host, nor open connections, as `stageline`
+//! does.
 //!
 //! - `name`: the names of the operations.
 //! - `served_kernels`: the kernels of the connected devices of other hosts.
 //! - `done`: the execution of the kernels on a server (`Served`).
-//! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backwards, converted to tensors to
-//!   which a client has handles, and back.
+//! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backward passes, converted to tensors
+//!   to which a client has handles, and back.
 
 #[cfg(all(feature = "serve", feature = "flex"))]
 mod cpu;
@@ -82,8 +83,8 @@ fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// Returns the shape and type of the attention weights that a CPU keeps for the backward: one f32 vector for all query
-/// heads of all samples. `shape` is the shape of attention's input.
+/// Returns the shape and type of the attention weights that a CPU keeps for the backward pass: one f32 vector for all
+/// query heads of all samples. `shape` is the shape of attention's input.
 fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
@@ -158,10 +159,11 @@ impl Products for Remote {
     }
 }
 
-/// The tensors that a server keeps for the backward of causal attention. CPU and GPU kernels keep different tensors.
+/// The tensors that a server keeps for the backward pass of causal attention. CPU and GPU kernels keep different
+/// tensors.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// The float tensors that the backward of causal attention needs:
+    /// The float tensors that the backward pass of causal attention needs:
     ///
     /// - on a CPU, its input, and one vector with the attention weights of all query heads of all samples
     /// - on a GPU with FlashAttention, its input, its output and the logarithm of each query's sum of exponentiated
@@ -169,7 +171,7 @@ pub struct Attended {
     /// - on a GPU with heads too large for FlashAttention, its output and the tensors that `stored` describes
     kept: Vec<Float>,
     /// For each query, the position at which its document begins; `None` for samples of one document, and if the
-    /// backward does not need the positions.
+    /// backward pass does not need the positions.
     starts: Option<IntTensor<Remote>>,
 }
 

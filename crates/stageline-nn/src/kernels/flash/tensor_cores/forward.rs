@@ -1,5 +1,5 @@
-//! The kernel of attention's forward on tensor cores. It processes the keys of a block of queries tile by tile, and
-//! corrects each query's largest score and its sum of exponentiated scores as larger scores appear.
+//! The kernel of attention's forward pass on tensor cores. It processes the keys of a block of queries tile by tile,
+//! and corrects each query's largest score and its sum of exponentiated scores as larger scores appear.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
