@@ -1,38 +1,46 @@
-//! [`AdamWStep`]: one step of the optimizer AdamW. On the CPU it passes over the memory once.
+//! [`AdamWStep`]: one step of the optimizer AdamW on one parameter. On the CPU it passes over the memory once.
 
 use burn::tensor::{DType, FloatDType, Tensor};
 
-/// The numbers of one step of the optimizer AdamW (Loshchilov and Hutter, 2019,
-/// [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)).
+/// The settings of one step of the optimizer AdamW, which [`update`](Self::update) applies to a parameter (Loshchilov
+/// and Hutter, 2019, [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)).
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWStep {
-    /// The factors by which a step multiplies the first and the second moment, beta 1 and beta 2.
+    /// The decay rates of the first and the second moment, beta 1 and beta 2. A step multiplies each moment by its
+    /// beta, and adds the gradient (or its square) times 1 - beta.
     pub betas: [f64; 2],
-    /// The number that is added to the square root of the second moment before the first moment is divided by it.
+    /// The small number epsilon that AdamW adds to the square root of the bias-corrected second moment, so that it does
+    /// not divide by zero.
     pub epsilon: f64,
-    /// The learning rate of the step.
+    /// The learning rate of this step of AdamW.
     pub learning_rate: f64,
-    /// The weight decay. The step multiplies a parameter by `1 - learning_rate * weight_decay`.
+    /// The weight decay of AdamW. The step multiplies a parameter by `1 - learning_rate * weight_decay`.
     pub weight_decay: f64,
-    /// The number of the parameter's steps so far, this one included. The bias corrections depend on it.
+    /// The number of steps that AdamW has made with the parameter, this one included: 1 in the first step. The bias
+    /// corrections depend on it.
     pub time: usize,
 }
 
-/// A parameter and its two moments after a step of AdamW. All three have one shape.
+/// The result of [`AdamWStep::update`]: a parameter and its two moments after a step of AdamW. All three have one
+/// shape.
 #[derive(Debug)]
 pub struct AdamWUpdate<const D: usize> {
     /// The updated parameter.
     pub parameter: Tensor<D>,
-    /// The updated first moment: the running mean of the gradients.
+    /// The updated first moment: the exponential moving average of the gradients, without bias correction.
     pub first: Tensor<D>,
-    /// The updated second moment: the running mean of the squared gradients.
+    /// The updated second moment: the exponential moving average of the squared gradients, without bias correction.
     pub second: Tensor<D>,
 }
 
 impl AdamWStep {
-    /// Updates a parameter, with PyTorch's order of operations. `gradient` has the shape of the parameter, and so have
-    /// the first and the second moment of the previous step, `moments`. `moments` is `None` in the first step. All
-    /// tensors must be outside autodiff. The new moments of a parameter in f16 are in f32.
+    /// Updates a parameter by one step of AdamW, in PyTorch's order of operations. Returns the new parameter and its
+    /// new moments.
+    ///
+    /// `gradient` is the gradient of the parameter. `moments` are the first and the second moment that the previous
+    /// step returned, and `None` in the first step. All these tensors have the shape of the parameter, and must not be
+    /// tracked by autodiff. The step of a parameter in f16 is computed in f32: the new parameter is in f16, and its
+    /// moments are in f32.
     pub fn update<const D: usize>(
         &self,
         parameter: Tensor<D>,
@@ -71,7 +79,7 @@ impl AdamWStep {
         AdamWUpdate { parameter: decayed - first.clone() / deviation * self.rate(), first, second }
     }
 
-    /// Returns the factor by which the weight decay multiplies a parameter.
+    /// Returns the factor that the weight decay multiplies a parameter by.
     fn kept(&self) -> f64 {
         1.0 - self.learning_rate * self.weight_decay
     }
@@ -96,7 +104,7 @@ mod on_cpu {
     use crate::engine::Engine;
     use crate::kernels::cpu::adamw::{Factors, update};
 
-    /// Whether all tensors of a step are f32 tensors on the CPU, outside autodiff, of one shape.
+    /// Whether all tensors of a step are f32 tensors on the CPU, not tracked by autodiff, and of one shape.
     pub(super) fn computes<const D: usize>(
         parameter: &Tensor<D>,
         gradient: &Tensor<D>,

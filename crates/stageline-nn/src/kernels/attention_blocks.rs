@@ -1,5 +1,5 @@
-//! The heads of attention ([`AttentionHeads`]), the scale of attention scores, and the blocks of queries in which
-//! attention is computed.
+//! The heads of attention ([`AttentionHeads`]), the scale of attention scores, and the blocks of queries that attention
+//! is divided into.
 
 #[cfg(any(feature = "flex", feature = "remote"))]
 use std::ops::Range;
@@ -17,8 +17,9 @@ pub struct AttentionHeads {
     /// consecutive query heads share one key-value head (grouped-query attention; Ainslie et al., 2023,
     /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)).
     pub key_value: usize,
-    /// The number of keys that a query sees, its own position included (sliding-window attention; Beltagy et al., 2020,
-    /// [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it sees all positions up to its own.
+    /// The number of keys that a query of causal attention sees, its own position included (sliding-window attention;
+    /// Beltagy et al., 2020, [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it sees all positions up
+    /// to its own.
     pub window: Option<usize>,
 }
 
@@ -49,14 +50,15 @@ impl AttentionHeads {
     }
 }
 
-/// Returns the factor by which attention scores are multiplied, for heads with `size` elements: 1 / sqrt(size).
+/// Returns the factor that attention multiplies its scores by, for heads with `size` elements: 1 / sqrt(size).
 pub fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-/// Returns [`scale`] as two factors: a power of two, by which queries are multiplied before their product with the
-/// keys, and the rest, by which the product is multiplied. In f16 the product of large queries and keys would be
-/// infinite before it is scaled, and the power of two rounds nothing.
+/// Splits [`scale`], for heads with `size` elements, into two factors, and returns them. Queries are multiplied by the
+/// first factor, a power of two, before their product with the keys. The product is then multiplied by the second. In
+/// f16 the product of large queries and keys would be infinite before it is scaled, and the power of two rounds
+/// nothing.
 pub fn scale_of_f16(size: usize) -> [f64; 2] {
     let queries = scale(size).log2().floor().exp2();
     [queries, scale(size) / queries]
@@ -71,9 +73,10 @@ pub const QUERIES: usize = 64;
 #[cfg(any(feature = "flex", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The positions, within the sequence, of the queries in one block of causal attention.
+    /// The positions, within the sequence and from 0, of the queries in one block of causal attention.
     pub queries: Range<usize>,
-    /// The positions, within the sequence, of the keys that at least one query in a block of causal attention sees.
+    /// The positions, within the sequence and from 0, of the keys that at least one query in a block of causal
+    /// attention sees.
     pub keys: Range<usize>,
 }
 

@@ -14,7 +14,8 @@ pub fn hidden(length: usize, window: Option<usize>, device: &Device) -> Tensor<2
 }
 
 /// Returns the mask `[batch, length, length]` that is true where a key (column) is before the document of a query
-/// (row). `starts`, `[batch, length]`, are the positions of the first key in each query's document.
+/// (row). `starts`, `[batch, length]`, contains, for each query, the position of the first key in its document, counted
+/// from 0 in the sample.
 pub fn before_document(starts: Tensor<2, Int>) -> Tensor<3, Bool> {
     let ([batch, length], device) = (starts.dims(), starts.device());
     let keys = Tensor::<1, Int>::arange(0..length as i64, &device).reshape([1, 1, length]);

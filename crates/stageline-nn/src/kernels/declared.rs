@@ -1,4 +1,4 @@
-//! Operations that a layer declares ([`Operation`]), from which a caller learns before a forward pass which of them the
+//! Operations that a layer declares ([`Operation`]), so that a caller learns before a forward pass which of them the
 //! kernels of a device cannot compute.
 
 use burn::tensor::{DType, Device};
@@ -18,8 +18,8 @@ pub mod name {
     pub const SWIGLU: &str = "SwiGLU";
 }
 
-/// An operation of a layer, such as causal attention, that this crate's kernels can compute. A layer lists its
-/// operations.
+/// The description of an operation of a layer, such as causal attention, that this crate's kernels can compute. A layer
+/// lists its operations, so that a caller can check a device for them before training.
 ///
 /// [`fallback`](Self::fallback) then tells, without a forward pass, whether a device falls back from these kernels: to
 /// burn's own operations, or to an attention that stores its scores.
@@ -96,9 +96,9 @@ impl Operation {
         Self { layer, ..self }
     }
 
-    /// Returns the reason why the kernels of a device do not compute this operation for elements of the type `dtype`,
-    /// together with the operation. Returns `None` if they compute it, or if this crate was built without the device's
-    /// backend.
+    /// Returns why the kernels of a device do not compute this operation for elements of the type `dtype`: a
+    /// [`Fallback`] with the operation, its layer and the reason. Returns `None` if they compute it, or if this crate
+    /// was built without the device's backend.
     ///
     /// The tensors of a forward pass can give further reasons, such as tensors of several types.
     pub fn fallback(&self, device: &Device, dtype: DType) -> Option<Fallback> {

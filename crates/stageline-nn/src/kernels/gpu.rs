@@ -64,13 +64,16 @@ pub enum Kept {
     /// The values that FlashAttention keeps for the backward pass of attention. It stores no attention scores: the
     /// backward pass recomputes them from these values.
     Logarithms {
-        /// The input of causal attention: the queries, keys and values of all heads, side by side.
+        /// The input of causal attention, `[batch, length, (query heads + 2 x key-value heads) x size]`: the queries,
+        /// keys and values of all heads, side by side.
         input: Float,
-        /// For each query of causal attention, the position at which its document begins.
+        /// The position where each query's document begins, `[batch, length]`. Positions are counted from 0, the start
+        /// of the sample. The values are all 0 if every sample is one document.
         starts: IntTensor<Cube>,
-        /// The output of the forward pass of causal attention.
+        /// The output of the forward pass of causal attention, `[batch, length, query heads x size]`.
         output: Float,
-        /// The logarithm of each query's sum of exponentiated attention scores.
+        /// The natural logarithm of each query's sum of exponentiated attention scores, `[batch, query heads, length]`
+        /// in f32.
         logarithms: Float,
     },
     /// The values that attention keeps for its backward pass if its heads are too large for FlashAttention, such as the
@@ -78,8 +81,8 @@ pub enum Kept {
     Weights(Attended<Float>),
 }
 
-/// Returns, for each query, the position at which its document begins if every sample is one document: zeros, `[batch,
-/// length]`.
+/// Returns i32 zeros, `[batch, length]`: the positions where the queries' documents begin if every sample is one
+/// document.
 pub(super) fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
     Cube::int_zeros(Shape::new([batch, length]), device, IntDType::I32)
 }
@@ -193,8 +196,8 @@ impl Kernels for Cube {
         }
     }
 
-    /// Returns the cross-entropy of logits, summed over the rows, and the log-likelihoods of all classes, `[rows,
-    /// classes]`.
+    /// Returns the cross-entropy of logits, summed over the rows to `[1]`, and the log-likelihoods of all classes,
+    /// `[rows, classes]`.
     fn cross_entropy(logits: &Float, targets: &IntTensor<Cube>) -> [Float; 2] {
         let (sum, likelihoods) = cross_entropy::summed(of(logits), Tensor::from_primitive::<Cube>(targets.clone()));
         [primitive(sum), primitive(likelihoods)]

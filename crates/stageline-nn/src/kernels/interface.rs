@@ -15,8 +15,8 @@ use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// A backend with kernels for the operations of layers, such as attention. A kernel computes an operation in one call,
-/// for which burn would run several operations. All tensors are the backend's own (burn's primitives), outside
-/// autodiff.
+/// where burn would run several operations. All tensors are the backend's own (burn's primitives), and autodiff does
+/// not track them.
 pub trait Kernels: Products {
     /// The mean and 1 / standard deviation of each input row of a normalisation, which the backward pass needs.
     type Moments: Clone + Debug + Send + 'static;
@@ -26,8 +26,8 @@ pub trait Kernels: Products {
     /// Returns why a device's kernels cannot compute with elements of the type `dtype`; `None` if they can.
     fn obstacle(device: &Device<Self>, dtype: DType) -> Option<Reason>;
 
-    /// Returns the largest head size, in elements, for which a device computes causal attention without storing the
-    /// scores. Returns `None` if the device's kernels treat all head sizes alike.
+    /// Returns the largest size of an attention head, in elements, that a device computes causal attention for without
+    /// storing the scores. Returns `None` if the device's kernels treat all head sizes alike.
     fn largest_head(device: &Device<Self>) -> Option<usize>;
 
     /// Returns the activation function GELU of every element of `input`. `form` selects the exact function or its
@@ -47,13 +47,14 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns, and rotates every head
-    /// of the queries and keys by angles that depend on the position. `angles` are the cosines and sines, in f32, each
-    /// `[length, size / 2]`.
+    /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns to `[batch, length, all
+    /// columns]`, and rotates every head of the queries and keys by angles that depend on the position. Element `i` and
+    /// element `i + size / 2` of a head form a rotated pair. `angles` are the cosines and sines, in f32, each `[length,
+    /// size / 2]`.
     fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
 
     /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers
-    /// of their columns. `angles` are the cosines of the join's angles and the sines of the opposite angles.
+    /// of columns of the queries, keys and values. `angles` are the cosines and the negated sines of the join's angles.
     fn join_to_parts(
         gradient: &FloatTensor<Self>,
         columns: [usize; 3],
@@ -90,7 +91,8 @@ pub trait Kernels: Products {
 
     /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
     /// output, `[batch, length, query heads x size]`, and the values that the backward pass needs. `starts`, `[batch,
-    /// length]`, has for each query the position at which its document begins; `None` for samples of one document.
+    /// length]`, contains, for each query, the position where its document begins, counted from 0 in the sample; `None`
+    /// for samples of one document.
     fn causal_attention(
         input: &FloatTensor<Self>,
         heads: AttentionHeads,
@@ -106,7 +108,7 @@ pub trait Kernels: Products {
     ) -> FloatTensor<Self>;
 
     /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`. Returns its sum over the
-    /// rows, `[1]`, and a tensor that the backward pass needs. Targets that are
+    /// rows, `[1]`, and a tensor that the backward pass needs, which differs between backends. Targets that are
     /// [`MASKED`](crate::kernels::masked_targets::MASKED) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
@@ -124,9 +126,9 @@ pub trait Kernels: Products {
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Returns the reason why the kernels of a device cannot compute an operation on elements of the type `dtype`. If
-/// `head_size` is given, a head too large for attention without stored scores is a reason too. Returns `None` if there
-/// is no reason, or if this crate was built without the device's backend.
+/// Returns why the kernels of a device cannot compute an operation on elements of the type `dtype`. If `head_size` is
+/// given, a head too large for attention without stored scores is a reason too. Returns `None` if there is no reason,
+/// or if this crate was built without the device's backend.
 pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
     fn on_backend<B: Kernels>(device: &Device<B>, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
         let large_head = || {
@@ -159,8 +161,8 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
 /// Returns the own tensor of the backend `B` (burn's primitive) from inside an autodiff tensor. Returns `None` if the
 /// tensor is of another backend or without autodiff.
 ///
-/// Also returns `None` if burn's own gradient checkpointing is on. The running forward pass then records this as the
-/// reason why no kernel of this crate computes `operation`.
+/// Also returns `None` if burn's own gradient checkpointing is on. The running forward pass then records that this is
+/// why no kernel of this crate computes `operation`.
 pub(crate) fn tracked<B: Engine, const D: usize>(
     operation: &'static str,
     tensor: &Tensor<D>,
@@ -210,7 +212,7 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// Runs an operation by a kernel of the backend `B`, and returns the output. `inputs` has the main input first. On an
+/// Runs an operation by a kernel of the backend `B`, and returns the output. `inputs` lists the main input first. On an
 /// autodiff device the operation is recorded in the autodiff graph, with the backward pass `backward`. The closure
 /// `forward` calls the kernel, and returns the output and the state that the backward pass needs. `name` is the
 /// operation's name in messages.

@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Int, Tensor};
 /// loss, and its logits have the gradient 0. It equals the default of PyTorch's `ignore_index`.
 pub const MASKED: i64 = -100;
 
-/// Returns the log-likelihood of each row's target, `[rows, 1]`, and 0 for masked targets. `likelihoods` has the
+/// Returns the log-likelihood of each row's target, `[rows, 1]`, and 0 for masked targets. `likelihoods` are the
 /// log-likelihoods of all classes, `[rows, classes]`.
 pub fn of_targets(likelihoods: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<2> {
     let masked = is_masked(targets.clone());

@@ -2,15 +2,15 @@
 //! the few that a pipeline or an optimizer calls itself, and for the kernels on devices of other hosts (`remote`).
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
-//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, outside autodiff,
-//! and outputs are new tensors. AdamW's step takes burn's tensors, and on the CPU it reuses the memory of a parameter
-//! and of its moments if nothing else uses it. A kernel keeps none of its inputs and outputs between calls, and must
-//! not know stages or plans.
+//! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, not tracked by
+//! autodiff, and outputs are new tensors. AdamW's step takes burn's tensors, and on the CPU it reuses the memory of a
+//! parameter and of its moments if nothing else uses it. A kernel keeps none of its inputs and outputs between calls,
+//! and must not know stages or plans.
 //!
 //! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
 //! - `declared`: operations as a layer declares them before a forward pass (`Operation`).
-//! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries in which it is
-//!   computed.
+//! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries that it is divided
+//!   into.
 //! - `attention_mask`: the keys that a query does not see, as masks.
 //! - `rotation`: the rotation of queries and keys by their positions, on every backend.
 //! - `masked_targets`: targets of the cross-entropy that add nothing to the loss.
@@ -20,7 +20,7 @@
 //! - `adamw`: a step of the optimizer AdamW, on every backend.
 //! - `cpu`: kernels for the cores of this host.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
-//! - `fusion`: what burn fuses on GPUs.
+//! - `fusion`: keeps matrix products out of burn's fusion on GPUs.
 //! - `flash`: causal attention that stores no scores, as GPU code of this crate.
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
 //! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.

@@ -4,14 +4,16 @@
 use burn::tensor::{FloatDType, Tensor};
 
 /// Joins queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries and keys.
-/// The cosines and sines of the angles are `[length, size / 2]`.
+/// The cosines and sines of the angles are each `[length, size / 2]`, for heads of `size` elements. Element `i` and
+/// element `i + size / 2` of a head form a rotated pair.
 pub fn joined([query, key, value]: [Tensor<3>; 3], [cosines, sines]: [Tensor<2>; 2]) -> Tensor<3> {
     let turned = [query, key].map(|part| rotated(part, cosines.clone(), sines.clone()));
     Tensor::cat(turned.into_iter().chain([value]).collect(), 2)
 }
 
 /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
-/// their columns, and `sines` are those of the opposite angles.
+/// columns of the queries, keys and values. `sines` are the negated sines of the join's angles, so that the gradients
+/// are rotated back.
 #[cfg(feature = "gpu")]
 pub fn to_parts(gradient: &Tensor<3>, columns: [usize; 3], [cosines, sines]: [Tensor<2>; 2]) -> [Tensor<3>; 3] {
     let [query, key, value] = columns;

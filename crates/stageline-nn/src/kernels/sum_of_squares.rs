@@ -1,12 +1,12 @@
-//! The sum of squares of a tensor's elements, from which norms are computed.
+//! The sum of squares of a tensor's elements, which norms are computed from.
 
 use burn::tensor::Tensor;
 
 use crate::params::widest_float;
 
 /// Returns the sum of squares of all elements of a tensor, with shape `[1]`, on the tensor's device. The sum is in f64,
-/// or in f32 on a device without f64. Outside autodiff, the order of the additions does not depend on the number of
-/// cores.
+/// or in f32 on a device without f64. For a tensor that autodiff does not track, the order of the additions does not
+/// depend on the number of cores.
 pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(sum) = by_kernel(&tensor) {

@@ -5,9 +5,9 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Norm {
-    /// Layer normalisation: the row minus its mean, divided by its standard deviation.
+    /// Layer normalisation: the row minus its mean, divided by sqrt(variance + epsilon).
     Layer,
-    /// RMS normalisation: the row divided by its root mean square.
+    /// RMS normalisation: the row divided by sqrt(mean square + epsilon). The mean is not subtracted.
     RootMeanSquare,
 }
 
@@ -15,7 +15,8 @@ pub enum Norm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalisation {
     pub kind: Norm,
-    /// The number (epsilon) that a normalisation adds to the mean square of a row before it takes the square root.
+    /// The small number (epsilon) that a normalisation adds to the variance or mean square of a row before it takes the
+    /// square root.
     pub epsilon: f32,
 }
 
@@ -24,9 +25,11 @@ pub struct Normalisation {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum GeluForm {
-    /// The exact form of GELU.
+    /// The exact GELU: `x Phi(x)`, where `Phi` is the cumulative distribution function of the standard normal
+    /// distribution, computed by the error function: `Phi(x) = 0.5 (1 + erf(x / sqrt(2)))`.
     Exact,
-    /// The form of GELU in which a hyperbolic tangent approximates the cumulative distribution function.
+    /// The GELU that approximates the cumulative distribution function by a hyperbolic tangent: `0.5 x (1 + tanh(sqrt(2
+    /// / pi) (x + 0.044715 x^3)))`. GPT-2 uses it.
     Tanh,
 }
 

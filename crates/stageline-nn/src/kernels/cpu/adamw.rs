@@ -18,9 +18,9 @@ pub struct Factors {
     pub second: [f32; 2],
     /// The square root of the second moment's bias correction. The square root of the moment is divided by it.
     pub deviation: f32,
-    /// The number that is added to the divided square root.
+    /// The number (epsilon) that is added to the square root of the second moment after its division by `deviation`.
     pub epsilon: f32,
-    /// The factor by which the weight decay multiplies the parameter.
+    /// The factor that the weight decay multiplies the parameter by: 1 - learning rate x weight decay.
     pub kept: f32,
     /// The learning rate divided by the first moment's bias correction.
     pub rate: f32,

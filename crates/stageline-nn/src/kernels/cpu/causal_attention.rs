@@ -71,7 +71,7 @@ impl Sizes {
     }
 
     /// Splits the gradient of attention's input for one sample into writable views, one for each key-value head. A view
-    /// has the gradients of the head's keys and values, and of the queries that share the head.
+    /// contains the gradients of the head's keys and values, and of the queries that share the head.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);
@@ -84,10 +84,10 @@ impl Sizes {
 }
 
 /// Computes causal attention of a contiguous input. Returns the output, and a list of attention weights for each query
-/// head of each sample. A list has the matrices `[queries, keys]` of the blocks of queries, one after the other.
+/// head of each sample. A list contains the matrices `[queries, keys]` of the blocks of queries, one after the other.
 ///
-/// `starts`, `[batch, length]`, has for each query the position of the first key in its document. The query sees no
-/// keys before this position. `None` means that every sample is one document.
+/// `starts`, `[batch, length]`, contains, for each query, the position of the first key in its document, counted from 0
+/// in the sample. The query sees no keys before this position. `None` means that every sample is one document.
 pub fn attended(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,
@@ -128,9 +128,9 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
     first_keys
 }
 
-/// Computes the attention of one query head of one sample into `output`. `first_keys` has for each query the position
-/// of the first key that it sees. Returns the head's attention weights: the matrices `[queries, keys]` of its blocks of
-/// queries, one after the other.
+/// Computes the attention of one query head of one sample into `output`. `first_keys` contains, for each query, the
+/// position of the first key that it sees. Returns the head's attention weights: the matrices `[queries, keys]` of its
+/// blocks of queries, one after the other.
 fn attend(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,

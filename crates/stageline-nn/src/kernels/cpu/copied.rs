@@ -1,5 +1,5 @@
-//! A copy of a tensor that a kernel overwrites ([`Copied`]). Each part is copied directly before the kernel changes it,
-//! so that its numbers cross the memory bus once and not twice.
+//! [`Copied`]: an output that a CPU kernel computes in place, from a copy of a tensor. Each part is copied directly
+//! before the kernel changes it, so that its numbers cross the memory bus once and not twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,11 +9,13 @@ use rayon::prelude::*;
 
 use super::numbers::{numbers, of_numbers};
 
-/// The number of elements of a tensor that one CPU core copies and changes at a time in an operation on single
-/// elements. In f32 they fit into a core's cache. Fewer would not repay the cost of using another core.
+/// The number of elements of a tensor that one CPU core copies and changes at a time in an elementwise operation. In
+/// f32 they fit into a core's cache. Fewer would not repay the cost of using another core.
 pub const PART: usize = 1 << 14;
 
-/// A copy of an f32 tensor on the CPU, which is made part by part.
+/// The output of a CPU kernel that begins as a copy of an f32 tensor. The kernel gets the copy in
+/// [`parts`](Self::parts), overwrites their elements with its results, and takes the output by
+/// [`tensor`](Self::tensor).
 pub struct Copied {
     source: FloatTensor<Flex>,
     memory: Vec<f32>,
@@ -22,14 +24,16 @@ pub struct Copied {
 }
 
 impl Copied {
-    /// Creates a copy of a contiguous f32 tensor. Its elements are not copied yet.
+    /// Allocates the copy of the contiguous f32 tensor `source`. Its elements are copied later, by
+    /// [`parts`](Self::parts).
     pub fn of(source: &FloatTensor<Flex>) -> Self {
         let memory = Vec::with_capacity(numbers(source).len());
         Self { source: source.clone(), memory, copied: AtomicUsize::new(0) }
     }
 
-    /// Returns the copy in parts of `size` elements; the last part may be smaller. A part is copied when the iterator
-    /// returns it. The iterator must be run to its end.
+    /// Returns an iterator over the copy in parts of `size` elements, which a kernel may overwrite; the last part may
+    /// be smaller. A part is copied from the source when the iterator returns it. The iterator must be run to its end.
+    /// A later call copies all elements from the source again.
     pub fn parts(&mut self, size: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         *self.copied.get_mut() = 0;
         let (source, copied) = (numbers(&self.source), &self.copied);
@@ -40,7 +44,8 @@ impl Copied {
         })
     }
 
-    /// Returns the copy, with the changes of its parts, as a tensor.
+    /// Returns the finished output as a tensor of the source's shape. Elements that the kernel overwrote in the
+    /// [`parts`](Self::parts) have their new values, and all others the values of the source.
     ///
     /// # Panics
     /// Panics if the last iterator over the parts did not return all of them.

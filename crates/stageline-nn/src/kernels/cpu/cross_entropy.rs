@@ -10,7 +10,7 @@ use super::numbers::{integers, numbers, of_numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::masked_targets::MASKED;
 
-/// The number of rows of logits for which one CPU core computes the cross-entropy or its gradient at a time.
+/// The number of rows of logits that one CPU core processes at a time in the cross-entropy or its gradient.
 const ROWS: usize = 64;
 
 /// Returns the cross-entropy of contiguous logits `[rows, classes]`, summed over the rows, `[1]`. Also returns two
@@ -28,7 +28,7 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
 }
 
 /// Returns the gradient of the contiguous logits of a cross-entropy, given the gradient of the summed loss. `scales`
-/// has the two numbers that [`summed`] returned for each row.
+/// contains the two numbers that [`summed`] returned for each row.
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,

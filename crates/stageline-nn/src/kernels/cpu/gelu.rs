@@ -50,7 +50,7 @@ wide! {
 /// The density of the standard normal distribution at 0: 1 / sqrt(2 pi).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// The largest argument with which the error function `erf` is computed. A larger argument is replaced by this number,
+/// The largest argument that the error function `erf` is computed for. A larger argument is replaced by this number,
 /// because in f32 the function is 1 for both. Negative arguments are limited in the same way.
 const FLAT: f32 = 3.832_507;
 
@@ -92,7 +92,7 @@ fn twice_cubic(x: f32) -> f32 {
     GeluForm::TWICE as f32 * (GeluForm::CUBIC as f32 * x * x).mul_add(x, x)
 }
 
-/// The largest argument with which GELU's derivative is computed. A larger argument is replaced by this number, because
+/// The largest argument that GELU's derivative is computed for. A larger argument is replaced by this number, because
 /// in f32 the derivative is 1 for both, and the square of a large number would be infinite. Negative arguments are
 /// limited in the same way, where the derivative is 0.
 const FLAT_DERIVATIVE: f32 = 15.0;

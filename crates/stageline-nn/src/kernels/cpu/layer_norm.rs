@@ -32,8 +32,8 @@ pub fn normalised(
     (output.tensor(), of_pairs(moments))
 }
 
-/// Returns the gradient of a normalisation's contiguous input, given the moments of the input's rows (`[rows, 2]`: mean
-/// and 1 / standard deviation) and the gradient of the output.
+/// Returns the gradient of a normalisation's contiguous input, given the two numbers of each input row that
+/// [`normalised`] returned (`[rows, 2]`) and the gradient of the output.
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -50,8 +50,8 @@ pub fn gradient_of_input(
     output.tensor()
 }
 
-/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the moments of the input's rows
-/// (`[rows, 2]`: mean and 1 / standard deviation) and the gradient of the output.
+/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the two numbers of each input row
+/// that [`normalised`] returned (`[rows, 2]`) and the gradient of the output.
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,

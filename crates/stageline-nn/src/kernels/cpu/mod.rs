@@ -43,8 +43,8 @@ impl Kernels for Flex {
     /// (0 for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
     /// The values that the backward pass of causal attention needs: attention's input, and a list of attention weights
-    /// for every query head of every sample. A list has the matrices `[queries, keys]` of the blocks of queries, one
-    /// after the other.
+    /// for every query head of every sample. A list contains the matrices `[queries, keys]` of the blocks of queries,
+    /// one after the other.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn obstacle(_: &Device<Flex>, dtype: DType) -> Option<Reason> {

@@ -114,9 +114,9 @@ impl Products for Flex {
     }
 }
 
-/// Makes this thread allocate the buffer in which the crate `gemm` packs one operand of a matrix product. The buffer is
-/// as large as a core's L2 cache, and the thread keeps it until the thread ends. Without this call, the thread's first
-/// product would allocate it.
+/// Makes this thread allocate the buffer that the crate `gemm` packs one operand of a matrix product into. The buffer
+/// is as large as a core's L2 cache, and the thread keeps it until the thread ends. Without this call, the thread's
+/// first product would allocate it.
 pub fn allocate_packing_buffer() {
     // The size of the matrices is a multiple of every vector length, so that `gemm` packs one of them into the buffer.
     const SIDE: usize = 64;

@@ -28,7 +28,7 @@ impl<'a> Angles<'a> {
     }
 }
 
-/// Some columns of a contiguous tensor `[batch, length, width]`, from which an output is joined.
+/// Some columns of a contiguous tensor `[batch, length, width]`, which are joined with others to an output.
 #[derive(Clone, Copy)]
 struct Columns<'a> {
     numbers: &'a [f32],
@@ -48,8 +48,9 @@ impl<'a> Columns<'a> {
     }
 }
 
-/// Joins queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries and keys.
-/// In each head, element `i` and element `i + size / 2` are the coordinates of a point, which is rotated by an angle
+/// Joins queries, keys and values, each `[batch, length, columns]`, by their columns to `[batch, length, all columns]`,
+/// and rotates the queries and keys. `angles` are the cosines and sines, each `[length, size / 2]`. In each head of
+/// `size` elements, element `i` and element `i + size / 2` are the coordinates of a point, which is rotated by an angle
 /// that depends on the position. All tensors must be contiguous.
 pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -> FloatTensor<Flex> {
     let all = parts.each_ref().map(|part| Columns::of(part, 0, part.shape()[2]));
@@ -57,7 +58,8 @@ pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -
 }
 
 /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
-/// their columns, and the sines are those of the opposite angles. All tensors must be contiguous.
+/// columns of the queries, keys and values. `angles` are the cosines and the negated sines of the angles of the join,
+/// so that the gradients are rotated back. All tensors must be contiguous.
 pub fn to_parts(
     gradient: &FloatTensor<Flex>,
     columns: [usize; 3],

@@ -7,7 +7,7 @@ use burn_cubecl::cubecl::prelude::*;
 /// it gets the weight 0.
 pub const UNSEEN: f32 = -1e30;
 
-/// The sizes of an attention, such as its numbers of heads, for which its GPU kernels are compiled.
+/// The sizes of an attention, such as its numbers of heads, that its GPU kernels are compiled for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
     /// The number of rows (queries or keys) that one thread block computes. It is also the number of rows in a tile:
@@ -36,20 +36,25 @@ impl Sizes {
     }
 }
 
-/// Returns the index of the column in attention's input at which the keys of a key-value head begin.
+/// Returns the column, from 0, of attention's input where the keys of the key-value head `key_head` (from 0) begin. The
+/// input `[batch, length, columns]` joins, in this order, the queries of all query heads, the keys of all key-value
+/// heads, and the values of all key-value heads. Each head has `width` columns there.
 #[cube]
 pub fn column_of_keys(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + key_head) * sizes.width
 }
 
-/// Returns the index of the column in attention's input at which the values of a key-value head begin.
+/// Returns the column, from 0, of attention's input where the values of the key-value head `key_head` (from 0) begin.
+/// The input `[batch, length, columns]` joins, in this order, the queries of all query heads, the keys of all key-value
+/// heads, and the values of all key-value heads. Each head has `width` columns there.
 #[cube]
 pub fn column_of_values(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + sizes.key_heads + key_head) * sizes.width
 }
 
-/// Whether a query of attention sees a key: the key is at or before the query, within the query's sliding window and
-/// within the query's document.
+/// Whether the query at the position `query` sees the key at the position `key`. The key must be at or before the
+/// query, among the last `window` positions up to the query, and not before `start`, the position where the query's
+/// document begins.
 #[cube]
 pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start
@@ -62,7 +67,7 @@ pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usi
     (until - from + rows - 1) / rows
 }
 
-/// Returns the first position of the block of keys in which a query's sliding window begins. `first` is the position of
+/// Returns the first position of the block of keys where a query's sliding window begins. `first` is the position of
 /// the query, `window` the number of keys in a window and `rows` the number of keys in a block.
 #[cube]
 pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {

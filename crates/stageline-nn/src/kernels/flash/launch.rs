@@ -14,7 +14,7 @@ use super::block::Sizes;
 use super::{FlashAttention, along, logarithms_shape, output_shape, scalar, tensor_cores};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
-/// Returns the largest head size, in elements, for which a GPU can run the attention kernels; 0 if there is none.
+/// Returns the largest head size, in elements, that a GPU can run the attention kernels with; 0 if there is none.
 pub fn largest_head(device: &CubeDevice) -> usize {
     (1..=scalar::LARGEST_HEAD).rev().find(|size| fits(device, *size)).unwrap_or(0)
 }
@@ -80,7 +80,7 @@ impl Launch {
     }
 }
 
-/// Converts the positions at which documents begin to i32, unless they are in i32 or i64 already. The GPU kernels are
+/// Converts the positions where documents begin to i32, unless they are in i32 or i64 already. The GPU kernels are
 /// compiled for these two types.
 fn positions(starts: CubeTensor) -> CubeTensor {
     let known = matches!(starts.dtype, DType::I32 | DType::I64);

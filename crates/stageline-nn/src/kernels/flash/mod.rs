@@ -2,14 +2,14 @@
 //! [arXiv:2205.14135](https://arxiv.org/abs/2205.14135)).
 //!
 //! Input: queries, keys and values of all heads, side by side, and the first key of each query's document. Output:
-//! attention, and for the backward pass one number a query, the logarithm of the sum of its exponentiated scores; the
-//! backward pass computes scores from it again, block by block. Everything is added in f32, and inputs and outputs are
-//! f32, bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
+//! attention, and for the backward pass one number for each query, the logarithm of the sum of its exponentiated
+//! scores; the backward pass recomputes the scores from it, block by block. Everything is added in f32, and inputs and
+//! outputs are f32, bf16 or f16. This folder must not use burn's tensors, only the primitives of the GPU backend.
 //!
 //! A cube (CubeCL's name for a thread block) computes one block: some consecutive rows (queries, or keys and values) of
 //! one head of one sample.
 //!
-//! - `block`: the sizes for which the kernels are compiled (`Sizes`), and the keys that a query sees.
+//! - `block`: the sizes that the kernels are compiled for (`Sizes`), and the keys that a query sees.
 //! - `scalar`: kernels for all GPUs and types.
 //! - `tensor_cores`: kernels for bf16 and f16 on NVIDIA's tensor cores.
 //! - `along`: the kernel of the products of each output with its gradient, which both gradients need.
@@ -34,8 +34,8 @@ use crate::kernels::attention_blocks::AttentionHeads;
 pub use launch::{fits, largest_head};
 
 /// A backend with attention kernels that store no attention scores. In their arguments, `input` is `[batch, length,
-/// (query heads + 2 x key-value heads) x size]`. `starts`, `[batch, length]`, has for each query the position at which
-/// its document begins.
+/// (query heads + 2 x key-value heads) x size]`. `starts`, `[batch, length]`, contains, for each query, the position
+/// where its document begins, counted from 0 in the sample.
 #[backend_extension(Cube, Fusion: cfg(feature = "fused"))]
 pub trait FlashAttention: Backend {
     /// Computes attention. Returns its output, `[batch, length, query heads x size]`, and the logarithm of each query's
@@ -48,8 +48,8 @@ pub trait FlashAttention: Backend {
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
     /// Returns the gradient of attention's input, given attention's output and the output's gradient, both `[batch,
-    /// length, query heads x size]`. `logarithms` has the logarithm of each query's sum of exponentiated scores, as the
-    /// forward pass returned it.
+    /// length, query heads x size]`. `logarithms` are the logarithms of the queries' sums of exponentiated scores, as
+    /// `flash_attention` returned them.
     #[fusion(dtype = input, shape = input)]
     fn flash_attention_to_input(
         input: FloatTensor<Self>,

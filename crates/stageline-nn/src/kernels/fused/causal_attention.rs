@@ -43,8 +43,8 @@ fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Returns the index ranges of queries, keys and values in a dimension that has all queries first, then all keys, then
-/// all values. An index stands for one head of one of `batch` samples.
+/// Returns the index ranges of queries, keys and values in a dimension that contains all queries first, then all keys,
+/// then all values. An index stands for one head of one of `batch` samples.
 fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
     let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
     [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
@@ -85,7 +85,7 @@ struct Scales {
 }
 
 impl Scales {
-    /// The largest sequence length for which attention weights are not scaled in f16. Before the division by their sum,
+    /// The largest sequence length whose attention weights are not scaled in f16. Before the division by their sum,
     /// weights are at most 1. So 128 products of a weight and an f16 value below 512 add up to at most 65504, the
     /// largest number in f16.
     const UNSCALED: usize = 128;
@@ -103,8 +103,8 @@ impl Scales {
     }
 }
 
-/// The magnitude to which the largest gradient of an attention head is scaled in f16. Sums of up to 8192 such gradients
-/// then stay within the range of f16.
+/// The magnitude that the largest gradient of an attention head gets by scaling in f16. Sums of up to 8192 such
+/// gradients then stay within the range of f16.
 const LARGEST: f64 = 0.125;
 
 /// Returns a factor for each attention head that scales the head's largest gradient to [`LARGEST`]. Returns `None` if
@@ -137,8 +137,8 @@ fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bo
 }
 
 /// Returns the mask of attention, `[batch x key-value heads, group x length, length]`, which is true where a query does
-/// not see the key. `starts`, `[batch, length]`, has for each query the position at which its document begins. If
-/// `starts` is `None`, one mask holds for the whole batch and the first dimension is 1.
+/// not see the key. `starts`, `[batch, length]`, contains, for each query, the position where its document begins (from
+/// 0 in the sample). If `starts` is `None`, one mask holds for the whole batch and the first dimension is 1.
 fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, device: &Device) -> Tensor<3, Bool> {
     let unseen = unseen(length, heads, device);
     let Some(starts) = starts else { return unseen };
@@ -150,7 +150,8 @@ fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, 
 
 /// Computes causal attention of an input `[batch, length, (query heads + 2 x key-value heads) x size]`. Returns the
 /// output, `[batch, length, query heads x size]`, and the values that the backward pass needs. `starts`, `[batch,
-/// length]`, has for each query the position at which its document begins; `None` for samples of one document.
+/// length]`, contains, for each query, the position where its document begins (from 0 in the sample); `None` for
+/// samples of one document.
 pub(crate) fn attended(
     input: Tensor<3>,
     heads: AttentionHeads,

@@ -10,7 +10,7 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// A backend whose kernels a server executes for clients on other hosts. The values that a forward pass keeps for its
-/// backward pass stay in the server's memory, as tensors to which the client has handles. The methods convert these
+/// backward pass stay in the server's memory, as tensors that the client holds handles to. The methods convert these
 /// values to such tensors and back.
 pub trait Served: Kernels + BackendIr {
     /// Returns the kind of the kernels (for CPUs or for GPUs) that the server uses on a device. The server reports this
@@ -30,9 +30,9 @@ pub trait Served: Kernels + BackendIr {
     /// [`Kernels::causal_attention`].
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
-    /// Returns the gradient of causal attention's input, given the gradient of the output. `kept` has the tensors that
-    /// were kept for the backward pass. `starts` has for each query the position at which its document begins; `None`
-    /// if the backward pass does not need it.
+    /// Returns the gradient of causal attention's input, given the gradient of the output. `kept` contains the tensors
+    /// that were kept for the backward pass. `starts`, `[batch, length]`, contains, for each query, the position where
+    /// its document begins, counted from 0 in the sample; `None` if the backward pass does not need it.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,
@@ -90,7 +90,7 @@ impl<B: BackendIr> Call<'_, B> {
     }
 }
 
-/// A function by which a server computes one operation for a client. It takes the inputs from the client's request, and
+/// A function of a server that computes one operation for a client. It takes the inputs from the client's request, and
 /// returns the outputs.
 type Operation<B> = fn(&mut Call<B>) -> Vec<FloatTensor<B>>;
 

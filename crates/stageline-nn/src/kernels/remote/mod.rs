@@ -11,7 +11,7 @@
 //! - `served_kernels`: the kernels of the connected devices of other hosts.
 //! - `done`: the execution of the kernels on a server (`Served`).
 //! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backward passes, converted to tensors
-//!   to which a client has handles, and back.
+//!   that a client holds handles to, and back.
 
 #[cfg(all(feature = "serve", feature = "flex"))]
 mod cpu;
@@ -41,13 +41,13 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 use crate::params::widest_float;
 use served_kernels::kernels_of;
 
-/// The number of 64-bit words in which the 32-byte id of a server is sent to other hosts.
+/// The number of 64-bit words that encode the 32-byte id of a server when it is sent to other hosts.
 pub const ID_WORDS: usize = 4;
 
 type Float = FloatTensor<Remote>;
 
 /// Requests the operation `name` from the server of a device on another host, and returns the operation's output
-/// tensors. `outputs` has the shapes and types of these tensors.
+/// tensors. `outputs` lists the shapes and types of these tensors.
 ///
 /// The function does not wait for the outputs: burn sends the request, and the server computes requests in order.
 pub fn ask<const N: usize>(
@@ -170,8 +170,8 @@ pub struct Attended {
     ///   scores
     /// - on a GPU with heads too large for FlashAttention, its output and the tensors that `stored` describes
     kept: Vec<Float>,
-    /// For each query, the position at which its document begins; `None` for samples of one document, and if the
-    /// backward pass does not need the positions.
+    /// For each query, the position where its document begins, `[batch, length]`, counted from 0 in the sample; `None`
+    /// for samples of one document, and if the backward pass does not need the positions.
     starts: Option<IntTensor<Remote>>,
 }
 

@@ -1,15 +1,15 @@
-//! The names by which a client requests this crate's operations from a server on another host.
+//! The names that clients use to request this crate's operations from a server on another host.
 
-/// The name of the operation by which a client asks a server for its version and for the kernels of a device.
+/// The name of the operation that asks a server for its version and for the kernels of a device.
 pub const HELLO: &str = "stageline/hello";
-/// The name of the operation by which a client asks a server for the random numbers that identify its process. A
-/// restarted server has new numbers.
+/// The name of the operation that asks a server for the random numbers that identify its process. A restarted server
+/// has new numbers.
 pub const PROCESS: &str = "stageline/process";
-/// The name of the operation that sends a server the ids of the other servers of a training, so that it accepts
+/// The name of the operation that sends a server the ids of the other servers of a training run, so that it accepts
 /// tensors from them. The server replies with the number of ids that are valid.
 pub const PEERS: &str = "stageline/peers";
-/// The name of the operation by which a session (a client's connection to a device) announces itself before it gives or
-/// takes a tensor. The server replies with the number 1.
+/// The name of the operation that announces a session (a client's connection to a device) to the server before the
+/// session gives or takes a tensor. The server replies with the number 1.
 pub const JOIN: &str = "stageline/join";
 /// The name of the operation that gives a tensor of one session to another session of the same program and server.
 pub const GIVE: &str = "stageline/give";

@@ -1,4 +1,4 @@
-//! The kind of the kernels on each device of another host ([`ServedKernels`]), as the host's server has named it.
+//! The kind of the kernels on each device of another host ([`ServedKernels`]), as the host's server reported it.
 
 use burn::backend::Remote;
 use burn::backend::tensor::Device;
@@ -19,9 +19,9 @@ pub enum ServedKernels {
 }
 
 impl ServedKernels {
-    /// Encodes this kind of kernels as one number, which a server sends to its clients. It is 1 for the kernels of a
-    /// CPU, and 2 plus `largest_head` for those of a GPU. `largest_head` is the largest head size, in elements, that
-    /// FlashAttention supports.
+    /// Encodes this kind of kernels as one number, which a server sends to its clients. It is 1 for CPU kernels, and 2
+    /// plus `largest_head` for GPU kernels. `largest_head` is the largest head size, in elements, that FlashAttention
+    /// supports.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,

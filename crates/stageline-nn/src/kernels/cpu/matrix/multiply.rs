@@ -12,8 +12,9 @@ use super::view::{Matrix, MatrixMut};
 /// faster. burn-flex has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// The numbers of products that one number of a matrix product sums up, if the crate `gemm` sums them up before it adds
-/// them to the output. It adds a longer sum part by part, and a shorter one product by product, which rounds otherwise.
+/// The numbers of columns of the left matrix for which the crate `gemm` first sums up all products of one number of the
+/// output, and then adds this sum to the output. With more columns it adds the sum in several parts, and with fewer it
+/// adds every product separately, so that the result is rounded differently.
 const SUMMED_FIRST: Range<usize> = 3..513;
 
 /// A distance between the stored rows of a matrix, in f32 numbers (1 KiB). Rows that begin at multiples of this
@@ -21,8 +22,8 @@ const SUMMED_FIRST: Range<usize> = 3..513;
 /// a product, `gemm` is slow, because it reads one number of each row in turn.
 const SAME_SETS: usize = 256;
 
-/// The smallest number of rows of a product's left matrix with which the right matrix is copied. The copy avoids
-/// conflicts in a core's cache. With fewer rows, it would take more time than it saves.
+/// The smallest number of rows of a product's left matrix that makes a copy of the right matrix worth its time. The
+/// copy avoids conflicts in a core's cache. With fewer rows, it would take more time than it saves.
 const FEWEST_ROWS: usize = 16;
 
 /// The number of unused f32 numbers after each row of a copied matrix: one cache line (64 bytes). It is doubled for
@@ -47,9 +48,9 @@ impl<'a> Matrix<'a> {
         product
     }
 
-    /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The bits are those of
-    /// adding [`times`](Self::times), and do not depend on the number of cores. Returns false and leaves the sum
-    /// unchanged if the crate `gemm` would round otherwise, as it does for products with a vector.
+    /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The result has the bits
+    /// of adding the result of [`times`](Self::times), and they do not depend on the number of cores. Returns false and
+    /// leaves the sum unchanged if the crate `gemm` would round otherwise, as it does for products with a vector.
     pub fn add_times_to(self, right: Matrix, sum: &mut [f32]) -> bool {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
@@ -82,8 +83,9 @@ impl<'a> Matrix<'a> {
         unsafe { output.set_len(output.len() + rows * columns) };
     }
 
-    /// Returns this matrix, to be the transposed right matrix of several products. If it has at least [`FEWEST_ROWS`]
-    /// rows and they evict each other from a core's cache, it is copied into the list `copy`, once for all products.
+    /// Returns this matrix for use as the transposed right matrix of several products. If its rows would evict each
+    /// other from a core's cache, and there are at least [`FEWEST_ROWS`] of them, it is first copied into the list
+    /// `copy`, once for all products. The result is then a view of the copy.
     pub fn spread(self, copy: &'a mut Vec<f32>) -> Self {
         if self.evicts_itself() && self.rows >= FEWEST_ROWS { self.copied_apart(copy) } else { self }
     }

@@ -1,5 +1,5 @@
 //! The parts of matrices (fragments) that the threads of a plane have in registers for tensor cores, and the tiles in
-//! shared memory from which they are loaded.
+//! shared memory that they are loaded from.
 //!
 //! Tensor cores multiply a left matrix of 16 x 16 elements and a right matrix of 16 x 8. Each of the 32 threads (lanes)
 //! of a plane has a few elements of each (PTX ISA, "Matrix Fragments for mma.m16n8k16"): with group = lane / 4 and
@@ -33,7 +33,7 @@ pub const UNITS: usize = 32 * PLANES;
 /// The number of half-precision elements that a thread loads at a time: 16 bytes.
 const EIGHT: usize = 8;
 
-/// Two neighbouring elements of a matrix, which a thread has in one register.
+/// Two neighbouring elements of a matrix, which a thread keeps in one register.
 pub type Pair<E> = Vector<E, Const<2>>;
 
 /// Eight consecutive elements of a tensor in half precision.
@@ -124,7 +124,7 @@ pub fn left_of<E: Float>(tile: &Shared<[Eight<E>]>, row: usize, #[comptime] size
     left
 }
 
-/// Returns a number for each of this thread's two rows, at first the same.
+/// Returns the given number twice, once for each of this thread's two rows.
 #[cube]
 pub fn both(number: f32) -> Array<f32> {
     let mut numbers = Array::<f32>::new(2usize);
@@ -165,8 +165,8 @@ pub fn add_dot_products<E: Float>(
     }
 }
 
-/// Adds 16 rows of a tile from `row` on, weighted by the 16 columns of `weights`, to `sums`, which have all elements of
-/// the head.
+/// Adds 16 rows of a tile from `row` on, weighted by the 16 columns of `weights`, to `sums`, which contain all elements
+/// of the head.
 #[cube]
 pub fn add_weighted<E: Float>(
     sums: &mut Array<Pair<f32>>,
@@ -227,8 +227,8 @@ pub fn as_left<E: Float>(sums: &Array<Pair<f32>>, #[comptime] at: usize) -> Arra
 }
 
 /// Writes this thread's part of 16 rows of a head, each multiplied by its own factor, to a tensor `[batch, length,
-/// columns]`. `row` is the position of the thread's first row; its other row is eight rows below. Rows beyond the end
-/// of the sequence are not written.
+/// columns]`. `row` is the position of the thread's first row; its other row is eight rows below. `column` is the first
+/// column of the head in the tensor. Rows beyond the end of the sequence are not written.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn write<E: Float>(

@@ -97,8 +97,8 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
 
 /// Replaces this thread's products of two keys (`key` and the eighth after it) and one query by attention weights, and
 /// the gradients of these weights by the gradients of the scores, which are the products times `scale`. `place` is the
-/// place of the query among the four that the thread has. `logarithm` is that of the query's sum of exponentiated
-/// scores, and `along` the product of the query's output with the output's gradient.
+/// place of the query among the four that the thread has. `logarithm` is the logarithm of the query's sum of
+/// exponentiated scores, and `along` the product of the query's output with the output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn weigh(

@@ -80,8 +80,9 @@ pub fn tensor_core_attention_to_query<E: Float, I: Int>(
 }
 
 /// Replaces this thread's products of one query and 16 keys, from `first_key` on, by the gradients of the scores, which
-/// are these products times `scale`. `to_weights` has the gradients of the attention weights. `logarithm` is that of
-/// the query's sum of exponentiated scores, and `along` the product of the query's output with the output's gradient.
+/// are these products times `scale`. `to_weights` are the gradients of the attention weights. `logarithm` is the
+/// logarithm of the query's sum of exponentiated scores, and `along` the product of the query's output with the
+/// output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn differentiate(
