@@ -5,8 +5,8 @@
 //! layer's gradients exist beside the sum. On CPUs a linear layer adds in place, in f32 and with inputs of 3 to 512
 //! rows (tokens), and an embedding adds only the rows that were looked up.
 //!
-//! A split layer computes the gradient of its input at once and those of its weights when the pipeline's plan says, so
-//! that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
+//! A split layer computes the gradient of its input at once, and the gradients of its weights when the pipeline's plan
+//! says, so that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
 //! first half of a split backward pass, which leaves less work for the second half.
 //!
@@ -27,9 +27,9 @@
 //! Inputs are burn modules and tensors; outputs are tensors and deferred gradients. This crate must not know stages,
 //! plans or channels.
 //!
-//! What models are built from is at the crate root. What a pipeline or an optimizer calls is in four modules:
-//! [`autograd`], [`params`], [`kernels`], and [`after_step`], the effects of a forward pass that wait for the optimizer
-//! step.
+//! The crate root contains the layers and functions that models are built from. A pipeline or an optimizer calls four
+//! modules: [`autograd`], [`params`], [`kernels`], and [`after_step`], the effects of a forward pass that wait for the
+//! optimizer step.
 //!
 //! - `layers`: the layers and the functions without parameters.
 //! - `autograd`: split backward passes, recomputation, and the start of a backward pass from a given gradient.

@@ -15,11 +15,11 @@ use crate::forward::samples::Samples;
 /// The name that burn's module visitor reports when it enters burn's `BatchNorm` layer.
 const BATCH_NORM: &str = "Struct:BatchNorm";
 
-/// A batch normalisation like burn's [`BatchNorm`], but with running statistics that are updated once a step, from all
-/// micro-batches of the step together.
+/// A batch normalisation like burn's [`BatchNorm`], but with running statistics that are updated once per step, from
+/// all micro-batches of the step together.
 ///
-/// The running statistics are those of one pass over the whole batch. burn's own layer updates its statistics at every
-/// micro-batch, so that they depend on the number of micro-batches.
+/// The running statistics equal the statistics of one pass over the whole batch. burn's own layer updates its
+/// statistics at every micro-batch, so that they depend on the number of micro-batches.
 ///
 /// One difference from a pass over the whole batch remains: each micro-batch is *normalised* by its own mean and
 /// variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
@@ -39,7 +39,7 @@ thread_local! {
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The mean and variance of every micro-batch of a step in one batch norm. A key has two numbers: the index of the
+/// The mean and variance of every micro-batch of a step in one batch norm. A key contains two numbers: the index of the
 /// micro-batch's first sample in the batch, and the number of earlier calls with this micro-batch. The entries are
 /// merged in the order of their keys.
 type Pending = BTreeMap<(usize, usize), Moments>;
@@ -97,7 +97,7 @@ impl AccumulatedBatchNorm {
         self.forward_full(input.cast(own)).cast(given)
     }
 
-    /// Normalises an input whose element type is that of the layer's parameters, and returns the output. In the forward
+    /// Normalises an input that has the element type of the layer's parameters, and returns the output. In the forward
     /// pass of a training step the layer also records the mean and variance of the input.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
@@ -145,9 +145,9 @@ impl Update {
     }
 }
 
-/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, given those of
-/// each micro-batch. Returns `None` if there are no values. The method is from Chan et al., 1979, *Updating formulae
-/// and a pairwise algorithm for computing sample variances*.
+/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, given the mean
+/// and variance of each micro-batch. Returns `None` if there are no values. The method is from Chan et al., 1979,
+/// *Updating formulae and a pairwise algorithm for computing sample variances*.
 fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
     for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
@@ -173,7 +173,7 @@ pub struct FoundBatchNorm {
     /// The path of a batch norm in its module, such as `0.norm`.
     pub path: String,
     /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch. False inside an
-    /// [`AccumulatedBatchNorm`], which updates them once a step.
+    /// [`AccumulatedBatchNorm`], which updates them once per step.
     pub plain: bool,
     /// The ids of a batch norm's float tensors: its scale, its shift and its running statistics.
     pub tensors: Vec<ParamId>,

@@ -17,30 +17,31 @@ use crate::kernels::attention_mask::{before_document, hidden};
 /// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then
 /// their values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
-/// - In f32 on the host, attention is one operation. It skips the scores of positions that no query sees, and keeps its
-///   input and the attention weights for the backward pass.
-/// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward pass recomputes them. For
-///   larger heads burn's operations compute all scores, and the attention weights are kept.
+/// - In f32 on this host's CPU, attention is one operation. It skips the scores of positions that no query sees, and
+///   keeps its input and the attention weights for the backward pass.
+/// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward pass recomputes them. The
+///   limit is lower on GPUs with little shared memory or few threads in a thread block. For larger heads burn's
+///   operations compute all scores, and the attention weights are kept.
 /// - On NVIDIA's tensor cores, attention in bf16 and f16 takes heads whose size is a multiple of 16 and at most 128.
 ///   Other heads take much longer there.
-/// - In other types on the host, burn's operations compute all scores and keep what they need.
+/// - In other types on this host's CPU, burn's operations compute all scores and keep what they need.
 ///
 /// # Panics
-/// Panics if the columns do not divide into the heads, if the number of query heads is not a positive multiple of that
-/// of key-value heads, or if the window is 0.
+/// Panics if the columns do not divide into the heads, if the number of query heads is not a positive multiple of the
+/// number of key-value heads, or if the window is 0.
 pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHeads>) -> Tensor<3> {
     attention(query_key_value, heads.into(), None)
 }
 
 /// Computes causal self-attention for samples that consist of several documents: a position attends only to itself and
-/// to earlier positions of its own document. The heads, the input and the output are those of [`causal_attention`].
+/// to earlier positions of its own document. The heads, the input and the output are as in [`causal_attention`].
 ///
-/// `starts`, `[batch, length]`, has for every position the position at which its document begins, counted from the
-/// start of the sample.
+/// `starts`, `[batch, length]`, contains, for every position, the position where its document begins, counted from 0 at
+/// the start of the sample.
 ///
 /// # Panics
-/// Panics as [`causal_attention`] does, and if `starts` has another shape. In f32 on the host it also panics if an
-/// element of `starts` is greater than its own position.
+/// Panics as [`causal_attention`] does, and if `starts` has another shape. In f32 on this host's CPU it also panics if
+/// an element of `starts` is greater than its own position.
 pub fn causal_attention_within(
     query_key_value: Tensor<3>,
     heads: impl Into<AttentionHeads>,
@@ -195,7 +196,7 @@ mod tests {
     }
 
     /// Computes the output of causal attention by its definition in the Transformers library, in plain loops. `starts`
-    /// has for each position the position at which its document begins.
+    /// contains, for each position, the position where its document begins.
     fn defined(input: &Tensor<3>, heads: AttentionHeads, starts: &[usize]) -> Vec<f64> {
         let [batch, length, columns] = input.dims();
         let (size, numbers) = (columns / heads.columns(), numbers(input.clone()));

@@ -10,8 +10,9 @@ use crate::kernels::masked_targets::of_targets;
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
 ///
-/// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On the
-/// host, the loss is one operation of the autodiff graph. A row with the target [`MASKED`](crate::MASKED) adds nothing.
+/// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On this
+/// host's CPU, the loss is one operation of the autodiff graph. A row with the target [`MASKED`](crate::MASKED) adds
+/// nothing.
 ///
 /// # Panics
 /// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is neither a class nor masked.
@@ -52,8 +53,8 @@ mod one {
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        /// The second output of [`Kernels::cross_entropy`], from which the backward pass computes the softmax of each
-        /// row of logits. It has the log-likelihoods of all classes, or two numbers for each row: the largest logit,
+        /// The second output of [`Kernels::cross_entropy`], which the backward pass computes the softmax of each row of
+        /// logits from. It contains the log-likelihoods of all classes, or two numbers for each row: the largest logit,
         /// and 1 / sum of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }

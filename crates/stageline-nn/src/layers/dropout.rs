@@ -32,11 +32,12 @@ pub struct Dropout {
 }
 
 impl Dropout {
-    /// Returns a dropout layer that drops each element with the probability `probability`. Every dropout of a model
-    /// needs a different `layer` number, or they drop the same elements.
+    /// Returns a dropout layer that drops each element with the probability `probability`, from 0 to below 1. `seed`
+    /// and `layer` decide, with the step and the sample, which elements are dropped. Every dropout of a model needs a
+    /// different `layer` number, or they drop the same elements.
     ///
     /// # Panics
-    /// Panics if the probability is less than 0, or 1 or more.
+    /// Panics if the probability is below 0, or at least 1.
     pub fn new(probability: f64, seed: u64, layer: u64) -> Self {
         assert!(
             (0.0..1.0).contains(&probability),
@@ -63,8 +64,8 @@ impl Dropout {
         input.clone() * mask.cast(FloatDType::from(input.dtype()))
     }
 
-    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It has a factor for every element,
-    /// which is 0 or 1 / (1 - probability).
+    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It contains a factor for every
+    /// element, which is 0 or 1 / (1 - probability).
     fn mask<const D: usize>(&self, samples: Samples, dims: [usize; D]) -> TensorData {
         let each = dims.iter().product::<usize>() / samples.count.max(1);
         let kept = (1.0 / (1.0 - self.probability)) as f32;
@@ -77,8 +78,9 @@ impl Dropout {
         TensorData::new(mask, dims)
     }
 
-    /// Returns the random number generator for the mask of one sample in one step. Its key has the seed, the layer
-    /// number and a constant for dropout. The step selects the ChaCha stream, of which every sample has 2^32 blocks.
+    /// Returns the random number generator for the mask of one sample in one step. Its key contains the seed, the layer
+    /// number and a constant for dropout. The step selects the ChaCha stream, and every sample has 2^32 blocks of the
+    /// stream.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];
         key[..8].copy_from_slice(&self.seed.to_le_bytes());

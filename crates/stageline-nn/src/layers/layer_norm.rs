@@ -16,12 +16,12 @@ use crate::layers::normalised::normalised;
 /// A layer normalisation with the parameters of burn's layer: a scale and an optional shift (Ba et al., 2016,
 /// [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
-/// In f32 on the host, the layer is one operation in the autodiff graph, where burn 0.22 records a dozen. The backward
-/// pass of this operation can be split into input and weight gradients.
+/// In f32 on this host's CPU, the layer is one operation in the autodiff graph, where burn 0.22 records a dozen. The
+/// backward pass of this operation can be split into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
-    /// The trained scale of a layer normalisation, by which normalised values are multiplied, with shape `[width]`.
+    /// The trained scale of a layer normalisation, with shape `[width]`. Normalised values are multiplied by it.
     pub gamma: Param<Tensor<1>>,
     /// The trained shift of a layer normalisation, which is added to the scaled values, with shape `[width]`; `None`
     /// for a layer without shift.

@@ -133,8 +133,8 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
     }
 }
 
-/// Applies a linear layer outside autodiff, as an evaluation does. Returns `None` if the tensors are not plain tensors
-/// of the backend `B`.
+/// Applies a linear layer to tensors that autodiff does not track, as in an evaluation. Returns `None` if the tensors
+/// are not plain tensors of the backend `B`.
 fn untracked<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

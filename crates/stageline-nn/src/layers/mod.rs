@@ -1,5 +1,5 @@
-//! The layers and functions that models are built from. They have burn's parameters. Their backward passes can be split
-//! into input and weight gradients, or are one operation in the autodiff graph.
+//! The layers and functions that models are built from. The layers have burn's parameters. Their backward passes can be
+//! split into input and weight gradients, or are one operation in the autodiff graph.
 //!
 //! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
 //! are `gelu`, `gelu_tanh`, `swiglu`, `join_rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are

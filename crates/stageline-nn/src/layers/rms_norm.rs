@@ -15,12 +15,12 @@ use crate::layers::normalised::normalised;
 /// An RMS normalisation with the parameter of burn's layer: the input divided by the root of its mean square plus
 /// epsilon, times a trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
 ///
-/// In f32 on the host, the layer is one operation in the autodiff graph. The backward pass of this operation can be
-/// split into input and weight gradients.
+/// In f32 on this host's CPU, the layer is one operation in the autodiff graph. The backward pass of this operation can
+/// be split into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm {
-    /// The trained scale of an RMS normalisation, by which normalised values are multiplied, with shape `[width]`.
+    /// The trained scale of an RMS normalisation, with shape `[width]`. Normalised values are multiplied by it.
     pub gamma: Param<Tensor<1>>,
     epsilon: f64,
 }

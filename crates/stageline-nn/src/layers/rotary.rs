@@ -1,5 +1,5 @@
 //! Rotary position embeddings: [`join_rotated`] turns queries and keys by angles that depend on their positions and
-//! joins them with the values, and [`RotaryAngles`] has these angles.
+//! joins them with the values, and [`RotaryAngles`] defines these angles.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -10,8 +10,12 @@ use burn::tensor::{Device, Tensor, TensorData};
 use crate::engine::of_their_backend;
 use crate::kernels::rotation;
 
-/// The angles of a rotary position embedding (Su et al., 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)):
-/// position `p` turns pair `i` of a head's elements by `p` times frequency `i`.
+/// The angles of a rotary position embedding (Su et al., 2021, [arXiv:2104.09864](https://arxiv.org/abs/2104.09864)),
+/// stored as one frequency for each pair of a head's elements, in radians per position. [`join_rotated`] rotates pair
+/// `i` of a query or key at position `p`, counted from 0, by the angle `p` times frequency `i`.
+///
+/// Pair `i` of a head of `size` elements is element `i` and element `i + size / 2` (the half-split layout of Hugging
+/// Face's models), for `i` from 0 to `size / 2 - 1`.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
     /// The frequency of each pair of an attention head's elements, in radians per position.
@@ -36,14 +40,16 @@ struct Table {
 }
 
 impl RotaryAngles {
-    /// Creates the angles of a rotary position embedding from the given frequencies, one for each pair of a head's
-    /// elements, in radians per position. A head has twice as many elements as there are frequencies.
+    /// Creates the angles of a rotary position embedding from the given frequencies in radians per position. Frequency
+    /// `i` is for the pair of the elements `i` and `i + size / 2` of a head. A head has twice as many elements as there
+    /// are frequencies.
     pub fn new(frequencies: impl Into<Arc<[f32]>>) -> Self {
         Self { frequencies: frequencies.into() }
     }
 
     /// Creates the angles of a rotary position embedding for heads of `size` elements with the usual frequencies:
-    /// `base` to the power of `-2 i / size` for pair `i`.
+    /// `base` to the power of `-2 i / size` radians per position for pair `i`, the elements `i` and `i + size / 2` of a
+    /// head.
     ///
     /// # Panics
     /// Panics if the size is odd.
@@ -52,7 +58,8 @@ impl RotaryAngles {
         Self::new((0..size / 2).map(|pair| base.powf(-2.0 * pair as f64 / size as f64) as f32).collect::<Vec<_>>())
     }
 
-    /// Returns the frequency of each pair of a head's elements in a rotary position embedding, in radians per position.
+    /// Returns the frequencies of a rotary position embedding, in radians per position. Frequency `i` is for the pair
+    /// of the elements `i` and `i + size / 2` of a head.
     pub fn frequencies(&self) -> &[f32] {
         &self.frequencies
     }
@@ -89,10 +96,10 @@ impl RotaryAngles {
 /// queries and keys by angles that depend on their positions (a rotary position embedding).
 ///
 /// The parts are `[batch, length, heads x size]`, where keys and values may have fewer heads than the queries. The
-/// output, `[batch, length, columns]`, has the columns of the queries, then those of the keys, then those of the
-/// values. `first` is the position of the first query, key and value.
+/// output, `[batch, length, columns]`, contains the columns of all queries, then the keys, then the values. `first` is
+/// the position, from 0, of the first query, key and value.
 ///
-/// Element `i` and element `i + size / 2` of a head are a pair, as in Hugging Face's models.
+/// Element `i` and element `i + size / 2` of a head of `size` elements are a pair, as in Hugging Face's models.
 ///
 /// # Panics
 /// Panics if the columns of the queries or keys do not divide into heads, or if the parts differ in another dimension.

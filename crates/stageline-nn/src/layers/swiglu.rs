@@ -9,7 +9,7 @@ use crate::engine::of_their_backend;
 /// Returns the activation function SwiGLU, `gate x sigmoid(gate) x up`, of every element of two tensors of one shape
 /// (Shazeer, 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
 ///
-/// In f32 on the host this is one operation with vector instructions; it keeps its inputs for the backward pass.
+/// In f32 on this host's CPU this is one operation with vector instructions; it keeps its inputs for the backward pass.
 ///
 /// # Panics
 /// Panics if the shapes differ.

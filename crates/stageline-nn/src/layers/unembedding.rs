@@ -20,9 +20,9 @@ use crate::layers::Embedding;
 
 impl Embedding {
     /// Returns the products of the activations `rows`, `[rows, width]`, with every vector of this embedding's table.
-    /// The result, `[rows, indices]`, is the logits of a model whose output layer has the weights of its embedding
-    /// (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be
-    /// deferred until after the backward pass.
+    /// The result, `[rows, indices]`, contains the logits of a model whose output layer uses the table of its embedding
+    /// as its weight (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the
+    /// table can be deferred until after the backward pass.
     ///
     /// # Panics
     /// Panics if the last dimension of `rows` is not the width of the embedding's table.
@@ -77,8 +77,8 @@ impl<B: Products> Backward<B, 2> for Projection {
     }
 }
 
-/// Computes the product of activations with an embedding's table outside autodiff. Returns `None` if the tensors are
-/// not plain tensors of the backend `B`.
+/// Computes the product of activations with an embedding's table, for tensors that autodiff does not track. Returns
+/// `None` if the tensors are not plain tensors of the backend `B`.
 fn untracked<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor<2>>) -> Option<Tensor<2>> {
     Some(B::of_plain(B::to_input(B::plain(weight.val())?, B::plain(rows.clone())?)))
 }

@@ -4,7 +4,8 @@
 use burn::tensor::Tensor;
 use burn::tensor::kind::BridgeTensor;
 
-/// A float tensor whose rank is not part of its Rust type; the caller must remember the rank to get the tensor back.
+/// A float tensor whose rank is not part of its Rust type, so that tensors of several ranks fit into one collection.
+/// The caller must remember the rank to get the tensor back.
 #[derive(Clone)]
 pub struct AnyTensor(BridgeTensor);
 

@@ -14,7 +14,7 @@
 //! - `fork`: moves a module to another device without dequantizing its parameters.
 //! - `hollow`: a module's constants without the memory of its tensors.
 //! - `read_many`: reads several small tensors from a device at once.
-//! - `widest_float`: the float type in which sums of many numbers are computed on a device.
+//! - `widest_float`: the float type for sums of many numbers on a device.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub(crate) mod any_tensor;

@@ -8,9 +8,9 @@ use burn::tensor::TensorData;
 
 use crate::params::visit::{describe, read, visit_floats};
 
-/// A trained parameter of a module, described by id and path, with its gradient as numbers on the host.
+/// A trained parameter of a module, described by id and path, with its gradient as numbers in the memory of this host.
 pub struct Named {
-    /// The id by which burn's modules and gradients identify a trained parameter.
+    /// The id that identifies a trained parameter in burn's modules and gradients.
     pub id: ParamId,
     /// The path of a trained parameter in its module, such as `0.linear.weight`.
     pub path: String,
@@ -44,7 +44,7 @@ pub fn values_by_id<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
-/// Returns zeros as the gradients of those trained parameters of a module that have their ids in `ids`.
+/// Returns gradients of zeros, one for each trained parameter of a module whose id is in `ids`.
 pub fn zero_gradients<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
     let mut made = GradientsParams::new();
     visit_floats(module, |param| {

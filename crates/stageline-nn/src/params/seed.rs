@@ -18,8 +18,8 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 /// Creates a module whose parameters depend on `seed` only: seeds the device, calls `init`, and materialises every
 /// parameter before other code can draw random numbers.
 ///
-/// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it. Two
-/// things disturb the result:
+/// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it.
+/// Three things disturb the result:
 ///
 /// - another thread that draws random numbers outside this function at the same time
 /// - a nested call within `init`, which seeds the device again for everything that `init` draws after it

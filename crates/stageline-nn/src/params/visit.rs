@@ -22,7 +22,7 @@ use crate::params::any_tensor::AnyTensor;
 /// The description of one tensor of a module: its id, path, type and shape, and whether it is trained.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// The id by which burn identifies the described tensor in its module.
+    /// The id that identifies the described tensor in its burn module.
     pub id: ParamId,
     /// The path of the described tensor in its module, such as `0.linear.weight`.
     pub path: String,
@@ -34,8 +34,8 @@ pub struct Description {
     pub trained: bool,
 }
 
-/// Returns the descriptions (id, path, type and shape) of all tensors of a module, in the order of the module's fields.
-/// A tensor that the module uses twice is in the list once. Lazy parameters are initialised.
+/// Returns the descriptions (id, path, type, shape, and whether it is trained) of all tensors of a module, in the order
+/// of the module's fields. A tensor that the module uses twice is in the list once. Lazy parameters are initialised.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     visit(module, |found, _| found)
 }
@@ -63,7 +63,7 @@ pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
 /// A float parameter of a module, or one of its running statistics (such as the mean of a batch norm). Its rank is not
 /// part of its type, so that one closure can take parameters of all ranks.
 pub trait FloatParameter {
-    /// Returns the id by which burn identifies the parameter in its module.
+    /// Returns the id that identifies the parameter in its burn module.
     fn id(&self) -> ParamId;
     /// Whether the parameter is trained: it gets gradients and is not frozen. A lazy parameter stays lazy.
     fn is_trained(&self) -> bool;
@@ -117,7 +117,7 @@ pub fn visit_floats<M: Module>(module: &M, each: impl FnMut(&dyn FloatParameter)
     module.visit(&mut VisitFloats(each));
 }
 
-/// Returns a module in which every float parameter and running statistic (such as a batch norm's mean) has the value
+/// Returns the module, where every float parameter and running statistic (such as a batch norm's mean) has the value
 /// that `change` returns for it. If `change` returns `None`, the parameter stays as it is, lazy or not. A new value
 /// must have the rank of the old one.
 pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) -> Option<AnyTensor>) -> M {

@@ -1,4 +1,4 @@
-//! The float type in which sums of many numbers are computed on a device ([`widest_float`]).
+//! The float type for sums of many numbers on a device ([`widest_float`]).
 
 use burn::tensor::{Device, FloatDType};
 use parking_lot::RwLock;
@@ -7,7 +7,8 @@ use parking_lot::RwLock;
 /// device of another host answers over the network.
 static ASKED: RwLock<Vec<(Device, bool)>> = RwLock::new(Vec::new());
 
-/// Returns f64 if a device computes in it, and f32 otherwise. Many GPUs have no f64, such as those of Metal.
+/// Returns f64 if a device computes in it, and f32 otherwise. Sums of many numbers are computed in this type. Many GPUs
+/// have no f64, such as GPUs under Metal.
 pub fn widest_float(device: &Device) -> FloatDType {
     let device = device.clone().inner();
     let known = ASKED.read().iter().find(|(asked, _)| *asked == device).map(|(_, computes)| *computes);
