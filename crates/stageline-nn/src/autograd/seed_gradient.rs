@@ -22,8 +22,8 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
         .or_else(|| Some((output * gradient.autodiff()).sum()))
 }
 
-/// An operation at the end of an autodiff graph, to which the caller has given a gradient. The operation's backward
-/// pass computes nothing: it passes this gradient on to the preceding operation.
+/// An operation at the end of an autodiff graph, which stores a gradient from the caller. The operation's backward pass
+/// computes nothing: it passes this gradient on to the preceding operation.
 #[derive(Debug)]
 struct HandIn;
 
@@ -39,8 +39,8 @@ impl<B: Backend> Backward<B, 1> for HandIn {
 }
 
 /// Appends an operation ([`HandIn`]) to the autodiff graph of `output`. In the backward pass, it passes the given
-/// `gradient` on to `output`. Returns the operation's output, a scalar from which a backward pass can start. Returns
-/// `None` if `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
+/// `gradient` on to `output`. Returns the operation's output, a scalar where a backward pass can start. Returns `None`
+/// if `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,

@@ -8,15 +8,16 @@ use burn::tensor::{FloatDType, Tensor};
 use crate::engine::Engine;
 use crate::kernels::sum_of_squares;
 
-/// A running sum of the gradients of a stage's parameters, kept separately for each parameter.
+/// A running sum of the gradients of a stage's parameters over the micro-batches of a step, kept separately for each
+/// parameter.
 pub struct Sum {
-    /// The running sum of the gradients of each parameter, for the parameters that have had a gradient so far.
+    /// The running sums of the gradients: one for each parameter that has had a gradient so far.
     pub gradients: GradientsParams,
-    /// The float type in which parameter gradients are summed: each gradient is cast to it before it is added. If
-    /// `None`, gradients are added in their own type.
+    /// The float type of the sums: each gradient is cast to it before it is added. If `None`, gradients are added in
+    /// their own type.
     pub dtype: Option<FloatDType>,
     /// The sum of the squared norms of all parameter gradients that were added so far; `None` if squared norms are not
-    /// measured. The list has one tensor of shape `[1]` on the gradients' device. It is empty before the first
+    /// measured. The list contains one tensor of shape `[1]` on the gradients' device. It is empty before the first
     /// gradient.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
@@ -72,7 +73,8 @@ impl Sum {
     }
 
     /// Adds the gradients of the parameters of `module` to the running sums. Parameters without a gradient in
-    /// `gradients` are skipped. Returns the bytes of the added gradients in their own type.
+    /// `gradients` are skipped. Returns the size of the added gradients in bytes, in the types that they had before a
+    /// cast.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) -> u64 {
         let mut adding = AddAll { sum: self, gradients, bytes: 0 };
         if !adding.gradients.is_empty() {

@@ -18,8 +18,8 @@ use crate::autograd::uses::note_use;
 use crate::engine::are_one_node;
 use crate::forward::thread_scope::collecting;
 
-/// The weight gradients of a layer that its backward pass leaves out, because they are computed outside the autodiff
-/// graph. They belong to one call of the layer's forward pass.
+/// Weight gradients that a layer's backward pass leaves out, so that they can be computed later, outside the autodiff
+/// graph. They belong to one call of the layer's `forward`.
 pub struct Deferred {
     /// The ids of a layer's parameters whose gradients its backward pass leaves out.
     pub ids: Vec<ParamId>,
@@ -40,8 +40,8 @@ impl Deferred {
     }
 }
 
-/// Passes gradients of a layer's parameters to the running backward pass, if it takes them. `ids` has the id of each
-/// parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
+/// Passes gradients of a layer's parameters to the running backward pass, if it takes them. `ids` contains the id of
+/// each parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
 /// [`may_put_off`]).
 ///
 /// Returns for each parameter whether the backward pass takes its gradient. It takes none if it must not take one of
@@ -67,7 +67,7 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// The way in which a running backward pass takes weight gradients from layers.
+/// The treatment of weight gradients from layers in a running backward pass.
 enum Scope {
     /// A split backward pass, which defers weight gradients.
     Split {
@@ -80,12 +80,13 @@ enum Scope {
     Whole(AtOnce),
 }
 
-/// The running sum to which a whole backward pass adds weight gradients at once, and the parameters of these gradients.
+/// The running sum that a whole backward pass adds weight gradients to at once, and the parameters of these gradients.
 pub struct AtOnce {
-    /// The running sum to which layers add their weight gradients.
+    /// The running sum that layers add their weight gradients to.
     pub sum: Sum,
     /// The ids of the parameters whose gradients layers may add to the sum. All other gradients stay in the autodiff
-    /// graph, and so do those of a call of a layer with such a parameter.
+    /// graph. A call of a layer adds all gradients that it may compute outside the graph (see [`may_put_off`]), or none
+    /// of them.
     ids: HashSet<ParamId>,
     /// The ids of the parameters whose gradients layers have added to the sum so far.
     pub added: HashSet<ParamId>,
@@ -93,22 +94,22 @@ pub struct AtOnce {
 
 impl AtOnce {
     /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward pass used several
-    /// times must not be in `ids`, because its gradients are added to each other before they are added to those of
-    /// other micro-batches.
+    /// times must not be in `ids`, because its gradients in one micro-batch are added to each other first, and then to
+    /// the gradients of other micro-batches.
     pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
         Self { sum, ids, added: HashSet::new() }
     }
 }
 
 thread_local! {
-    /// The way in which the backward pass on this thread takes weight gradients; `None` outside [`collect`] and
+    /// The treatment of weight gradients in the backward pass on this thread; `None` outside [`collect`] and
     /// [`add_at_once`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
 /// Runs `backward` as a split backward pass. Returns its result, and the weight gradients that layers deferred during
-/// it, in the order in which they deferred them. The caller computes these gradients later. Gradients of parameters
-/// with ids in `exempt` are not deferred.
+/// it, in the order of their deferral. The caller computes these gradients later. Gradients of parameters with ids in
+/// `exempt` are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     match collecting(&SCOPE, Scope::Split { exempt, deferred: Vec::new() }, backward) {
         (result, Scope::Split { deferred, .. }) => (result, deferred),
@@ -117,7 +118,8 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
 }
 
 /// Runs `backward` as a whole backward pass, whose layers add their weight gradients to a running sum at once. Returns
-/// its result, which lacks these gradients, and the sum with the ids of the parameters of which it got gradients.
+/// its result, which lacks these gradients, and `at_once` with the new sum and the ids of the parameters whose
+/// gradients were added.
 pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOnce) {
     match collecting(&SCOPE, Scope::Whole(at_once), backward) {
         (result, Scope::Whole(at_once)) => (result, at_once),

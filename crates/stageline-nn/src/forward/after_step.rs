@@ -15,7 +15,7 @@ type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
     /// The effects (such as updates of running statistics) that the forward passes of the running step on this thread
-    /// passed to [`after_step`].
+    /// handed to [`after_step`].
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
     /// The effects of the last step (such as updates of running statistics). [`keep`] stores them until the step is
     /// committed or rolled back.
@@ -36,7 +36,7 @@ pub fn after_step(effect: impl FnOnce() + 'static) {
 }
 
 /// Stores the effects of the current step until the step is committed or rolled back. Effects are closures, such as
-/// updates of running statistics, that forwards passed to [`after_step`]. The next step can then collect its own
+/// updates of running statistics, that forward passes handed to [`after_step`]. The next step can then collect its own
 /// effects. Effects of an earlier step that are still stored are dropped.
 pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
@@ -54,14 +54,14 @@ pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }
 
-/// Runs the effects (such as updates of running statistics) that forward passes of the current step passed to
+/// Runs the effects (such as updates of running statistics) that forward passes of the current step handed to
 /// [`after_step`]. A training loop without a pipeline calls this function after its optimizer step. A pipeline needs no
 /// such call.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
-/// Drops the effects (such as updates of running statistics) that forward passes of the current step passed to
+/// Drops the effects (such as updates of running statistics) that forward passes of the current step handed to
 /// [`after_step`]. A training loop without a pipeline calls this function if it skips a step. A pipeline needs no such
 /// call.
 pub fn skipped() {

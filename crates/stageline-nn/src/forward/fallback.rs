@@ -24,24 +24,24 @@ use crate::forward::thread_scope::collecting;
 pub struct Fallback {
     /// The name of the operation that is not computed by this crate's kernels, such as `causal attention`.
     pub operation: &'static str,
-    /// The path of the layer in its stage, such as `1.3`, in the form of burn's parameter paths. It is empty for a
-    /// stage that is not a sequence of layers.
+    /// The path of the layer in its stage, in the form of burn's parameter paths: `1.3` is the layer 3 inside the layer
+    /// 1, both counted from 0. It is empty for a stage that is not a sequence of layers.
     pub layer: String,
-    /// The reason why the operation is not computed by this crate's kernels.
+    /// Why the operation is not computed by this crate's kernels.
     pub reason: Reason,
 }
 
-/// The reason why an operation of a layer is not computed by this crate's kernels for it. The text of a reason says how
-/// the operation is computed instead, and how to avoid that. If nothing avoids it on the device, the text says how to
-/// lower its cost; the alternate form of the text (`{:#}`) then advises to use another device.
+/// Why an operation of a layer is not computed by this crate's kernels for it. The text of a reason says how the
+/// operation is computed instead, and how to avoid that. If nothing avoids it on the device, the text says how to lower
+/// its cost; the alternate form of the text (`{:#}`) then advises to use another device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
     /// No kernel of this crate computes the operation, because the device's kernels do not take elements of its type,
     /// such as bf16 on a CPU. The value is this type.
     Type(DType),
-    /// No kernel of this crate computes the operation, because its tensors have elements of several types. The value
-    /// has these types. A kernel takes one type.
+    /// No kernel of this crate computes the operation, because its tensors have elements of several types. A kernel
+    /// takes one type. The value lists the types of the tensors.
     Types(Vec<DType>),
     /// No kernel of this crate computes the operation, because burn's own gradient checkpointing is on, which the
     /// kernels do not support.
@@ -165,8 +165,8 @@ mod tests {
         assert_eq!(found, [expected]);
     }
 
-    /// Runs a small model on a device and returns its cross-entropy loss. The model uses six operations for which this
-    /// crate has kernels, such as GELU and causal attention.
+    /// Runs a small model on a device and returns its cross-entropy loss. The model uses six operations that this crate
+    /// has kernels for, such as GELU and causal attention.
     #[cfg(feature = "flex")]
     fn forward(device: &Device) -> Vec<f32> {
         let values: Vec<_> = (0..48).map(|at| (at as f32 * 0.7).sin()).collect();
@@ -180,7 +180,7 @@ mod tests {
         cross_entropy(attended.reshape([4, 4]), targets).into_data().iter::<f32>().collect()
     }
 
-    /// Tests that burn's own gradient checkpointing is reported as the reason why no kernel of this crate computes a
+    /// Tests that burn's own gradient checkpointing is reported as the reason if no kernel of this crate computes a
     /// model's operations. Without this checkpointing, kernels must compute all operations, in training and in
     /// evaluation.
     #[test]

@@ -31,8 +31,8 @@ pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Returns the path of the layer that runs on this thread, such as `1.3`, in the form of burn's parameter paths.
-/// Returns an empty text outside a sequence of layers.
+/// Returns the path of the layer that runs on this thread, such as `1.3` (the layer 3 inside the layer 1, both counted
+/// from 0), in the form of burn's parameter paths. Returns an empty text outside a sequence of layers.
 pub(crate) fn layer_path() -> String {
     let indices = PATH.with_borrow(|path| path.iter().map(usize::to_string).collect::<Vec<_>>());
     indices.join(".")

@@ -5,12 +5,13 @@ use std::cell::Cell;
 
 use crate::forward::thread_scope::during;
 
-/// The samples of a micro-batch in a training: the training step, and a range of samples within the step's batch.
+/// The samples of a micro-batch in a training run: the training step, and a range of samples within the step's batch.
+/// Layers such as dropout draw their random numbers from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
-    /// The index, from 0, of the training step to which a micro-batch's samples belong.
+    /// The index of the training step that processes a micro-batch, counted from 0.
     pub step: usize,
-    /// The index of a micro-batch's first sample within the batch of the training step.
+    /// The index of a micro-batch's first sample within the batch of the training step, counted from 0.
     pub first: usize,
     /// The number of samples in a micro-batch.
     pub count: usize,

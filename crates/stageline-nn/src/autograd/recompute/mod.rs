@@ -47,8 +47,9 @@ thread_local! {
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward`. Returns its result, and the gradients of the parameters in recomputed parts of the model, such as
-/// transformer blocks. The result lacks these gradients, because a recomputed part has an autodiff graph of its own.
+/// Runs the closure `backward`, which runs the backward pass of a stage. Returns its result, and the gradients of the
+/// parameters in recomputed parts of the model, such as transformer blocks. The result lacks these gradients, because a
+/// recomputed part has an autodiff graph of its own.
 pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
@@ -91,7 +92,7 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 
 /// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
 /// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward pass. As in [`block`],
-/// `forward` must use no parameters and no activations from outside, and a recomputed part that does panics.
+/// `forward` must use no parameters and no activations from outside. A recomputed part that uses them panics.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -102,7 +103,8 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
 
 /// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
 /// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward pass. As in
-/// [`block`], `forward` must use no parameters and no activations from outside, and a recomputed part that does panics.
+/// [`block`], `forward` must use no parameters and no activations from outside. A recomputed part that uses them
+/// panics.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -124,8 +126,8 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
 }
 
 /// Runs a part of a model without keeping its activations, and returns its output. The backward pass recomputes the
-/// part. If the part cannot be recomputed, its activations are kept, and a count in [`Parts`] shows the reason. As in
-/// [`block`], `forward` must use no parameters other than those of `module`.
+/// part. If the part cannot be recomputed, its activations are kept, and [`Parts`] counts the part under the reason. As
+/// in [`block`], `forward` must use no parameters other than those of `module`.
 pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,

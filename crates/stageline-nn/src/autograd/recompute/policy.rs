@@ -29,12 +29,12 @@ pub enum Recompute {
     /// The setting that recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)),
     /// beginning with the first block. The value is n, which is at least 1.
     EveryNth(NonZero<usize>),
-    /// The setting that recomputes a set of blocks of a stage (parts marked by [`block`](super::block)). The value has
-    /// the numbers of these blocks, counted from 0 within the stage.
+    /// The setting that recomputes a set of blocks of a stage (parts marked by [`block`](super::block)). The value
+    /// contains the numbers of these blocks, counted from 0 within the stage.
     Only(BlockSet),
     /// The setting that recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks.
-    /// The value is n. Only the inputs of segments are kept, and the backward pass has the activations of one segment
-    /// at a time.
+    /// The value is n. Only the inputs of segments are kept, and during the backward pass only the activations of one
+    /// segment at a time.
     Segments(NonZero<usize>),
     /// The setting that recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks
     /// (Chen et al., 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). If a block's input is as large as its
@@ -42,8 +42,8 @@ pub enum Recompute {
     /// activations are far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
     SquareRoot,
     /// The setting that recomputes all blocks and keeps only their inputs. Blocks are the parts marked by
-    /// [`block`](super::block), and the blocks of a [`sequence`](super::sequence). A step takes about a third more
-    /// computation than without recomputation.
+    /// [`block`](super::block), and the blocks of a [`sequence`](super::sequence). A step then needs about a third more
+    /// computation.
     Full,
 }
 
@@ -63,8 +63,8 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A set of blocks of a stage that the backward pass recomputes (see [`Recompute::Only`]). The blocks have numbers from
-/// 0 to 127.
+/// A set of blocks of a stage, whose activations the backward pass recomputes (see [`Recompute::Only`]). The blocks
+/// have numbers from 0 to 127, counted within the stage.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
@@ -141,8 +141,8 @@ thread_local! {
 pub struct Parts {
     /// The number of selected parts (blocks, attentions and feed-forward parts) that the backward pass recomputes.
     pub(super) recomputed: usize,
-    /// The number of parts selected for recomputation that keep their activations because their inputs are outside the
-    /// autodiff graph.
+    /// The number of parts selected for recomputation that keep their activations because their inputs are not tracked
+    /// by autodiff.
     pub(super) untracked: usize,
     /// The number of parts selected for recomputation that keep their activations for one of two reasons. Either this
     /// crate was built without the backend of their inputs, or burn's own gradient checkpointing is on.
@@ -180,7 +180,7 @@ impl Parts {
 
 impl Recompute {
     /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
-    /// recomputed in the backward pass. Returns the forward pass's result and the counts of the selected parts.
+    /// recomputed in the backward pass. Returns the result of `forward` and the counts of the selected parts.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
