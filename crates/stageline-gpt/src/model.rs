@@ -14,7 +14,8 @@ use stageline::{Costs, LossStage, Row, Stage, Weight};
 /// The size of the GPT's vocabulary: the number of different bytes, 256.
 pub const VOCABULARY: usize = 256;
 
-/// The type of a batch of text: an integer tensor of bytes, `[batch, context]`.
+/// The type of a batch of text: an integer tensor `[batch, context]`. Each element is one byte of the text, from 0 to
+/// 255.
 pub type Bytes = Tensor<2, Int>;
 
 /// The type of the GPT's output: the logits of the next byte at every position, `[batch, context, 256]`.
@@ -49,7 +50,7 @@ pub struct Embeddings {
 }
 
 /// A transformer block of the GPT: attention and an MLP, each with a layer norm before it and a residual connection
-/// around it.
+/// around it. It maps activations `[batch, context, width]` to activations of the same shape.
 #[derive(Module, Debug)]
 pub struct Block {
     attention_norm: LayerNorm,
@@ -59,7 +60,8 @@ pub struct Block {
     down: Linear,
 }
 
-/// The causal self-attention of a transformer block, with several heads.
+/// The causal self-attention of a transformer block, with several heads: a linear layer for queries, keys and values,
+/// attention, and a linear layer for the output.
 #[derive(Module, Debug)]
 pub struct Attention {
     query_key_value: Linear,
@@ -67,7 +69,8 @@ pub struct Attention {
     heads: usize,
 }
 
-/// The last layer of the GPT: the final layer norm, the projection to logits, and the loss.
+/// The last layer of the GPT, from activations `[batch, context, width]` to logits `[batch, context, 256]`: the final
+/// layer norm and the projection to logits. It also computes the loss.
 #[derive(Module, Debug)]
 pub struct Head {
     norm: LayerNorm,
@@ -88,8 +91,8 @@ pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
 
-/// Returns a GPT of the given shape as a row (first layer, blocks, last layer). The function `wrap` replaces the GPT's
-/// last layer, for example by one with another loss.
+/// Returns a GPT of the given shape as a row (first layer, blocks, last layer). Its parameters are drawn at random from
+/// the seed. The function `wrap` replaces the GPT's last layer, for example by one with another loss.
 pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
 where
     H: LossStage<Input = Tensor<3>>,

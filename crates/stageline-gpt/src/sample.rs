@@ -12,10 +12,12 @@ use crate::model::{Bytes, Logits, VOCABULARY};
 /// The temperature of the softmax over the next byte; a temperature below 1 makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
-/// Continues the text `prompt` with the model in the pipeline, and returns the new bytes. `bytes` is their number.
+/// Continues the text `prompt` with the model in the pipeline, and returns the new bytes, without the prompt. `bytes`
+/// is the number of new bytes. Each byte is drawn at random, from `seed`, with the probabilities that the model
+/// predicts at a temperature of 0.7.
 ///
-/// The prompt must not be longer than the model's context. Each new byte is predicted from the last n bytes of the
-/// text, where n is the length of the prompt.
+/// The prompt must have at least one byte, and must not be longer than the model's context. Each new byte is predicted
+/// from the last n bytes of the text, where n is the length of the prompt.
 ///
 /// # Errors
 /// Returns an error if a stage fails.

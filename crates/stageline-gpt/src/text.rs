@@ -15,7 +15,8 @@ use crate::model::Bytes;
 /// The number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 256;
 
-/// The source of the GPT example's batches: the text, the sampler of training windows, and the held-out windows.
+/// The source of the GPT example's batches for training and evaluation: the text, the sampler of training windows, and
+/// the held-out windows.
 pub struct Source {
     corpus: Corpus,
     sampler: Sampler,
@@ -29,10 +30,13 @@ pub struct Source {
 
 impl Source {
     /// Opens the training text at `path`, a file or a folder. If `path` is `None`, the text is the Rust sources in the
-    /// cargo registry. Without a registry, the sources of this project are used.
+    /// cargo registry. Without a registry, the sources of this project are used. `context` is the length of the model's
+    /// input in bytes. `seed` decides which files of a folder are held out for validation, and the order of the
+    /// training windows. Batches are made on `device`.
     ///
     /// # Errors
-    /// Returns an error if the text is too short for a window of training text and a window of held-out text.
+    /// Returns an error if the text cannot be read, or if it is too short for a window of training text and a window of
+    /// held-out text.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
         let by_default = path.is_none();
         let (path, extensions) = match path {
@@ -67,7 +71,8 @@ impl Source {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
 
-    /// Returns the beginning of the held-out text's first window, as a prompt for the trained model.
+    /// Returns a prompt for the trained model: the beginning of the held-out text's first window. It is as long as the
+    /// model's input.
     pub fn prompt(&self) -> Result<Vec<u8>> {
         let mut prompt = vec![0; self.context];
         self.corpus.validation().read(self.validation[0], &mut prompt)?;
@@ -96,8 +101,8 @@ impl Data for Source {
     type Input = Bytes;
     type Target = Bytes;
 
-    /// Returns the batch of a training step: windows of the training text, in which each byte is the target of the
-    /// bytes before it.
+    /// Returns the batch of a training step: `samples` windows of the training text. Inputs and targets are `[samples,
+    /// context]`, and each target is the byte after its input.
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<Bytes, Bytes>> {
         self.windows(self.corpus.train(), &self.sampler.offsets(step as u64, samples))
     }
@@ -119,8 +124,8 @@ impl Data for Source {
     }
 }
 
-/// Returns the path of the default text: the sources in the cargo registry, or those of this project if there is no
-/// registry. The registry of a Rust user has tens of megabytes.
+/// Returns the path of the default text: the sources in the cargo registry, or the sources of this project if there is
+/// no registry. The registry of a Rust user usually contains tens of megabytes.
 fn default_path() -> PathBuf {
     let cargo_home = env::var_os("CARGO_HOME").map(PathBuf::from);
     let home = cargo_home.or_else(|| env::home_dir().map(|home| home.join(".cargo")));
