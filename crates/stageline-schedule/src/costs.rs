@@ -1,4 +1,4 @@
-//! Costs: the time of every forward, backward, transfer and optimizer step of a plan.
+//! Costs: the times of the forward passes, backward passes, transfers and optimizer steps of a plan.
 //!
 //! The input is measured or assumed times, in any one unit. The output is [`Costs`]: `check` replays plans with them,
 //! and `simulate` and `search` evaluate plans by them. This module must not depend on a particular plan: it has the
@@ -8,38 +8,40 @@ mod cut;
 
 use crate::plan::{Action, Carried, Compute, Transfer};
 
-/// The times of one stage for one micro-batch, in any one unit: its forward, its backward and the latency of its
-/// transfers.
+/// The costs of one stage for one micro-batch: the times of its forward and backward pass, and the latency of its
+/// transfers. All times of a plan have the same unit, such as milliseconds; this is the unit of the costs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageCost {
-    /// The time of the stage's forward (F) of one micro-batch.
+    /// The time of the stage's forward pass (F) on one micro-batch, in the unit of the costs.
     pub forward: f64,
-    /// The time of the input gradient (I) of one micro-batch: the half of a backward that computes the gradient of the
-    /// stage's input.
+    /// The time of the stage's input gradient (I) for one micro-batch, in the unit of the costs. It is the half of a
+    /// backward pass that computes the gradient of the stage's input.
     pub input_gradient: f64,
-    /// The time of the weight gradient (W) of one micro-batch: the half of a backward that computes the gradients of
-    /// the stage's weights.
+    /// The time of the stage's weight gradient (W) for one micro-batch, in the unit of the costs. It is the half of a
+    /// backward pass that computes the gradients of the stage's weights.
     pub weight_gradient: f64,
-    /// The time of the stage's whole backward (B) of one micro-batch. The gradient of the stage's input is sent at its
-    /// end.
+    /// The time of the stage's whole backward pass (B) on one micro-batch, in the unit of the costs. The gradient of
+    /// the stage's input is sent at its end.
     pub backward: f64,
-    /// The latency of an activation: the time from its send until the next stage can receive it. The workers of both
-    /// stages can compute meanwhile.
+    /// The latency of the stage's output (activation) for one micro-batch, in the unit of the costs: the time from its
+    /// sending by this stage until the next stage can receive it. The workers of both stages can compute meanwhile.
     pub send_activation: f64,
-    /// The latency of a gradient: the time from its send until the previous stage can receive it. The workers of both
-    /// stages can compute meanwhile.
+    /// The latency of the gradient of the stage's input for one micro-batch, in the unit of the costs: the time from
+    /// its sending by this stage until the previous stage can receive it. The workers of both stages can compute
+    /// meanwhile.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes the costs of a stage. Its transfers take no time. Its whole backward takes as long as the input gradient
-    /// and the weight gradient together.
+    /// Makes the costs of a stage from three times in one unit. Its transfers take no time. Its whole backward pass
+    /// takes as long as the input gradient and the weight gradient together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
     }
 
-    /// Returns a stage's costs with `latency` as the latency of its activations and of its gradients.
+    /// Returns a stage's costs with `latency` as the latency of the activations and of the gradients that the stage
+    /// sends. `latency` is a time in the unit of the costs.
     pub const fn with_latency(self, latency: f64) -> Self {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
@@ -58,21 +60,24 @@ impl StageCost {
 /// The rule by which simulated transfers share the workers' communication streams (their queues of transfers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
-    /// A rule for simulated transfers: any number of transfers overlap, and each of them takes its own latency.
+    /// A rule for simulated transfers: a worker can have any number of transfers in flight, and their latencies
+    /// overlap. Only the times for which transfers occupy one direction of a network link ([`Costs::with_links`])
+    /// follow each other.
     #[default]
     Asynchronous,
     /// A rule for simulated transfers: each worker has one communication stream (queue of transfers). A transfer
-    /// occupies the streams of its sender and its receiver. Transfers on one stream run one after another: first come,
-    /// first served.
+    /// occupies the streams of its sender and its receiver for its time on the network link plus its latency. Transfers
+    /// on one stream run one after another: first come, first served.
     Serialised,
 }
 
-/// The times of all forwards, backwards, transfers and optimizer steps of a plan, in any one unit. Transfers between
-/// stages of one worker are free.
+/// The costs of a plan, with which it is simulated: the times of all forward passes, backward passes, transfers and
+/// optimizer steps. All times have the same unit, such as milliseconds; this is the unit of the costs. Transfers
+/// between stages of one worker take no time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs {
-    /// The costs (times of forward, backward and transfers) of each stage for each micro-batch. The last entry of a
-    /// stage's list applies to all further micro-batches.
+    /// The costs (times of forward pass, backward pass and transfers) of each stage for each micro-batch. The last
+    /// entry of a stage's list applies to all further micro-batches.
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
@@ -83,14 +88,15 @@ pub struct Costs {
 }
 
 impl Costs {
-    /// Makes the costs of a plan from those of each stage (times of forward, backward and transfers). They apply to all
-    /// micro-batches.
+    /// Makes the costs of a plan from a list with the costs of each stage (times of forward pass, backward pass and
+    /// transfers). They apply to all micro-batches. Optimizer steps take no time.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
 
-    /// Makes the costs of a plan from those of each stage for each micro-batch. `stages` has one list per stage, with
-    /// one entry per micro-batch. The last entry of a list applies to all further micro-batches.
+    /// Makes the costs of a plan from the costs of each stage for each micro-batch. `stages` has one list per stage,
+    /// with one entry per micro-batch. The last entry of a list applies to all further micro-batches. Optimizer steps
+    /// take no time.
     ///
     /// # Panics
     /// Panics if a stage has no entry in its list, or a cost is negative or not finite.
@@ -107,19 +113,21 @@ impl Costs {
     }
 
     /// Makes the costs of a plan with `stages` stages that all have the same costs. `cost` has the times of a stage's
-    /// forward, backward and transfers.
+    /// forward pass, backward pass and transfers, in any one unit. Optimizer steps take no time.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
 
-    /// Makes the costs of a plan in which all stages are equal. A forward takes the time `forward`, and a backward the
-    /// time `backward`. The two halves of a split backward are equally long. Transfers take no time.
+    /// Makes the costs of a plan with `stages` equal stages. A stage's forward pass on one micro-batch takes the time
+    /// `forward`, and its backward pass the time `backward`, both in any one unit. The two halves of a split backward
+    /// pass are equally long. Transfers and optimizer steps take no time.
     pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }
 
-    /// Sets the time of each stage's optimizer step. Optimizer steps begin at the flush: when every worker has finished
-    /// its forwards and backwards.
+    /// Sets the time of each stage's optimizer step, which is 0 by default. `optimizer` has one entry per stage, in the
+    /// unit of the costs. Optimizer steps begin at the flush: when every worker has finished its forward and backward
+    /// passes.
     ///
     /// # Panics
     /// Panics unless `optimizer` has one time per stage, each finite and not negative.
@@ -130,11 +138,13 @@ impl Costs {
         Self { optimizer, ..self }
     }
 
-    /// Sets the time for which a transfer between each stage and the next occupies the network link between their
-    /// workers: the tensor's size divided by the bandwidth.
+    /// Sets the time for which one transfer between a stage and the next stage occupies the network link between their
+    /// workers. This time is the tensor's size divided by the link's bandwidth; by default it is 0.
     ///
-    /// `links` has one entry per stage. That of the last stage is unused, except by [`cut`](Self::cut). Two workers have
-    /// one link, whose two directions are independent. Transfers in one direction follow each other, also those of
+    /// `links` has one entry per stage, in the unit of the costs. Entry i holds for an activation from stage i to stage
+    /// i+1, and for a gradient back. The last stage has no next stage, so simulations do not use its entry. Only
+    /// [`cut`](Self::cut) does, as the time on the link from the last worker back to the first. Two workers have one
+    /// link, whose two directions are independent. Transfers in one direction follow each other, also if they belong to
     /// different stages of these workers. A transfer arrives after its time on the link plus its latency.
     ///
     /// # Panics
@@ -147,16 +157,18 @@ impl Costs {
     }
 
     /// Sets the rule by which simulated transfers share the workers' communication streams (their queues of transfers).
+    /// The default is [`Transfers::Asynchronous`].
     pub fn with_transfers(self, transfers: Transfers) -> Self {
         Self { transfers, ..self }
     }
 
-    /// Returns the number of stages that have costs.
+    /// Returns the number of stages with costs.
     pub fn stages(&self) -> usize {
         self.stages.len()
     }
 
-    /// Returns the costs (times of forward, backward and transfers) of one stage for one micro-batch.
+    /// Returns the costs (times of forward pass, backward pass and transfers) of one stage for one micro-batch. Both
+    /// indices count from 0.
     ///
     /// # Panics
     /// Panics if these costs have no such stage.
@@ -165,7 +177,7 @@ impl Costs {
         costs[micro_batch.min(costs.len() - 1)]
     }
 
-    /// Returns the time of one stage's optimizer step, in the unit of the costs.
+    /// Returns the time of one stage's optimizer step, in the unit of the costs. The index `stage` counts from 0.
     ///
     /// # Panics
     /// Panics if these costs have no such stage.
@@ -195,8 +207,8 @@ impl Costs {
             .with_transfers(self.transfers)
     }
 
-    /// Sets the latency of every stage's transfers. `latencies` has one time per stage: that of the activations and
-    /// gradients that the stage sends.
+    /// Sets the latency of every stage's transfers. `latencies` has one entry per stage, in the unit of the costs: the
+    /// latency of the activations and gradients that the stage sends.
     ///
     /// # Panics
     /// Panics unless `latencies` has one time per stage, each finite and not negative.
@@ -226,7 +238,8 @@ impl Costs {
         self.links[transfer.from.min(transfer.to())]
     }
 
-    /// Returns the time that an action takes: one forward, backward or half of a backward of a stage on a micro-batch.
+    /// Returns the time that an action takes: one forward pass, backward pass or half of a backward pass of a stage on
+    /// a micro-batch.
     pub(crate) fn action(&self, action: Action) -> f64 {
         let cost = self.stage(action.stage, action.micro_batch);
         match action.compute {

@@ -2,8 +2,8 @@
 //!
 //! A schedule is a [`Plan`]: for every worker, the list of [`Action`]s that it runs in one step. Generators write
 //! plans, [`check()`] rejects plans that cannot complete, [`simulate()`] gives their timeline, and one interpreter in
-//! another crate runs any of them. This crate has no tensors, no threads and no clock, and depends on `std` only, or on
-//! `serde` with the feature of that name.
+//! another crate runs any of them. This crate has no tensors, no threads and no clock, and depends on `std` only; the
+//! feature `serde` adds the crate `serde`.
 //!
 //! # Layout
 //!
@@ -12,11 +12,11 @@
 //! - `plan`: actions, plans, placements of stages on workers, transfers, and their text forms (PyTorch's CSV).
 //! - `measured`: the records of a step that ran, as the runtime measures them: events, memory in use, and the breakdown
 //!   of each worker's time into work and causes of idle time.
-//! - `costs`: the time of every compute, transfer and optimizer step.
+//! - `costs`: the times of forward and backward passes, transfers and optimizer steps.
 //! - `check`: the proof that a plan is complete and free of deadlock with channels of a given capacity (in
 //!   micro-batches); the global order of transfers.
 //! - `simulate`: the timeline of a checked plan, its bubble, idle time by cause, device memory, and pictures.
-//! - `schedules`: the [`Schedule`] trait, one generator a file, and [`SCHEDULES`], the list of all generators.
+//! - `schedules`: the [`Schedule`] trait, one generator per file, and [`SCHEDULES`], the list of all generators.
 //! - `search`: a lower bound on the length of a step, plans generated for given costs and memory, and the partition of
 //!   layers into stages.
 //!

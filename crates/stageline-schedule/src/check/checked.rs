@@ -7,8 +7,9 @@ use super::excerpt::Excerpt;
 use super::replay::Observer;
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, live_after, lower};
 
-/// A plan that is proved to complete without a deadlock at a certain channel capacity. The channel capacity is the
-/// number of micro-batches that each channel between two stages can store.
+/// A plan that passed [`check`](crate::check()), and can be simulated or run. It completes without a deadlock with
+/// channels of a certain capacity. The channel capacity is the number of micro-batches that each channel between two
+/// stages can store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Checked {
     plan: Plan,
@@ -22,17 +23,17 @@ impl Checked {
         Self { plan, capacity }
     }
 
-    /// Returns the plan that passed the check: each worker's list of forwards and backwards.
+    /// Returns the plan that passed the check: each worker's list of forward and backward passes.
     pub fn plan(&self) -> &Plan {
         &self.plan
     }
 
-    /// Returns the placement of the plan's stages: the worker that runs each stage.
+    /// Returns the placement of the plan's stages: the index of the worker that runs each stage.
     pub fn placement(&self) -> Placement {
         self.plan.placement()
     }
 
-    /// Returns a worker's instructions in order: its forwards and backwards, with the sends and receives that they
+    /// Returns a worker's instructions in order: its forward and backward passes, with the sends and receives that they
     /// need.
     ///
     /// # Panics
@@ -47,7 +48,7 @@ impl Checked {
         self.capacity
     }
 
-    /// Returns the least channel capacity at which the plan completes: the number of micro-batches that each channel
+    /// Returns the least channel capacity with which the plan completes: the number of micro-batches that each channel
     /// between two stages must be able to store.
     pub fn least_capacity(&self) -> usize {
         let safe = |capacity| completes(&self.plan, capacity);
@@ -57,8 +58,8 @@ impl Checked {
     /// Returns the plan as CSV text in PyTorch's lowered format (`compute_comms`), with one row per worker. The text
     /// has the actions and the transfers between workers.
     ///
-    /// It also has a wait for each send. The wait for an activation's send comes right after the backward (or input
-    /// gradient) of the same stage and micro-batch. The waits for gradients' sends come at the end of the row.
+    /// It also has a wait for each send. The wait for an activation's send comes right after the backward pass (or
+    /// input gradient) of the same stage and micro-batch. The waits for gradients' sends come at the end of the row.
     pub fn to_lowered_csv(&self) -> String {
         self.plan.to_lowered_csv()
     }
@@ -76,7 +77,7 @@ impl Checked {
     }
 
     /// Returns this plan if no worker ever has more than `limit` live micro-batches, summed over the worker's stages. A
-    /// micro-batch is live from its forward until its weight gradient is done.
+    /// micro-batch is live from its forward pass until its weight gradient is done.
     ///
     /// # Errors
     /// Returns [`CheckError::TooManyLive`] if a worker has more live micro-batches.
@@ -100,11 +101,11 @@ impl Checked {
         })
     }
 
-    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches, in the order of this
-    /// plan.
+    /// Returns a plan for evaluation: the forward passes of the first `micro_batches` micro-batches, in the order of
+    /// this plan.
     ///
-    /// The result completes because this plan does. A plan still completes if all backwards and the last forwards are
-    /// removed, together with their transfers.
+    /// The result completes because this plan does. A plan still completes if all backward passes and the last forward
+    /// passes are removed, together with their transfers.
     pub fn forwards(&self, micro_batches: usize) -> Self {
         Self { plan: self.plan.forward_only(micro_batches), capacity: self.capacity }
     }

@@ -1,4 +1,4 @@
-//! A deadlock: the blocked workers, with the reason why each of them waits.
+//! A deadlock of a plan: the blocked workers, and what each of them waits for.
 
 use std::fmt;
 
@@ -7,14 +7,14 @@ use crate::plan::Instruction;
 /// The largest number of blocked workers that the error message about a deadlock names.
 const SHOWN: usize = 8;
 
-/// A worker that cannot advance in a deadlock, with the instruction at which it waits.
+/// A worker that cannot advance in a deadlock, with the send or receive that it cannot finish.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocked {
     /// The index, from 0, of a worker that is blocked in a deadlock.
     pub worker: usize,
-    /// The number of actions (forwards and backwards) that a blocked worker finished before the deadlock.
+    /// The number of actions (forward and backward passes) that a blocked worker finished before the deadlock.
     pub action: usize,
-    /// The send or receive at which a worker is blocked in a deadlock.
+    /// The send or receive that a worker in a deadlock waits to finish.
     pub at: Instruction,
     /// The micro-batch at the head of the channel from which a blocked worker receives, if the worker waits for a
     /// different micro-batch. `None` if the channel is empty, or if the worker waits to send.
@@ -38,7 +38,7 @@ impl fmt::Display for Blocked {
 /// A deadlock of a plan: a state in which some workers have not finished their actions and no worker can advance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Deadlock {
-    /// The workers that are blocked in a deadlock. Each has the send or receive at which it waits.
+    /// The workers that are blocked in a deadlock, each with the send or receive that it cannot finish.
     pub blocked: Vec<Blocked>,
 }
 

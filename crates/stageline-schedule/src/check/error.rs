@@ -1,4 +1,4 @@
-//! The reasons to reject a pipeline's plan, each with a message that names the fault and the way to fix it.
+//! The error of the check of a plan, with a message that names the fault and how to fix it.
 
 use std::fmt;
 
@@ -7,13 +7,13 @@ use super::excerpt::Excerpt;
 use super::sequence::fault;
 use crate::plan::{Action, Compute};
 
-/// The reason why [`check`](crate::check()) rejects a plan.
+/// Why [`check`](crate::check()) rejects a plan. The message names the fault and how to fix it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CheckError {
-    /// The error for a plan without any actions (forwards and backwards).
+    /// The error for a plan without any actions (forward and backward passes).
     Empty,
-    /// The error for a plan in which a worker has no actions (forwards and backwards).
+    /// The error for a plan in which a worker has no actions (forward and backward passes).
     IdleWorker {
         /// The index, from 0, of the worker that has no actions in the plan.
         worker: usize,
@@ -22,18 +22,19 @@ pub enum CheckError {
     TwoWorkers {
         /// The index, from 0, of the stage that the plan assigns to two workers.
         stage: usize,
-        /// The indices of the two workers to which the plan assigns the same stage.
+        /// The indices, from 0, of the two workers to which the plan assigns the same stage.
         workers: (usize, usize),
         /// An excerpt of the plan for the error message about a stage on two workers. It shows each worker's first
         /// action of this stage, with the actions next to it.
         excerpt: Excerpt,
     },
-    /// The error for a plan in which a stage does not run one forward and then one backward on a micro-batch. The
-    /// backward may be split into an input gradient and a weight gradient.
+    /// The error for a plan in which a stage does not run one forward pass and then one backward pass on a micro-batch.
+    /// The backward pass may be split into an input gradient and a weight gradient.
     Sequence {
-        /// The index, from 0, of the stage that lacks, repeats or misorders a forward or backward.
+        /// The index, from 0, of the stage that lacks, repeats or misorders a forward or backward pass.
         stage: usize,
-        /// The index, from 0, of the micro-batch on which a stage lacks, repeats or misorders a forward or backward.
+        /// The index, from 0, of the micro-batch on which a stage lacks, repeats or misorders a forward or backward
+        /// pass.
         micro_batch: usize,
         /// The kinds of computation that the plan has for a stage and a micro-batch, in order. Valid plans have `F B`
         /// (forward, backward) or `F I W` (forward, input gradient, weight gradient).
@@ -44,32 +45,33 @@ pub enum CheckError {
     },
     /// The error for a plan that deadlocks: its workers would wait for each other forever.
     Deadlock {
-        /// The channel capacity at which the plan deadlocks: the number of micro-batches that a channel between two
-        /// stages can store.
+        /// The channel capacity for which the plan was checked, and with which it deadlocks: the number of
+        /// micro-batches that a channel between two stages can store.
         capacity: usize,
-        /// The deadlock of the plan: the blocked workers, with the instruction at which each of them waits.
+        /// The deadlock of the plan: the blocked workers, each with the send or receive that it cannot finish.
         deadlock: Deadlock,
-        /// The least channel capacity at which the plan completes; `None` if it deadlocks at every capacity. The
+        /// The least channel capacity with which the plan completes; `None` if it deadlocks with every capacity. The
         /// channel capacity is the number of micro-batches that a channel between two stages can store.
         least_capacity: Option<usize>,
-        /// An excerpt of the plan for the error message: the action at which each worker is blocked, and the actions
+        /// An excerpt of the plan for the error message: the action of each worker that is blocked, and the actions
         /// next to it.
         excerpt: Excerpt,
     },
     /// The error for a plan in which a worker has more live micro-batches than the caller's limit. A micro-batch is
-    /// live from its forward until its weight gradient is done.
+    /// live from its forward pass until its weight gradient is done.
     TooManyLive {
         /// The index, from 0, of the worker that exceeds the limit on live micro-batches.
         worker: usize,
-        /// The forward at which a worker first exceeds the limit on live micro-batches.
+        /// The forward pass with which a worker first exceeds the limit on live micro-batches.
         action: Action,
         /// The caller's limit on the number of live micro-batches of a worker. A micro-batch is live from its forward
-        /// until its weight gradient is done.
+        /// pass until its weight gradient is done.
         limit: usize,
-        /// The lowest limit on live micro-batches that the plan does not exceed: the peak over all workers.
+        /// The lowest limit on live micro-batches that no worker of the plan exceeds: the largest peak number of live
+        /// micro-batches of a worker.
         needed: usize,
-        /// An excerpt of the plan for the error message: the forward that exceeds the limit on live micro-batches, and
-        /// the actions next to it.
+        /// An excerpt of the plan for the error message: the forward pass that exceeds the limit on live micro-batches,
+        /// and the actions next to it.
         excerpt: Excerpt,
     },
 }

@@ -16,10 +16,11 @@ use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, around};
 
-/// An action of a worker, such as a forward, with its simulated start and end.
+/// An action of a worker, such as a forward pass, with its simulated start and end.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
-    /// The action that a worker runs in a simulated time span: a forward, a backward or half of a backward.
+    /// The action that a worker runs in a simulated time span: a forward pass, a backward pass or half of a backward
+    /// pass.
     pub action: Action,
     /// The simulated time at which a worker begins an action, from the start of the step, in the unit of the costs.
     pub start: f64,
@@ -27,9 +28,10 @@ pub struct Span {
     pub end: f64,
 }
 
-/// An observer of a replay (a simulated run of a plan). The replay reports every forward, backward and send to it.
+/// An observer of a replay (a simulated run of a plan). The replay reports every forward pass, backward pass and send
+/// to it.
 pub(crate) trait Observer {
-    /// Receives the report that a simulated worker has run an action, such as a forward, with its start and end.
+    /// Receives the report that a simulated worker has run an action, such as a forward pass, with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
     /// Receives the report that a simulated worker has sent a transfer, with the time of the send. All sends that this
     /// send depends on are reported before it.

@@ -1,9 +1,9 @@
-//! The sequence of actions that a stage must run on a micro-batch: forward and backward (`F B`), or forward, input
-//! gradient and weight gradient (`F I W`).
+//! The sequence of actions that a stage must run on a micro-batch: forward and backward pass (`F B`), or forward pass,
+//! input gradient and weight gradient (`F I W`).
 
 use crate::plan::{Action, Compute};
 
-/// The progress of one stage with one micro-batch: how much of the forward and backward is done.
+/// The progress of one stage with one micro-batch: how much of the forward and backward pass is done.
 #[derive(Clone, Copy, PartialEq)]
 pub(crate) enum Progress {
     Nothing,
@@ -14,7 +14,7 @@ pub(crate) enum Progress {
 }
 
 impl Progress {
-    /// Returns the progress of a stage with a micro-batch after one more computation, such as a forward.
+    /// Returns the progress of a stage with a micro-batch after one more computation, such as a forward pass.
     pub(crate) fn after(self, compute: Compute) -> Self {
         match (self, compute) {
             (Self::Nothing, Compute::Forward) => Self::Forwarded,

@@ -11,9 +11,10 @@ use super::excerpt::Excerpt;
 use super::sequence::Progress;
 use crate::plan::{Action, Plan};
 
-/// Checks that a plan trains on every micro-batch and completes without a deadlock:
+/// Checks that a plan trains on every micro-batch and completes without a deadlock, and returns it as a [`Checked`]
+/// plan. The check has two parts:
 ///
-/// - Every stage runs one forward and then one backward on every micro-batch, always on the same worker.
+/// - Every stage runs one forward pass and then one backward pass on every micro-batch, always on the same worker.
 /// - The plan completes if each channel between two stages stores `capacity` micro-batches. With capacity 0, a sender
 ///   waits until the receiver takes the message.
 ///

@@ -17,8 +17,9 @@ impl StageCost {
     }
 
     /// Returns the latency of a transfer from the worker `from`, whose undivided stage has these costs, to the worker
-    /// `to`. It is that of the activations if `to` is the next worker, and that of the gradients if it is the previous
-    /// one. Of two workers that are not neighbours, the earlier one is the next, because the workers form a ring.
+    /// `to`. It is the latency of the activations if `to` is the next worker, and of the gradients if it is the
+    /// previous one. Of two workers that are not neighbours, the earlier one is the next, because the workers form a
+    /// ring.
     fn latency_between(&self, from: usize, to: usize) -> f64 {
         let next = (to > from) == (to.abs_diff(from) == 1);
         if next { self.send_activation } else { self.send_gradient }
@@ -26,17 +27,18 @@ impl StageCost {
 }
 
 impl Costs {
-    /// Returns the costs of a plan for the same model on the same workers after every stage is divided into equal
-    /// stages, which `placement` places on the workers. These costs must have one stage for each worker, in order.
+    /// Returns the costs of a plan that divides every stage of these costs into equal, smaller stages, for schedules
+    /// with several stages (chunks) per worker. The model and the workers stay the same. `placement` says on which
+    /// worker each new stage runs. These costs must have one stage for each worker, in order.
     ///
-    /// The times of computation and of optimizer steps are divided. The times of transfers are those of the workers,
-    /// undivided:
+    /// The times of computation and of optimizer steps are divided by the number of stages per worker. The times of
+    /// transfers are not divided, and follow from the two workers of a transfer:
     ///
     /// - A transfer occupies the link between its two workers as long as it does between their undivided stages. The
     ///   link from the last worker back to the first has the time of the last stage.
-    /// - The latency of an activation or gradient that a worker sends to the next worker is that of the activations of
-    ///   the worker's undivided stage. If it is sent to the previous worker, it is that of this stage's gradients. The
-    ///   first worker follows the last.
+    /// - If a worker sends a tensor to the next worker, its latency is the latency of activations (`send_activation`)
+    ///   of the worker's undivided stage. To the previous worker, it is the latency of this stage's gradients
+    ///   (`send_gradient`). The first worker follows the last.
     ///
     /// # Panics
     /// Panics unless the placement has as many workers as these costs have stages, and a multiple of that many stages.

@@ -4,29 +4,30 @@
 #[cfg(feature = "serde")]
 use serde::{Deserialize, Serialize};
 
-/// The breakdown of one worker's time in a step, in seconds, into work and the causes of idle time. All fields add up
-/// to the duration of the step.
+/// The breakdown of one worker's time in a measured step, in seconds, into work and the causes of idle time. All fields
+/// add up to the duration of the step.
 ///
 /// The causes are found by simulations with the measured times of actions and transfers. The time of a cause is the
 /// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Account {
-    /// The worker's time in forwards, backwards, gradient norms and optimizer steps, in seconds.
+    /// The worker's time in forward passes, backward passes, gradient norms and optimizer steps, in seconds.
     pub busy: f64,
-    /// The worker's idle time while the pipeline fills, before the worker's first backward, in seconds.
+    /// The worker's idle time while the pipeline fills, before the worker's first backward pass, in seconds.
     pub fill: f64,
-    /// The worker's idle time while the pipeline drains, in which the last backwards of all workers run, in seconds.
+    /// The worker's idle time while the pipeline drains, in seconds. The last backward passes of all workers run
+    /// meanwhile.
     pub drain: f64,
-    /// The worker's idle time because another worker has more to compute, in seconds.
+    /// The worker's idle time because the forward and backward passes of another worker take longer in all, in seconds.
     pub imbalance: f64,
     /// The worker's idle time because of transfers of activations and gradients between stages, in seconds.
     pub transfer: f64,
     /// The worker's idle time, in seconds, because another worker's part of the flush (gradient norms and optimizer
     /// steps at the end of the step) takes longer.
     pub flush: f64,
-    /// The time, in seconds, by which the measurement makes a synchronised step longer. In such a step, workers ask
-    /// their devices after every action whether they have finished. It is the same for all workers of a data-parallel
+    /// The time, in seconds, that the measurement adds to a synchronised step. In such a step, workers ask their
+    /// devices after every action whether they have finished. It is the same for all workers of a data-parallel
     /// replica. It is 0 in other steps, and in logs that do not have it.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
@@ -50,9 +51,9 @@ impl Account {
         ]
     }
 
-    /// Returns the name and the share, from 0 to 1, of each cause of idle time. The share is the idle time of all
-    /// workers for this cause, divided by the total stage time (number of workers x step time). `step` is the step time
-    /// in seconds.
+    /// Returns the name of each cause of idle time, and the fraction of the total stage time (number of workers x step
+    /// time) that it explains, from 0 to 1. The fraction is the idle time of all `workers` for this cause, divided by
+    /// the total stage time. `step` is the step time in seconds.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
         for worker in workers {

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::plan::Instruction;
 
-/// The work or the wait of a worker for one of its stages, such as a forward, the optimizer step, or the wait for the
-/// next command.
+/// What a worker does for one of its stages in a recorded event: work, such as a forward pass or the optimizer step, or
+/// a wait, such as for the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// An activity of a worker: a stage prepares for a training step, or for another pass over the plan, such as an
@@ -66,8 +66,8 @@ impl Activity {
         }
     }
 
-    /// Whether a worker's activity is work of its stage (a forward, a backward, or the stage's part of the flush), not
-    /// a transfer or a wait.
+    /// Whether a worker's activity is work of its stage (a forward pass, a backward pass, or the stage's part of the
+    /// flush), not a transfer or a wait.
     pub const fn computes(self) -> bool {
         match self {
             Self::Instruction(Instruction::Compute(_)) | Self::Finish | Self::OptimizerStep => true,

@@ -7,12 +7,13 @@ use serde::{Deserialize, Serialize};
 
 use super::activity::{Activity, WaitCause};
 
-/// The record of one activity of a worker in a step, such as a forward, a send or the optimizer step. Its times count
-/// from the beginning of the step, and logs give them in seconds.
+/// The record of one activity of a worker in a measured step, such as a forward pass, a send or the optimizer step. Its
+/// times count from the beginning of the step. Logs have them as numbers of seconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Event {
-    /// The index, from 0, of the stage for which the worker did the recorded activity, such as a forward.
+    /// The index, from 0, of the stage that the recorded activity, such as a forward pass, belongs to. A worker may
+    /// have several stages.
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
@@ -23,13 +24,13 @@ pub struct Event {
     /// The time at which the recorded activity of a worker ended, from the beginning of the step.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub end: Duration,
-    /// The part of the recorded activity's time in which the worker waited for other workers, or for the caller (the
+    /// The part of the recorded activity's time that the worker spent waiting for other workers, or for the caller (the
     /// user's thread that runs the pipeline).
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
-    /// The part of the recorded activity's time in which the worker asked its device whether it had finished. A worker
-    /// asks only in synchronised steps, after every action, to measure the action's time. This part is zero on a CPU.
-    /// For a device of another host, it is longer than many actions.
+    /// The part of the recorded activity's time that the worker spent asking its device whether it had finished. A
+    /// worker asks only in synchronised steps, after every action, to measure the action's time. This part is zero on a
+    /// CPU. For a device of another host, it is longer than many actions.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub asked: Duration,
     /// The worker's memory in use during the recorded activity; `None` if memory is not measured (see [`Held`]).
@@ -51,8 +52,8 @@ impl Event {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
 
-    /// Whether a recorded event is work of the worker's stage (a forward, a backward, or the stage's part of the
-    /// flush), not a transfer or a wait.
+    /// Whether a recorded event is work of the worker's stage (a forward pass, a backward pass, or the stage's part of
+    /// the flush), not a transfer or a wait.
     pub fn computes(&self) -> bool {
         self.activity.computes()
     }
@@ -66,10 +67,10 @@ impl Event {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {
-    /// The number of bytes of memory that the worker had in use at the end of a recorded event, such as a forward.
+    /// The number of bytes of memory that the worker had in use at the end of a recorded event, such as a forward pass.
     pub end: u64,
-    /// The largest number of bytes that the worker had in use during a recorded event, such as a forward. On a GPU, it
-    /// is the number at the end of the event.
+    /// The largest number of bytes that the worker had in use during a recorded event, such as a forward pass. On a
+    /// GPU, it is the number at the end of the event.
     pub peak: u64,
     /// The bytes that the worker allocated during a recorded event, minus the bytes that it freed; it may be negative.
     /// On the host, memory that other workers free does not count. On a GPU, it is the change of the bytes in use since

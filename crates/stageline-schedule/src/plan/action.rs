@@ -1,11 +1,11 @@
-//! Actions, the entries of a plan: a forward, a backward or half of a backward of one stage on one micro-batch, with
-//! their text form, such as `2F0`.
+//! Actions, the entries of a plan: a forward pass, a backward pass or half of a backward pass of one stage on one
+//! micro-batch, with their text form, such as `2F0`.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The kind of computation that a stage (a part of the model) runs on a micro-batch: a forward, a whole backward, or
-/// one of the two halves of a backward.
+/// The kind of computation that a stage (a part of the model) runs on a micro-batch: a forward pass, a whole backward
+/// pass, or one of the two halves of a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Compute {
     /// `F`: the forward pass of a stage on a micro-batch.
@@ -19,10 +19,11 @@ pub enum Compute {
 }
 
 impl Compute {
-    /// The list of all kinds of computation of a stage: forward, whole backward, input gradient and weight gradient.
+    /// The list of all kinds of computation of a stage: forward pass, whole backward pass, input gradient and weight
+    /// gradient.
     pub const ALL: [Self; 4] = [Self::Forward, Self::Backward, Self::InputGradient, Self::WeightGradient];
 
-    /// Returns the letter of this kind of computation in the text form of an action, such as `F` for a forward.
+    /// Returns the letter of this kind of computation in the text form of an action, such as `F` for a forward pass.
     pub const fn letter(self) -> char {
         match self {
             Self::Forward => 'F',
@@ -33,27 +34,27 @@ impl Compute {
     }
 }
 
-/// The computation of one stage on one micro-batch, such as its forward. The text form `2F0` means stage 2, forward,
-/// micro-batch 0.
+/// The computation of one stage on one micro-batch, such as its forward pass. The text form `2F0` means stage 2,
+/// forward, micro-batch 0.
 ///
-/// The text form is that of PyTorch's `torch.distributed.pipelining`.
+/// PyTorch's `torch.distributed.pipelining` has the same text form.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Action {
-    /// The index of the stage that runs the action (such as a forward), counted from 0 over the whole model.
+    /// The index of the stage that runs the action (such as a forward pass), counted from 0 over the whole model.
     pub stage: usize,
-    /// The kind of computation that the stage runs on the micro-batch, such as a forward.
+    /// The kind of computation that the stage runs on the micro-batch, such as a forward pass.
     pub compute: Compute,
     /// The index of the micro-batch on which the stage computes, counted from 0 within the step.
     pub micro_batch: usize,
 }
 
 impl Action {
-    /// Returns an action of a plan: the forward of the stage `stage` on the micro-batch `micro_batch`.
+    /// Returns an action of a plan: the forward pass of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn forward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Forward, micro_batch }
     }
 
-    /// Returns an action of a plan: the whole backward of the stage `stage` on the micro-batch `micro_batch`.
+    /// Returns an action of a plan: the whole backward pass of the stage `stage` on the micro-batch `micro_batch`.
     pub const fn backward(stage: usize, micro_batch: usize) -> Self {
         Self { stage, compute: Compute::Backward, micro_batch }
     }
@@ -65,7 +66,7 @@ impl fmt::Display for Action {
     }
 }
 
-/// The error for a text that is neither an action, such as `2F0` (a forward), nor a transfer, such as `2SEND_F0`.
+/// The error for a text that is neither an action, such as `2F0` (a forward pass), nor a transfer, such as `2SEND_F0`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParseActionError {
     text: String,

@@ -23,13 +23,13 @@ const SKIPPED: [(&str, bool); 6] = [
 /// two actions run at the same time.
 const OVERLAPPED: &str = "OVERLAP_F_B";
 
-/// The letters `BW`, which mean the whole backward in plans of earlier PyTorch versions. Such plans use `B` for the
-/// input gradient.
+/// The letters `BW`, which mean the whole backward pass in plans of earlier PyTorch versions. Such plans use `B` for
+/// the input gradient.
 const EARLIER_BACKWARD: &str = "BW";
 
 impl Plan {
-    /// Returns the forwards and backwards of the plan as CSV text, one row per worker, in the format that PyTorch's
-    /// schedule loader reads.
+    /// Returns the forward and backward passes of the plan as CSV text, one row per worker, in the format that
+    /// PyTorch's schedule loader reads.
     pub fn to_csv(&self) -> String {
         let row = |row: &Vec<Action>| row.iter().map(Action::to_string).collect::<Vec<_>>().join(",") + "\n";
         self.rows().iter().map(row).collect()
@@ -38,14 +38,14 @@ impl Plan {
     /// Parses a plan from CSV text: the output of [`to_csv`](Self::to_csv),
     /// [`to_lowered_csv`](crate::Checked::to_lowered_csv) or PyTorch.
     ///
-    /// The parsed plan keeps only the forwards and backwards of the text:
+    /// The parsed plan keeps only the forward and backward passes of the text:
     ///
     /// - Empty cells (idle slots), waits and sharding are skipped.
     /// - An overlapped pair, `(0F7;7B3)OVERLAP_F_B`, becomes its two actions in order.
     /// - A lowered plan (a plan with its sends and receives) must have exactly the transfers that its actions need. The
     ///   transfers are skipped, because lowering adds them again.
-    /// - PyTorch's earlier letters are `BW` for the whole backward and `B` and `W` for its halves. A plan with `W` but
-    ///   without any `I` is read in these letters.
+    /// - PyTorch's earlier letters are `BW` for the whole backward pass and `B` and `W` for its halves. A plan with `W`
+    ///   but without any `I` is read in these letters.
     ///
     /// # Errors
     /// Returns the row and column, counted from 1, of the first error. An error is a cell that cannot be read, or a
@@ -144,8 +144,8 @@ mod tests {
         assert_eq!(plan.to_csv(), "0F0,0B0\n1F0,1B0\n");
     }
 
-    /// Tests that the parser keeps only the forwards and backwards of PyTorch 2.15's lowered plans (plans with their
-    /// sends and receives). The text has all forms of cells: sharding, transfers, waits, and an overlapped pair.
+    /// Tests that the parser keeps only the forward and backward passes of PyTorch 2.15's lowered plans (plans with
+    /// their sends and receives). The text has all forms of cells: sharding, transfers, waits, and an overlapped pair.
     #[test]
     fn the_computes_of_pytorchs_lowered_plan_are_read() {
         let csv = "0UNSHARD,3UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,3RECV_F0,(3F0;3B0)OVERLAP_F_B,3SEND_B0,0RECV_B0,0I0,\

@@ -12,22 +12,22 @@ pub struct ParsePlanError {
     pub row: usize,
     /// The column of the faulty cell in the CSV text, counted from 1.
     pub column: usize,
-    /// The reason why the faulty cell in a plan's CSV text is rejected.
+    /// Why the faulty cell in a plan's CSV text is rejected.
     pub cause: CellError,
 }
 
-/// The reason why a cell in a plan's CSV text is rejected.
+/// Why a cell in a plan's CSV text is rejected.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum CellError {
-    /// The error for a cell of a plan's CSV text that is neither an action (a forward or backward) nor a transfer.
+    /// The error for a cell of a plan's CSV text that is neither an action (a forward or backward pass) nor a transfer.
     Unreadable(ParseActionError),
-    /// The error for an action (a forward or backward) whose send or receive is missing in a plan's CSV text. A text
-    /// with some sends and receives must have all of them.
+    /// The error for an action (a forward or backward pass) whose send or receive is missing in a plan's CSV text. A
+    /// text with some sends and receives must have all of them.
     Missing {
         /// The send or receive that is missing in a plan's CSV text.
         transfer: Instruction,
-        /// The action (a forward or backward) that needs the missing send or receive in a plan's CSV text.
+        /// The action (a forward or backward pass) that needs the missing send or receive in a plan's CSV text.
         compute: Action,
     },
     /// The error for a misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a
@@ -36,7 +36,7 @@ pub enum CellError {
         /// The misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a send
         /// before the action that makes its tensor.
         transfer: Instruction,
-        /// The action (a forward or backward) to which the misplaced transfer in a plan's CSV text belongs.
+        /// The action (a forward or backward pass) to which the misplaced transfer in a plan's CSV text belongs.
         compute: Action,
     },
     /// The error for a send or receive in a plan's CSV text that belongs to no action of its worker, or that is a

@@ -1,16 +1,17 @@
-//! Counts the live micro-batches of a worker. A micro-batch is live from its forward until its weight gradient is done,
-//! because its activations are kept that long.
+//! Counts the live micro-batches of a worker. A micro-batch is live from its forward pass until its weight gradient is
+//! done, because its activations are kept that long.
 
 use super::action::{Action, Compute};
 use super::rows::Plan;
 
-/// Returns the number of live micro-batches on a worker after one more computation, such as a forward. `live` is the
-/// number before it. A micro-batch is live from its forward until its weight gradient is done.
+/// Returns the number of live micro-batches on a worker after one more computation, such as a forward pass. `live` is
+/// the number before it. A micro-batch is live from its forward pass until its weight gradient is done.
 pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
     live.saturating_add_signed(live_change(compute))
 }
 
-/// Returns the change of the number of live micro-batches on a worker by a computation, such as a forward: 1, 0 or -1.
+/// Returns the change of the number of live micro-batches on a worker by a computation, such as a forward pass: 1, 0 or
+/// -1.
 pub(crate) fn live_change(compute: Compute) -> isize {
     match compute {
         Compute::Forward => 1,
@@ -21,7 +22,7 @@ pub(crate) fn live_change(compute: Compute) -> isize {
 
 impl Plan {
     /// Returns the peak number of live micro-batches on each worker of a plan, summed over the worker's stages. A
-    /// micro-batch is live from its forward until its weight gradient is done.
+    /// micro-batch is live from its forward pass until its weight gradient is done.
     pub fn peak_live(&self) -> Vec<usize> {
         let peak = |row: &Vec<Action>| {
             // The sum is signed, because an unchecked plan may end a micro-batch before it begins.

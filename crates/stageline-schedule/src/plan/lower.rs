@@ -1,5 +1,5 @@
-//! Lowering: turns a worker's actions into instructions, by adding the sends and receives that its forwards and
-//! backwards need.
+//! Lowering: turns a worker's actions into instructions, by adding the sends and receives that its forward and backward
+//! passes need.
 
 use std::fmt;
 use std::str::FromStr;
@@ -7,16 +7,16 @@ use std::str::FromStr;
 use super::action::{Action, Compute, ParseActionError, number};
 use super::rows::Plan;
 
-/// The kind of tensor that is sent from a stage to a neighbouring stage: an activation or a gradient.
+/// The kind of tensor that a stage sends to a neighbouring stage: an activation or a gradient.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Carried {
     /// The activation of a micro-batch: a stage's output, which goes to the next stage.
     Activation,
-    /// The gradient of a stage's input, which goes to the previous stage.
+    /// The gradient of a stage's input for a micro-batch, which goes to the previous stage.
     Gradient,
 }
 
-/// The transfer of one micro-batch's activation or gradient between neighbouring stages.
+/// The transfer of one micro-batch's activation or gradient from one stage to a neighbouring stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Transfer {
     /// The index, from 0, of the stage that sends the activation or gradient.
@@ -46,12 +46,12 @@ impl Transfer {
     }
 }
 
-/// An instruction of a worker in a lowered plan (a plan with its sends and receives). It is an action (a forward, a
-/// backward or half of a backward), a send or a receive.
+/// An instruction of a worker in a lowered plan (a plan with its sends and receives). It is an action (a forward pass,
+/// a backward pass or half of a backward pass), a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// An instruction of a worker: it runs an action, which is a forward, a backward or half of a backward of one of
-    /// its stages on a micro-batch.
+    /// An instruction of a worker: it runs an action, which is a forward pass, a backward pass or half of a backward
+    /// pass of one of its stages on a micro-batch.
     Compute(Action),
     /// An instruction of a worker: it sends an activation or a gradient that one of its earlier actions made.
     Send(Transfer),
@@ -69,8 +69,8 @@ impl Instruction {
         }
     }
 
-    /// Returns the action (a forward, a backward or half of a backward) of a worker's instruction. Returns `None` for a
-    /// send or a receive.
+    /// Returns the action (a forward pass, a backward pass or half of a backward pass) of a worker's instruction.
+    /// Returns `None` for a send or a receive.
     pub const fn compute(self) -> Option<Action> {
         match self {
             Self::Compute(action) => Some(action),
@@ -135,9 +135,9 @@ impl FromStr for Instruction {
     }
 }
 
-/// Returns the instructions of a worker in order: its actions (forwards and backwards) with the sends and receives that
-/// they need. Each receive is right before the action that needs its tensor, and each send right after the action that
-/// makes its tensor. Transfers between stages of the same worker are included.
+/// Returns the instructions of a worker in order: its actions (forward and backward passes) with the sends and receives
+/// that they need. Each receive is right before the action that needs its tensor, and each send right after the action
+/// that makes its tensor. Transfers between stages of the same worker are included.
 ///
 /// # Panics
 /// Panics if the plan has no such worker.

@@ -3,7 +3,8 @@
 
 use super::rows::Plan;
 
-/// The placement of stages on workers: the worker that runs each stage of the model.
+/// The placement of stages on workers: the index of the worker that runs each stage of the model. All indices count
+/// from 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     worker_of: Vec<usize>,
@@ -11,8 +12,8 @@ pub struct Placement {
 }
 
 impl Placement {
-    /// Makes a placement of stages on workers. `worker_of` has the index of each stage's worker, in the order of the
-    /// stages. The placement takes memory linear in the largest index.
+    /// Makes a placement of stages on workers. Entry s of `worker_of` is the index of the worker that runs stage s. The
+    /// placement takes memory linear in the largest index.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -37,7 +38,7 @@ impl Placement {
         Self::new((0..workers).chain((0..workers).rev()).collect())
     }
 
-    /// Returns the index of the worker on which a stage of the model is placed.
+    /// Returns the index, from 0, of the worker that runs the stage with the index `stage`.
     ///
     /// # Panics
     /// Panics if the placement has no such stage.
@@ -45,12 +46,12 @@ impl Placement {
         self.worker_of[stage]
     }
 
-    /// Returns the index of the network link between the workers of a stage and of the next stage. The link between
-    /// the workers w and w+1 has the index w. The link between the last and the first of P > 2 workers has the index
-    /// P-1; a model with several stages per worker in turn uses it.
+    /// Returns the index of the network link between the workers of a stage and of the next stage. The link between the
+    /// workers w and w+1 has the index w. The link between the last and the first of P > 2 workers has the index P-1.
+    /// Placements with several stages per worker in turn use it.
     ///
-    /// Two other workers that are not neighbours have the index of the later one. So has the last stage, which sends
-    /// nothing onwards, and a stage whose next stage is on the same worker.
+    /// The link between any other two workers has the index of the later worker. The last stage, which sends nothing
+    /// onwards, and a stage whose next stage is on the same worker get the index of their own worker.
     ///
     /// # Panics
     /// Panics if the placement has no such stage.

@@ -16,8 +16,8 @@ pub struct Plan {
 }
 
 impl Plan {
-    /// Makes a plan from each worker's list of actions. The number of stages follows from the largest stage in the
-    /// lists, and the number of micro-batches from the largest micro-batch.
+    /// Makes a plan from each worker's list of actions. The number of stages is the largest index of a stage in the
+    /// lists, plus 1. The number of micro-batches follows from the largest index of a micro-batch in the same way.
     pub fn new(rows: Vec<Vec<Action>>) -> Self {
         let count = |number: fn(&Action) -> usize| {
             rows.iter().flatten().map(|action| number(action).saturating_add(1)).max().unwrap_or(0)
@@ -27,8 +27,8 @@ impl Plan {
         Self { rows, stages, micro_batches }
     }
 
-    /// Returns one list for each worker of the plan: the actions (forwards and backwards) that the worker runs in a
-    /// step.
+    /// Returns one list for each worker of the plan: the actions (forward and backward passes) that the worker runs in
+    /// a step.
     pub fn rows(&self) -> &[Vec<Action>] {
         &self.rows
     }
@@ -48,8 +48,8 @@ impl Plan {
         self.micro_batches
     }
 
-    /// Returns a plan for evaluation: the forwards of the first `micro_batches` micro-batches of this plan, in the same
-    /// order.
+    /// Returns a plan for evaluation: the forward passes of the first `micro_batches` micro-batches of this plan, in
+    /// the same order.
     pub fn forward_only(&self, micro_batches: usize) -> Self {
         let forwards =
             |row: &Vec<Action>| row.iter().filter(|action| action.compute == Compute::Forward).copied().collect();
@@ -62,7 +62,7 @@ impl Plan {
         Self::new(self.rows.iter().map(|row| row.iter().filter(wanted).copied().collect()).collect())
     }
 
-    /// Returns a plan for two training steps, in which each worker runs its list of actions twice. If a step has M
+    /// Returns a plan for two training steps. Each worker runs its list of actions twice. If a step has M
     /// micro-batches, those of the second step have the numbers M to 2M-1.
     pub(crate) fn twice(&self) -> Self {
         let again = |action: &Action| Action { micro_batch: self.micro_batches + action.micro_batch, ..*action };

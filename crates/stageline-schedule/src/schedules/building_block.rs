@@ -9,17 +9,17 @@ use super::squeeze::squeezed;
 use crate::plan::{Action, Compute, Plan};
 
 /// The interval, in time cells, at which a worker begins its building block for the next micro-batch. A time cell is a
-/// slot for one action of a worker. A building block is a worker's six actions on one micro-batch: a forward, an input
-/// gradient and a weight gradient on each of its two stages.
+/// slot for one action of a worker. A building block is a worker's six actions on one micro-batch: a forward pass, an
+/// input gradient and a weight gradient on each of its two stages.
 const INTERVAL: usize = 6;
 
 /// Generates a plan with two stages per worker: worker w of P has stages w and 2P-1-w. Each worker repeats its building
 /// block (its actions on one micro-batch) for the next micro-batch every [`INTERVAL`] time cells. A time cell is a slot
 /// for one action of each worker. Then every action moves to the earliest cell that the memory allows.
 ///
-/// `block` gets w and P, and returns the cells of four actions of worker w on micro-batch 0. These are the forwards on
-/// its first and second stage, and the input gradients on its second and first stage. The cells must differ modulo
-/// [`INTERVAL`].
+/// `block` gets w and P, and returns the cells of four actions of worker w on micro-batch 0. These are the forward
+/// passes on its first and second stage, and the input gradients on its second and first stage. The cells must differ
+/// modulo [`INTERVAL`].
 pub(crate) fn repeated(
     stages: usize,
     micro_batches: usize,
@@ -40,8 +40,8 @@ pub(super) fn pattern(
 }
 
 /// Returns the list of actions of a worker that repeats its building block (its actions on one micro-batch) every
-/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker. `block` has the cells of the forwards
-/// and input gradients of micro-batch 0. Weight gradients fill the remaining cells.
+/// [`INTERVAL`] time cells. A time cell is a slot for one action of the worker. `block` has the cells of the forward
+/// passes and input gradients of micro-batch 0. Weight gradients fill the remaining cells.
 fn repeat(block: [usize; 4], [first, second]: [usize; 2], micro_batches: usize) -> Vec<Action> {
     let (forward, input_gradient) = (Compute::Forward, Compute::InputGradient);
     let computes = [(first, forward), (second, forward), (second, input_gradient), (first, input_gradient)];

@@ -1,4 +1,4 @@
-//! The DualPipeV schedule: pairs of a forward and a backward whose computation and transfers can overlap.
+//! The DualPipeV schedule: pairs of a forward pass and a backward pass whose computation and transfers can overlap.
 
 use super::error::ScheduleError;
 use super::schedule::Schedule;
@@ -10,15 +10,15 @@ use crate::plan::Plan;
 /// [arXiv:2412.19437](https://arxiv.org/abs/2412.19437)). It has two chunks (stages) per worker in a V: worker w of P
 /// has stages w and 2P-1-w.
 ///
-/// In the main part, each worker pairs a forward on one chunk with a backward on the other. The transfers of one can
-/// then overlap with the computation of the other. Some backwards are split during fill and drain. The order is
-/// PyTorch's, which requires M >= 2P. For a smaller M, the plan is that for 2P micro-batches, without the actions on
-/// micro-batches from M on.
+/// In the main part, each worker pairs a forward pass on one chunk with a backward pass on the other. The transfers of
+/// one can then overlap with the computation of the other. Some backward passes are split during fill and drain. The
+/// order is PyTorch's, which requires M >= 2P. For a smaller M, the plan is that for 2P micro-batches, without the
+/// actions on micro-batches from M on.
 ///
 /// The number of stages must be even.
 ///
-/// The plan for P = 4 workers and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
-/// time:
+/// The plan for P = 4 workers and M = 8 micro-batches, if forward pass, input gradient and weight gradient take the
+/// same time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 0F7 7B3 7B3 7F4 0B0 0B0 7B4 7B4 7F5 ... 0B1 0B1 7B5 7B5 7F6 ... 0B2 0B2 7B6 7B6 7F7 ... 0B3 0B3 7B7 7B7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7
@@ -28,10 +28,10 @@ use crate::plan::Plan;
 /// ```
 ///
 /// - With free transfers and without overlap, a worker idles between its first and its last action for at most
-///   (P-1)(2F-W). This holds if M is at least 2P, an input gradient takes as long as a forward (F), and a weight
+///   (P-1)(2F-W). This holds if M is at least 2P, an input gradient takes as long as a forward pass (F), and a weight
 ///   gradient (W) takes no longer.
-/// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches (between forward and the end of the weight gradient),
-///   counted once for each chunk.
+/// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches (between the forward pass and the end of the weight
+///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DualPipeV;
 

@@ -1,4 +1,4 @@
-//! The eager 1F1B schedule: a longer warm-up than that of 1F1B, which hides transfers behind forwards and backwards.
+//! The eager 1F1B schedule: a longer warm-up than 1F1B has, which hides transfers behind forward and backward passes.
 
 use super::error::ScheduleError;
 use super::gpipe::GPipe;
@@ -8,10 +8,10 @@ use crate::costs::StageCost;
 use crate::plan::Plan;
 
 /// The eager 1F1B schedule: 1F1B with twice the warm-up. Stage s of P forwards 2(P-s-1) micro-batches before it
-/// alternates forwards and backwards. This hides a transfer behind computation if it takes at most half the time of a
-/// forward and a backward (Zhuang et al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
+/// alternates forward and backward passes. This hides a transfer behind computation if it takes at most half the time
+/// of a forward pass and a backward pass (Zhuang et al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
 ///
-/// The plan for P = 4 stages and M = 8 micro-batches, if a backward takes twice as long as a forward:
+/// The plan for P = 4 stages and M = 8 micro-batches, if a backward pass takes twice as long as a forward pass:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 F4 F5 F6 .. .. .. B0 B0 F7 B1 B1 .. B2 B2 .. B3 B3 .. B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
@@ -20,11 +20,11 @@ use crate::plan::Plan;
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// In these formulas F and B are the times of the forward and the backward of one stage for one micro-batch.
+/// In these formulas F and B are the times of the forward pass and the backward pass of one stage for one micro-batch.
 ///
-/// - The step with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c, if 2c is at most F+B.
-/// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
-/// - Stage s has at most min(M, 2(P-s)-1) live micro-batches (forwarded, with the backward not yet done).
+/// - The step time with transfers of latency c is (M+P-1)(F+B) + 2(P-1)c, if 2c is at most F+B.
+/// - The bubble is (P-1)/(M+P-1) of the total stage time if transfers take no time.
+/// - Stage s has at most min(M, 2(P-s)-1) live micro-batches (forwarded, with the backward pass not yet done).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct EagerOneFOneB;
 

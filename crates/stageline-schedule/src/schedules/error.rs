@@ -1,8 +1,8 @@
-//! The reasons why a schedule has no plan for given numbers of stages and micro-batches.
+//! The error of a schedule that has no plan for given numbers of stages and micro-batches.
 
 use std::fmt;
 
-/// The reason why a schedule has no plan for given numbers of stages and micro-batches.
+/// Why a schedule has no plan for given numbers of stages and micro-batches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ScheduleError {
@@ -22,17 +22,18 @@ pub enum ScheduleError {
     },
     /// The error if the requested number of micro-batches is not a multiple of the number that the schedule requires.
     MicroBatches {
-        /// The requested number of micro-batches, for which the schedule has no plan.
+        /// The requested number of micro-batches. The schedule has no plan for this number.
         given: usize,
-        /// The number of which the number of micro-batches must be a multiple, such as the number of workers.
+        /// The schedule needs a multiple of this number of micro-batches, such as a multiple of the number of workers.
         multiple_of: usize,
     },
     /// The error if a schedule has a single plan, such as a plan from a file, and a plan with different numbers of
     /// stages or micro-batches is requested.
     Shape {
-        /// The number of stages and the number of micro-batches of a schedule's single plan.
+        /// The number of stages, then the number of micro-batches, of the schedule's single plan.
         written: (usize, usize),
-        /// The requested numbers of stages and micro-batches. The schedule is one fixed plan, which has other numbers.
+        /// The requested number of stages, then the requested number of micro-batches. The schedule's single plan has
+        /// other numbers.
         asked: (usize, usize),
     },
 }

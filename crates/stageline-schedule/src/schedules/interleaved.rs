@@ -12,7 +12,7 @@ use crate::plan::{Action, Plan};
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.
 ///
-/// The plan for P = 4 workers, V = 2 and M = 8 micro-batches, if a backward takes twice as long as a forward:
+/// The plan for P = 4 workers, V = 2 and M = 8 micro-batches, if a backward pass takes twice as long as a forward pass:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 4F0 4F1 4F2 4F3 0F4 0F5 0F6 ... ... ... 4B0 4B0 0F7 4B1 4B1 ... 4F4 4B2 4B2 4F5 4B3 4B3 4F6 0B0 0B0 4F7 0B1 0B1 0B2 0B2 ... 0B3 0B3 ... 4B4 4B4 ... 4B5 4B5 ... 4B6 4B6 ... 4B7 4B7 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7
@@ -21,12 +21,12 @@ use crate::plan::{Action, Plan};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 7F0 7B0 7B0 7F1 7B1 7B1 7F2 7B2 7B2 7F3 7B3 7B3 3F4 3B0 3B0 3F5 3B1 3B1 3F6 3B2 3B2 3F7 3B3 3B3 7F4 7B4 7B4 7F5 7B5 7B5 7F6 7B6 7B6 7F7 7B7 7B7 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// In these formulas F and B are the times of the forward and the backward of one chunk.
+/// In these formulas F and B are the times of the forward pass and the backward pass of one chunk.
 ///
-/// - The step with transfers of latency c is (VM+P-1)(F+B) + 2(VP-1)c, if c is at most F and B.
-/// - The bubble with free transfers is (P-1)/(VM+P-1) of the total.
-/// - Worker 0 has at most (V+1)P-1 live micro-batches (forwarded, with the backward not yet done), counted once for
-///   each chunk, and each later worker two fewer.
+/// - The step time with transfers of latency c is (VM+P-1)(F+B) + 2(VP-1)c, if c is at most F and B.
+/// - The bubble is (P-1)/(VM+P-1) of the total stage time if transfers take no time.
+/// - Worker 0 has at most (V+1)P-1 live micro-batches (forwarded, with the backward pass not yet done), counted once
+///   for each chunk, and each later worker two fewer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interleaved {
     /// The number of chunks (stages) of the model that interleaved 1F1B places on every worker (V); at least 1.

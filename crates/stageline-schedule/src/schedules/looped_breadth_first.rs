@@ -7,12 +7,12 @@ use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
 /// The looped breadth-first schedule: each worker runs all micro-batches on one of its V chunks (stages) before the
-/// next chunk (Lamy-Poirier, 2022, [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). All forwards come first, then
-/// all backwards. Stage s is on worker s mod P.
+/// next chunk (Lamy-Poirier, 2022, [arXiv:2211.05953](https://arxiv.org/abs/2211.05953)). All forward passes come
+/// first, then all backward passes. Stage s is on worker s mod P.
 ///
 /// The number of stages must be a multiple of V, the number of chunks per worker.
 ///
-/// The plan for P = 4 workers, V = 2 and M = 8 micro-batches, if a backward takes twice as long as a forward:
+/// The plan for P = 4 workers, V = 2 and M = 8 micro-batches, if a backward pass takes twice as long as a forward pass:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 0F7 4F0 4F1 4F2 4F3 4F4 4F5 4F6 4F7 ... ... ... ... ... ... ... ... ... 4B0 4B0 4B1 4B1 4B2 4B2 4B3 4B3 4B4 4B4 4B5 4B5 4B6 4B6 4B7 4B7 0B0 0B0 0B1 0B1 0B2 0B2 0B3 0B3 0B4 0B4 0B5 0B5 0B6 0B6 0B7 0B7
@@ -21,12 +21,13 @@ use crate::plan::{Action, Plan};
 /// worker 3 ... ... ... 3F0 3F1 3F2 3F3 3F4 3F5 3F6 3F7 7F0 7F1 7F2 7F3 7F4 7F5 7F6 7F7 7B0 7B0 7B1 7B1 7B2 7B2 7B3 7B3 7B4 7B4 7B5 7B5 7B6 7B6 7B7 7B7 3B0 3B0 3B1 3B1 3B2 3B2 3B3 3B3 3B4 3B4 3B5 3B5 3B6 3B6 3B7 3B7 ... ... ... ... ... ...
 /// ```
 ///
-/// In these formulas F and B are the times of the forward and the backward of one chunk.
+/// In these formulas F and B are the times of the forward pass and the backward pass of one chunk.
 ///
-/// - The step with transfers of latency c is the sum over X = F and X = B of (M+P-1)X + (P-1)c + (V-1) max(MX, P(X+c)).
-/// - The bubble with free transfers and M at least P is (P-1)/(VM+P-1) of the total.
-/// - Every worker has at most VM live micro-batches (forwarded, with the backward not yet done), counted once for each
-///   chunk.
+/// - The step time with transfers of latency c is the sum over X = F and X = B of (M+P-1)X + (P-1)c + (V-1) max(MX,
+///   P(X+c)).
+/// - The bubble is (P-1)/(VM+P-1) of the total stage time if transfers take no time and M is at least P.
+/// - Every worker has at most VM live micro-batches (forwarded, with the backward pass not yet done), counted once for
+///   each chunk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LoopedBreadthFirst {
     /// The number of chunks (stages) of the model that looped breadth-first places on every worker (V); at least 1.

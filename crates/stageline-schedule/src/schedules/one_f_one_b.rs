@@ -1,4 +1,4 @@
-//! The 1F1B schedule: after a warm-up, every stage alternates one forward and one backward.
+//! The 1F1B schedule: after a warm-up, every stage alternates one forward pass and one backward pass.
 
 use super::error::ScheduleError;
 use super::rows::{Backwards, alternate, one_worker_a_stage};
@@ -6,13 +6,14 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The 1F1B schedule, which alternates one forward and one backward. It is PipeDream-Flush (Narayanan et al., 2021,
-/// [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), and the non-interleaved schedule of Megatron-LM
+/// The 1F1B schedule, which alternates one forward pass and one backward pass. It is PipeDream-Flush (Narayanan et al.,
+/// 2021, [arXiv:2006.09503](https://arxiv.org/abs/2006.09503)), and the non-interleaved schedule of Megatron-LM
 /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
 ///
-/// Stage s of P warms up with P-s-1 forwards, then alternates one forward and one backward, then drains.
+/// Stage s of P warms up with P-s-1 forward passes, then alternates one forward pass and one backward pass, then
+/// drains.
 ///
-/// The plan for P = 4 stages and M = 8 micro-batches, if a backward takes twice as long as a forward:
+/// The plan for P = 4 stages and M = 8 micro-batches, if a backward pass takes twice as long as a forward pass:
 ///
 /// ```text
 /// stage 0 F0 F1 F2 F3 .. .. .. .. .. .. B0 B0 F4 B1 B1 F5 B2 B2 F6 B3 B3 F7 B4 B4 .. B5 B5 .. B6 B6 .. B7 B7
@@ -21,12 +22,12 @@ use crate::plan::Plan;
 /// stage 3 .. .. .. F0 B0 B0 F1 B1 B1 F2 B2 B2 F3 B3 B3 F4 B4 B4 F5 B5 B5 F6 B6 B6 F7 B7 B7 .. .. .. .. .. ..
 /// ```
 ///
-/// In these formulas F and B are the times of the forward and the backward of one stage for one micro-batch.
+/// In these formulas F and B are the times of the forward pass and the backward pass of one stage for one micro-batch.
 ///
-/// - The step with transfers of latency c is (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉]. If P divides M, this is
+/// - The step time with transfers of latency c is (M+P-1)(F+B) + 2c[(P-1) + (M-1) - ⌈(M-1)/P⌉]. If P divides M, this is
 ///   (M+P-1)(F+B) + c[2(P-1)M/P + 2(P-2)].
-/// - The bubble with free transfers is (P-1)/(M+P-1) of the total.
-/// - Stage s has at most min(M, P-s) live micro-batches (forwarded, with the backward not yet done).
+/// - The bubble is (P-1)/(M+P-1) of the total stage time if transfers take no time.
+/// - Stage s has at most min(M, P-s) live micro-batches (forwarded, with the backward pass not yet done).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OneFOneB;
 

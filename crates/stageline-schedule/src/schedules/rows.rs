@@ -1,11 +1,11 @@
 //! Functions that several generators of plans share: plans with one stage or several stages (chunks) per worker, and
-//! the alternating forwards and backwards of 1F1B.
+//! the alternating forward and backward passes of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};
 
 /// Makes a plan with one stage per worker. `row` gets the index of a stage, and returns this stage's list of actions
-/// (forwards and backwards).
+/// (forward and backward passes).
 pub(crate) fn one_worker_a_stage(
     stages: usize,
     micro_batches: usize,
@@ -45,15 +45,15 @@ pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
     stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
 }
 
-/// The form of a stage's backwards in 1F1B and similar plans: whole, or split into an input gradient and a weight
+/// The form of a stage's backward passes in 1F1B and similar plans: whole, or split into an input gradient and a weight
 /// gradient.
 #[derive(Clone, Copy)]
 pub(crate) enum Backwards {
-    /// A form of backward in 1F1B and similar plans: each backward is one action (B), which computes the gradients of
-    /// input and weights.
+    /// A form of backward pass in 1F1B and similar plans: each backward pass is one action (B), which computes the
+    /// gradients of input and weights.
     Whole,
-    /// A form of backward in 1F1B and similar plans: each backward is split into an input gradient (I) and a weight
-    /// gradient (W). The weight gradient of a micro-batch runs after the input gradients of `delay` further
+    /// A form of backward pass in 1F1B and similar plans: each backward pass is split into an input gradient (I) and a
+    /// weight gradient (W). The weight gradient of a micro-batch runs after the input gradients of `delay` further
     /// micro-batches.
     Split {
         /// The number of input gradients of further micro-batches that run between a micro-batch's input gradient and
@@ -62,8 +62,8 @@ pub(crate) enum Backwards {
     },
 }
 
-/// Generates the actions of one stage as in 1F1B: `warm_up` forwards, then one forward and one backward in turn, then
-/// the remaining backwards.
+/// Generates the actions of one stage as in 1F1B: `warm_up` forward passes, then one forward pass and one backward pass
+/// in turn, then the remaining backward passes.
 pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
     let action = |compute, micro_batch| Action { stage, compute, micro_batch };
     let warm_up = warm_up.min(micro_batches);

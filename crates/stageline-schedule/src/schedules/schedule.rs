@@ -6,20 +6,20 @@ use super::error::ScheduleError;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// A schedule: a generator of plans for given numbers of stages and micro-batches.
+/// A schedule, such as 1F1B: it generates plans for given numbers of stages and micro-batches.
 pub trait Schedule {
     /// Returns the name of the schedule for reports and command lines, such as `1f1b`.
     fn name(&self) -> &'static str;
 
     /// Returns the schedule's plan for `stages` stages and `micro_batches` micro-batches (M) of a step.
     ///
-    /// The stages are those of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
+    /// `stages` counts the stages of the whole model. Each worker has V of them, so there are P = `stages` / V workers.
     ///
     /// # Errors
     /// Returns a [`ScheduleError`] if the schedule has no plan for these numbers.
     fn plan(&self, stages: usize, micro_batches: usize) -> Result<Plan, ScheduleError>;
 
-    /// Returns the number of stages (chunks of the model) that the schedule places on each worker (V).
+    /// Returns the number of stages (chunks of the model) that the schedule places on each worker (V); 1 by default.
     fn chunks(&self) -> usize {
         1
     }
@@ -37,8 +37,8 @@ pub trait Schedule {
         None
     }
 
-    /// Returns the length of the plan's step from a formula, in the unit of `cost`, without generating the plan.
-    /// Returns `None` where no formula is known.
+    /// Returns the step time of the schedule's plan from a formula, without generating the plan. `cost` has the times
+    /// of one stage, and the result has the same unit. Returns `None` where no formula is known.
     ///
     /// The result equals the step of [`simulate`](crate::simulate()) if every stage has these costs for every
     /// micro-batch and transfers are asynchronous. Each schedule documents its formula and its conditions.

@@ -6,7 +6,7 @@ use crate::plan::{Action, Compute, Plan, live_change};
 
 /// Returns a plan with the actions of `plan`, each in the earliest possible time cell (a slot for one action of each
 /// worker). No worker has more live micro-batches than the worker with the largest peak in `plan`. A micro-batch is
-/// live between its forward and its weight gradient, and counts once for each stage of the worker.
+/// live between its forward pass and its weight gradient, and counts once for each stage of the worker.
 ///
 /// Worker w of P has the stages w and 2P-1-w, and runs each kind of action on its micro-batches in ascending order.
 ///
@@ -78,10 +78,10 @@ impl<'a> Remaining<'a> {
 
     /// Returns the index of a worker's next action in its list. Returns `None` if no action can run.
     ///
-    /// The result is the first remaining action that is `ready` and that fits into the memory. A forward may run before
-    /// earlier actions of the list. It fits only if the worker then never has more than `room` live micro-batches until
-    /// these earlier actions are done. During the `cool_down` (after the last forward of the worker's first stage), a
-    /// weight gradient runs only if no other action can.
+    /// The result is the first remaining action that is `ready` and that fits into the memory. A forward pass may run
+    /// before earlier actions of the list. It fits only if the worker then never has more than `room` live
+    /// micro-batches until these earlier actions are done. During the `cool_down` (after the last forward pass of the
+    /// worker's first stage), a weight gradient runs only if no other action can.
     ///
     /// Only the heads of the queues can be the result. Later actions of a queue have later micro-batches, which are not
     /// ready earlier, and no more room.

@@ -6,15 +6,16 @@ use super::error::ScheduleError;
 use super::schedule::Schedule;
 use crate::plan::Plan;
 
-/// The V-Min schedule: two chunks (stages) per worker in a V, with split backwards, as in [`VHalf`](crate::VHalf), but
-/// with the least memory (Qi et al., 2024, [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)). A worker's actions on
-/// one micro-batch form a building block; V-Min has the shortest one. Forwards and input gradients pass one stage in
-/// each time cell, which is a slot for one action.
+/// The V-Min schedule: two chunks (stages) per worker in a V, with split backward passes, as in
+/// [`VHalf`](crate::VHalf), but with the least memory (Qi et al., 2024,
+/// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)). A worker's actions on one micro-batch form a building block;
+/// V-Min has the shortest one. Forward passes and input gradients pass one stage in each time cell, which is a slot for
+/// one action.
 ///
 /// The number of stages must be even.
 ///
-/// The plan for P = 4 workers and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
-/// time:
+/// The plan for P = 4 workers and M = 8 micro-batches, if forward pass, input gradient and weight gradient take the
+/// same time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 ... ... ... ... 7F0 7I0 7W0 ... ... 7F1 7I1 7W1 0I0 0W0 0F3 ... 7F2 7I2 0I1 7W2 0W1 0F4 7F3 7I3 0I2 7W3 0W2 0F5 7F4 7I4 0I3 7W4 0W3 0F6 7F5 7I5 0I4 7W5 0W4 0F7 7F6 7I6 0I5 7W6 0W5 ... 7F7 7I7 0I6 7W7 0W6 ... ... ... 0I7 0W7
@@ -23,11 +24,11 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 ... ... ... ... 4I0 3I0 4W0 3W0 3F2 4F2 4I1 3I1 4W1 3W1 3F3 4F3 4I2 3I2 4W2 3W2 3F4 4F4 4I3 3I3 4W3 3W3 3F5 4F5 4I4 3I4 4W4 3W4 3F6 4F6 4I5 3I5 4W5 3W5 3F7 4F7 4I6 3I6 4W6 3W6 ... ... 4I7 3I7 4W7 3W7 ... ...
 /// ```
 ///
-/// - With such equal times and free transfers, a worker idles between its first and its last action for at most the
-///   time of 4P-5 forwards (4P-7 if 3 divides P, and P-1 for P < 3), if M is at least P+1. This is less than 2P/3M of
-///   its compute time. If the times differ, the idle time is much longer and grows with M.
-/// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches (between forward and the end of the weight
-///   gradient), counted once for each chunk.
+/// - With such equal times and transfers that take no time, a worker idles between its first and its last action for at
+///   most the time of 4P-5 forward passes (4P-7 if 3 divides P, and P-1 for P < 3), if M is at least P+1. This is less
+///   than 2P/3M of its compute time. If the times differ, the idle time is much longer and grows with M.
+/// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches (between the forward pass and the end of the
+///   weight gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VMin;
 
@@ -45,8 +46,8 @@ impl Schedule for VMin {
     }
 }
 
-/// Returns the building block of V-Min for worker `w` of `p`: the cells of its forwards on its first and second stage,
-/// and of its input gradients on its second and first stage.
+/// Returns the building block of V-Min for worker `w` of `p`: the cells of its forward passes on its first and second
+/// stage, and of its input gradients on its second and first stage.
 pub(super) fn block(w: usize, p: usize) -> [usize; 4] {
     let gap = if p.is_multiple_of(3) { 2 } else { 0 };
     [w, 2 * p - 1 - w, 2 * p + gap + w, 4 * p - 1 + gap - w]

@@ -7,15 +7,15 @@ use super::error::ScheduleError;
 use super::rows::in_chunks;
 use crate::plan::{Action, Compute, Plan};
 
-/// An instruction to a generator of plans: it appends one action, such as a forward, to the list of actions of a worker
-/// with two chunks (stages).
+/// An instruction to a generator of plans: it appends one action, such as a forward pass, to the list of actions of a
+/// worker with two chunks (stages).
 #[derive(Clone, Copy)]
 pub(crate) enum Step {
-    /// Appends a chunk's next forward to a worker's list of actions. The value is the chunk: 0 or 1, for the first or
-    /// second of the worker's two stages.
+    /// Appends a chunk's next forward pass to a worker's list of actions. The value is the chunk: 0 or 1, for the first
+    /// or second of the worker's two stages.
     F(usize),
-    /// Appends a chunk's next whole backward to a worker's list of actions. The value is the chunk: 0 or 1, for the
-    /// first or second of the worker's two stages.
+    /// Appends a chunk's next whole backward pass to a worker's list of actions. The value is the chunk: 0 or 1, for
+    /// the first or second of the worker's two stages.
     B(usize),
     /// Appends to a worker's list of actions the input gradient of one of its two stages (chunks), for that stage's next
     /// micro-batch. The value is the index of the chunk, 0 or 1.

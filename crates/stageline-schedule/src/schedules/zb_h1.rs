@@ -6,11 +6,11 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The ZB-H1 schedule: 1F1B with split backwards (Qi et al., 2023,
+/// The ZB-H1 schedule: 1F1B with split backward passes (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Stage s runs the weight gradient of a micro-batch after the
 /// input gradients of s further micro-batches. The delayed weight gradients fill the drain.
 ///
-/// The plan for P = 4 stages and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
+/// The plan for P = 4 stages and M = 8 micro-batches, if forward pass, input gradient and weight gradient take the same
 /// time:
 ///
 /// ```text
@@ -20,15 +20,18 @@ use crate::plan::Plan;
 /// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 W0 F4 I4 W1 F5 I5 W2 F6 I6 W3 F7 I7 W4 W5 W6 W7
 /// ```
 ///
-/// In these formulas F, I and W are the times of the forward, the input gradient and the weight gradient of one stage
-/// for one micro-batch.
+/// In these formulas F, I and W are the times of the forward pass, the input gradient and the weight gradient of one
+/// stage for one micro-batch.
 ///
-/// - The step with free transfers is M(F+I+W) + (P-1)(F+I) - (min(M,P)-1) min(F,I,W).
-/// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c), if M > P and 2c is at most
-///   each of F, I and W.
-/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is the idle share of the time from a worker's
-///   first to its last action. With F = I = W and free transfers it is (P-1)/(3M+P-1), a third of 1F1B's idle time.
-/// - Every stage has at most min(M, P) live micro-batches (between forward and the end of the weight gradient).
+/// - The step time with transfers that take no time is M(F+I+W) + (P-1)(F+I) - (min(M,P)-1) min(F,I,W).
+/// - The step time with transfers of latency c is M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c), if M > P and 2c is at
+///   most each of F, I and W.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is (S - C) / S. S is the longest span of any
+///   worker, from the start of its first to the end of its last forward or backward pass, without the optimizer step. C
+///   is the compute time of the busiest worker, also without the optimizer step. If F = I = W, M is at least P and
+///   transfers take no time, it is (P-1)/(3M+P-1). The idle time is then a third of 1F1B's.
+/// - Every stage has at most min(M, P) live micro-batches (between the forward pass and the end of the weight
+///   gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH1;
 

@@ -7,11 +7,11 @@ use crate::costs::StageCost;
 use crate::plan::Plan;
 
 /// The ZB-H2 schedule: ZB-H1 with twice the warm-up and twice the delay of weight gradients (Qi et al., 2023,
-/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). The warm-up of stage s of P has 2(P-s-1) forwards. The stage
-/// runs the weight gradient of a micro-batch after the input gradients of 2s further micro-batches. If forward, input
-/// gradient and weight gradient take the same time, no stage idles between its first and its last action.
+/// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). The warm-up of stage s of P has 2(P-s-1) forward passes. The
+/// stage runs the weight gradient of a micro-batch after the input gradients of 2s further micro-batches. If forward
+/// pass, input gradient and weight gradient take the same time, no stage idles between its first and its last action.
 ///
-/// The plan for P = 4 stages and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
+/// The plan for P = 4 stages and M = 8 micro-batches, if forward pass, input gradient and weight gradient take the same
 /// time:
 ///
 /// ```text
@@ -21,14 +21,17 @@ use crate::plan::Plan;
 /// stage 3 .. .. .. F0 I0 F1 I1 F2 I2 F3 I3 F4 I4 F5 I5 F6 I6 W0 F7 I7 W1 W2 W3 W4 W5 W6 W7
 /// ```
 ///
-/// In these formulas F, I and W are the times of the forward, the input gradient and the weight gradient of one stage
-/// for one micro-batch.
+/// In these formulas F, I and W are the times of the forward pass, the input gradient and the weight gradient of one
+/// stage for one micro-batch.
 ///
-/// - The step with transfers of latency c is M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c), if M is at least 2P-1 and 2c
-///   is at most each of F, I and W.
-/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is the idle share of the time from a worker's
-///   first to its last action. With F = I = W and free transfers it is 0, if M is at least 2P-1.
-/// - Every stage has at most min(M, 2P-1) live micro-batches (between forward and the end of the weight gradient).
+/// - The step time with transfers of latency c is M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c), if M is at least 2P-1
+///   and 2c is at most each of F, I and W.
+/// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is (S - C) / S. S is the longest span of any
+///   worker, from the start of its first to the end of its last forward or backward pass, without the optimizer step. C
+///   is the compute time of the busiest worker, also without the optimizer step. If F = I = W, M is at least 2P-1 and
+///   transfers take no time, it is 0.
+/// - Every stage has at most min(M, 2P-1) live micro-batches (between the forward pass and the end of the weight
+///   gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbH2;
 

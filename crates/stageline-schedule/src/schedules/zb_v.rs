@@ -6,15 +6,15 @@ use super::v_shape::Step::{F, I, W};
 use super::v_shape::in_a_v;
 use crate::plan::Plan;
 
-/// The ZB-V schedule: two chunks (stages) per worker in a V, with split backwards (Qi et al., 2023,
+/// The ZB-V schedule: two chunks (stages) per worker in a V, with split backward passes (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Worker w of P has stages w and 2P-1-w, so the first and the
-/// last stage share a worker. The order is PyTorch's. It is made for forwards, input gradients and weight gradients
-/// that take the same time.
+/// last stage share a worker. The order of the actions is PyTorch's. It is made for forward passes, input gradients and
+/// weight gradients that take the same time.
 ///
 /// The number of stages must be even.
 ///
-/// The plan for P = 4 workers and M = 8 micro-batches, if forward, input gradient and weight gradient take the same
-/// time:
+/// The plan for P = 4 workers and M = 8 micro-batches, if forward pass, input gradient and weight gradient take the
+/// same time:
 ///
 /// ```text
 /// worker 0 0F0 0F1 0F2 0F3 0F4 0F5 0F6 7F0 7I0 7W0 7F1 7I1 7W1 7F2 7I2 7W2 7F3 7I3 7W3 0F7 0I0 0W0 7F4 7I4 7W4 0I1 0W1 7F5 7I5 7W5 0I2 0W2 7F6 7I6 7W6 0I3 0W3 7F7 7I7 7W7 0I4 0W4 0I5 0W5 0I6 0W6 0I7 0W7 ... ... ...
@@ -23,10 +23,10 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 4I0 4W0 3F4 3I0 3W0 4F4 4I1 4W1 3F5 3I1 3W1 4F5 4I2 4W2 3F6 3I2 3W2 4F6 4I3 4W3 3F7 3I3 3W3 4F7 4I4 4W4 3I4 4I5 3I5 4I6 3I6 4I7 3I7 3W4 4W5 4W6 4W7 3W5 3W6 3W7
 /// ```
 ///
-/// - With such equal times and free transfers, a worker idles between its first and its last action for at most the
-///   time of 2(2P-1-M) forwards. If M is at least 2P-1, it does not idle at all.
-/// - Worker w has at most min(2M, M+1+w, 2P) live micro-batches (between forward and the end of the weight gradient),
-///   counted once for each chunk.
+/// - With such equal times and transfers that take no time, a worker idles between its first and its last action for at
+///   most the time of 2(2P-1-M) forward passes. If M is at least 2P-1, it does not idle at all.
+/// - Worker w has at most min(2M, M+1+w, 2P) live micro-batches (between the forward pass and the end of the weight
+///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ZbV;
 

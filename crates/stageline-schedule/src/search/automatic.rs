@@ -12,14 +12,14 @@ use crate::simulate::Memory;
 /// is generated for given costs and memory.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rules {
-    /// Whether a worker runs a forward before an input gradient if both are possible. Otherwise the input gradient
+    /// Whether a worker runs a forward pass before an input gradient if both are possible. Otherwise the input gradient
     /// comes first.
     pub(crate) forward_first: bool,
-    /// The longest time that a worker waits for an input gradient instead of running a forward at once, as a multiple
-    /// of the forward's time.
+    /// The longest time that a worker waits for an input gradient instead of running a forward pass at once, as a
+    /// multiple of the forward pass's time.
     pub(crate) forward_patience: f64,
-    /// The longest time that a worker waits for a forward or an input gradient instead of running a weight gradient at
-    /// once, as a multiple of the weight gradient's time.
+    /// The longest time that a worker waits for a forward pass or an input gradient instead of running a weight
+    /// gradient at once, as a multiple of the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
@@ -38,14 +38,14 @@ impl Rules {
 /// Generates a plan for given costs and a memory limit. Each worker chooses its next action by `rules`. Returns `None`
 /// if the memory limit is too low for these rules.
 ///
-/// The method is that of Zero Bubble's automatic schedule (Qi et al., 2023,
+/// The method comes from Zero Bubble's automatic schedule (Qi et al., 2023,
 /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241), section 3). A free worker runs an input gradient or a forward
-/// whose input has arrived. While it waits for further inputs, it runs weight gradients.
+/// pass whose input has arrived. While it waits for further inputs, it runs weight gradients.
 ///
-/// A forward begins only if the worker has enough free memory for this micro-batch on this stage and on all later
+/// A forward pass begins only if the worker has enough free memory for this micro-batch on this stage and on all later
 /// stages of the worker. So the oldest micro-batch in memory can always finish, and no worker waits for memory forever.
-/// Transfers are assumed to be asynchronous: those in one direction between two workers follow each other, and wait
-/// for no others.
+/// Transfers are assumed to be asynchronous: those in one direction between two workers follow each other, and wait for
+/// no others.
 pub(crate) fn automatic(
     placement: &Placement,
     micro_batches: usize,
@@ -73,7 +73,7 @@ pub(crate) fn automatic(
 /// activations and gradients.
 #[derive(Clone, Default)]
 struct Stage {
-    /// The number of forwards that a stage has run so far while a plan is generated.
+    /// The number of forward passes that a stage has run so far while a plan is generated.
     forwarded: usize,
     activations: VecDeque<f64>,
     /// The number of input gradients that a stage has computed so far while a plan is generated.
@@ -166,9 +166,9 @@ impl<'a> Run<'a> {
         self.workers[worker].stages.iter().rev().filter_map(coming).min_by(|a, b| a.at.total_cmp(&b.at))
     }
 
-    /// Returns the forward that a worker can begin earliest, with the simulated time at which it can begin. Returns
-    /// `None` if no input of a forward has arrived or is in flight, or if the memory is not enough for any forward. If
-    /// several forwards can begin at the same time, the result is the one on the last stage.
+    /// Returns the forward pass that a worker can begin earliest, with the simulated time at which it can begin.
+    /// Returns `None` if no input of a forward pass has arrived or is in flight, or if the memory is not enough for any
+    /// forward pass. If several forward passes can begin at the same time, the result is the one on the last stage.
     fn next_forward(&self, worker: usize, now: f64) -> Option<Coming> {
         let Worker { stages, reserved, .. } = &self.workers[worker];
         let mut reserved = *reserved;

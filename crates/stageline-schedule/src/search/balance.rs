@@ -3,12 +3,13 @@
 use std::fmt;
 use std::ops::Range;
 
-/// Partitions layers into `stages` contiguous, non-empty ranges. The cost of the most expensive range is as small as
-/// possible.
+/// Partitions layers into `stages` contiguous, non-empty ranges, one for each stage of a pipeline. The cost of the most
+/// expensive range is as small as possible. Returns the ranges of layer indices, from 0.
 ///
-/// `costs` has one entry per layer, not negative, in any one unit. Among equally good partitions, the result has the
-/// shortest first ranges, because the first stages keep the activations of the most micro-batches. This is the ordered
-/// partition problem, solved exactly in O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
+/// `costs` has one entry per layer, such as its measured time; entries are not negative and have one unit. Among
+/// equally good partitions, the result has the shortest first ranges, because the first stages keep the activations of
+/// the most micro-batches. This is the ordered partition problem, solved exactly in O(stages x layers²) (Skiena, *The
+/// Algorithm Design Manual*).
 ///
 /// # Errors
 /// Returns a [`BalanceError`] if there are fewer layers than stages, or no stages.
@@ -26,12 +27,13 @@ pub fn balance(costs: &[f64], stages: usize) -> Result<Vec<Range<usize>>, Balanc
     partition(costs, &vec![1.0; stages])
 }
 
-/// Partitions layers into contiguous, non-empty ranges, one for each entry of `speeds`. The time of the slowest range
-/// is as small as possible. The time of a range is its cost divided by the speed of its stage.
+/// Partitions layers into contiguous, non-empty ranges, one for each stage, for devices of different speed. The time of
+/// the slowest range is as small as possible. The time of a range is its cost divided by the speed of its stage's
+/// device. Returns the ranges of layer indices, from 0.
 ///
 /// `costs` has the cost of every layer, which must not be negative; all costs have the same unit. `speeds` has the
 /// relative speed of every stage's device, in the order of the stages. The devices are not reordered. With equal speeds
-/// the result is that of [`balance`].
+/// the result is the same as from [`balance`].
 ///
 /// # Errors
 /// Returns a [`SpeedError`] if there are fewer layers than stages, or no stages, or if a speed is not a finite number

@@ -16,8 +16,8 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// The largest number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
 
-/// The difference at which two times are equal for the search, as a share of them. Sums of the same costs in another
-/// order differ by less, because of rounding.
+/// The largest difference, as a fraction of two times, with which they count as equal in the search. Sums of the same
+/// costs in another order differ by less, because of rounding.
 const ROUNDING: f64 = 1e-9;
 
 /// The result of a search for the plan with the shortest simulated step. It has the plan, its costs, its timeline and a
@@ -30,10 +30,10 @@ pub struct Best {
     /// The plan with the shortest step that the search found. It completes without a deadlock if each channel between
     /// two stages can store all micro-batches of a step.
     pub checked: Checked,
-    /// The costs (such as times of forwards and backwards) of the stages of the found plan. If the plan splits each
-    /// given stage into several chunks, these are the costs of the chunks.
+    /// The costs (such as times of forward and backward passes) of the stages of the found plan. If the plan splits
+    /// each given stage into several chunks, these are the costs of the chunks.
     pub costs: Costs,
-    /// The simulated timeline of one step of the found plan.
+    /// The simulated timeline of one step of the found plan, in the unit of the costs.
     pub timeline: Timeline,
     /// A lower bound on the length of a step, in the unit of the costs. It holds for every plan that fits into the
     /// memory and has a placement of stages on workers that the search tried.
@@ -41,8 +41,8 @@ pub struct Best {
 }
 
 impl Best {
-    /// Returns by how much the step of the found plan is longer than the lower bound on any plan's step, as a share of
-    /// that bound.
+    /// Returns how much longer the step of the found plan is than the lower bound on any plan's step. The result is a
+    /// fraction of that bound: 0.1 is 10% longer, and 0 is optimal.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -225,8 +225,8 @@ impl Rank {
     }
 }
 
-/// Returns the plan with whole backwards wherever these are faster than their two halves together. Returns `None` if
-/// they never are.
+/// Returns the plan with whole backward passes wherever these are faster than their two halves together. Returns `None`
+/// if they never are.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);
@@ -242,18 +242,18 @@ fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     })
 }
 
-/// The reason why a search for the plan with the shortest step found no plan.
+/// Why a search for the plan with the shortest step found no plan.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub enum SearchError {
-    /// The error if a plan for no workers or no micro-batches is requested.
+    /// The error if a plan for 0 workers or 0 micro-batches is requested.
     Nothing {
         /// The number of workers for which a plan was requested.
         workers: usize,
         /// The number of micro-batches for which a plan was requested.
         micro_batches: usize,
     },
-    /// The error if no placement of stages on workers has known costs (such as times of forwards and backwards).
+    /// The error if no placement of stages on workers has known costs (such as times of forward and backward passes).
     Costs {
         /// The number of workers for which a plan was requested.
         workers: usize,

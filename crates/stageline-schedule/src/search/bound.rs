@@ -11,18 +11,18 @@ use crate::simulate::Memory;
 ///
 /// The bound is the largest of three bounds over all workers and links, plus the longest optimizer step:
 ///
-/// - **Work.** Take all forwards and backwards of a worker that cannot begin before time r, and after which at least
-///   time q of other work remains. They run one after the other, so the flush (the end of all forwards and backwards)
-///   is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads and tails (Carlier,
-///   1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
+/// - **Work.** Take all forward and backward passes of a worker that cannot begin before time r, and after which at
+///   least time q of other work remains. They run one after the other, so the flush (the end of all forward and
+///   backward passes) is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads
+///   and tails (Carlier, 1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
 /// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the link
 ///   between the two.
 /// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
 ///   backward. The sum of bytes x time over all micro-batches must fit under the memory limit, from the worker's first
-///   forward on.
+///   forward pass on.
 ///
-/// The bounds use the shorter of the whole and the split backward. The times r and q, and the times in memory, assume
-/// that transfers never wait for each other.
+/// The bounds use the shorter of the whole and the split backward pass. The times r and q, and the times in memory,
+/// assume that transfers never wait for each other.
 ///
 /// # Panics
 /// Panics if `costs` or `memory` has fewer stages than the placement.
@@ -58,12 +58,13 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 /// the least time after the last. Together they are a lower bound on the time of the step.
 #[derive(Clone, Copy)]
 struct Work {
-    /// The earliest time at which a stage can begin one kind of action (such as a forward), in the unit of the costs.
+    /// The earliest time at which a stage can begin one kind of action (such as a forward pass), in the unit of the
+    /// costs.
     head: f64,
-    /// The total time of one kind of action (such as a forward) on a stage in a step, in the unit of the costs.
+    /// The total time of one kind of action (such as a forward pass) on a stage in a step, in the unit of the costs.
     work: f64,
-    /// The least time, over all micro-batches, between the end of an action of one kind (such as a forward) on a stage
-    /// and the end of all forwards and backwards of the step. It is in the unit of the costs.
+    /// The least time, over all micro-batches, between the end of an action of one kind (such as a forward pass) on a
+    /// stage and the end of all forward and backward passes of the step. It is in the unit of the costs.
     tail: f64,
 }
 
@@ -77,8 +78,8 @@ impl Work {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The total times of a stage's forwards, input gradients and weight gradients in a step: one entry for each of the
-    /// three kinds.
+    /// The total times of a stage's forward passes, input gradients and weight gradients in a step: one entry for each
+    /// of the three kinds.
     computes: [Work; 3],
     /// The total times for which a stage's transfers occupy links in a step: those of its activations, and those of its
     /// gradients.
@@ -96,8 +97,8 @@ impl Default for Stage {
 }
 
 /// Adds one micro-batch to the sums from which a lower bound on the length of the step is computed. For each stage,
-/// these are the times of its forward and backward, of its transfers on links, and its memory x time. The micro-batch is
-/// assumed to pass all stages without waits.
+/// these are the times of its forward and backward pass, of its transfers on links, and its memory x time. The
+/// micro-batch is assumed to pass all stages without waits.
 fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, memory: &Memory, micro_batch: usize) {
     let last = stages.len() - 1;
     let cost = |stage| costs.stage(stage, micro_batch);
@@ -159,8 +160,8 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forwards and backwards). It follows from the compute
-/// times of one worker, or from the transfers in one direction between two workers.
+/// Returns a lower bound on the time of the flush (the end of all forward and backward passes). It follows from the
+/// compute times of one worker, or from the transfers in one direction between two workers.
 fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     parts.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -174,8 +175,8 @@ fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     bound
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forwards and backwards). It follows from the memory
-/// limit of one worker.
+/// Returns a lower bound on the time of the flush (the end of all forward and backward passes). It follows from the
+/// memory limit of one worker.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

@@ -5,8 +5,8 @@ use crate::check::Span;
 use crate::plan::Action;
 
 impl Timeline {
-    /// Draws the forwards and backwards of the timeline as text: one line per worker, one column per `slot` units of
-    /// time, idle columns as dots.
+    /// Draws the forward and backward passes of the timeline as text: one line per worker, one column per `slot` units
+    /// of time, idle columns as dots.
     ///
     /// If every worker has one stage, only the start of the line names the stage.
     ///

@@ -1,4 +1,5 @@
-//! The idle time of each worker in a step, attributed to causes: fill, drain, imbalance, transfers and the flush.
+//! The idle time of each worker in a simulated step, attributed to causes: fill, drain, imbalance, transfers and the
+//! flush.
 
 use super::timeline::{Timeline, simulate};
 use crate::check::{Checked, Span};
@@ -13,13 +14,14 @@ use crate::plan::Compute;
 /// time, optimizer steps included.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Idle {
-    /// The worker's idle time because the pipeline fills, before the worker's first backward, in the unit of time of
-    /// the simulation.
+    /// The worker's idle time because the pipeline fills, before the worker's first backward pass, in the unit of time
+    /// of the simulation.
     pub fill: f64,
-    /// The worker's idle time because the pipeline drains, while the last backwards of all workers run, in the unit of
-    /// time of the simulation.
+    /// The worker's idle time because the pipeline drains, while the last backward passes of all workers run, in the
+    /// unit of time of the simulation.
     pub drain: f64,
-    /// The worker's idle time because another worker has more to compute, in the unit of time of the simulation.
+    /// The worker's idle time because the forward and backward passes of another worker take longer in all, in the unit
+    /// of time of the simulation.
     pub imbalance: f64,
     /// The worker's idle time because of transfers between stages: the time that they add to the step, in the unit of
     /// time of the simulation.
@@ -30,7 +32,8 @@ pub struct Idle {
 }
 
 impl Idle {
-    /// Returns a worker's total idle time in a simulated step: the sum over all causes of idle time.
+    /// Returns a worker's total idle time in a simulated step: the sum over all causes, in the unit of time of the
+    /// simulation.
     pub fn total(&self) -> f64 {
         self.fill + self.drain + self.imbalance + self.transfer + self.flush
     }
@@ -42,8 +45,9 @@ impl Timeline {
     ///
     /// The field `transfer` is the same for all workers: the time that transfers add to the step. The sum of `fill` and
     /// `drain` is the same for all workers, too. It is the time that filling and draining the pipeline add to the
-    /// compute time of the busiest worker. The ratio of `fill` to `drain` is that of two waits of the worker, simulated
-    /// without transfer times: the wait before its first backward, and the wait after its last forward.
+    /// compute time of the busiest worker. The ratio of `fill` to `drain` equals the ratio of two waits of the worker,
+    /// simulated without transfer times: the wait before its first backward pass, and the wait after its last forward
+    /// pass.
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.
@@ -59,7 +63,7 @@ impl Timeline {
     /// no time.
     ///
     /// Use this method instead of [`idle_by_cause`](Self::idle_by_cause) if transfers were simulated as parts of
-    /// forwards and backwards. The costs then do not show the times of transfers.
+    /// forward and backward passes. The costs then do not show the times of transfers.
     pub fn idle_besides(&self, untransferred: &Self) -> Vec<Idle> {
         idle(self, untransferred)
     }
@@ -84,8 +88,8 @@ fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     computes.iter().copied().enumerate().map(by_cause).collect()
 }
 
-/// Returns a worker's idle time before its first backward, and its idle time between its last forward and the flush
-/// (the end of all workers' forwards and backwards).
+/// Returns a worker's idle time before its first backward pass, and its idle time between its last forward pass and the
+/// flush (the end of all workers' forward and backward passes).
 fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
     let forward = |span: &Span| span.action.compute == Compute::Forward;
     let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());

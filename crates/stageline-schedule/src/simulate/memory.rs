@@ -2,24 +2,25 @@
 
 use crate::plan::{Action, Compute, Plan};
 
-/// The device memory that one micro-batch occupies on a stage until its backward is done, in bytes or any other unit.
+/// The device memory that one micro-batch occupies on a stage until its backward pass is done. All figures of a plan
+/// have the same unit, such as bytes or live micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The device memory that a micro-batch occupies on a stage from its forward until its input gradient or whole
-    /// backward is done. It holds the activations that the backward needs.
+    /// The device memory, in bytes or another unit, that a micro-batch occupies on a stage from its forward pass until
+    /// its input gradient or whole backward pass is done. It holds the activations that the backward pass needs.
     pub forward: f64,
-    /// The device memory that a micro-batch occupies on a stage between its input gradient and the end of its weight
-    /// gradient. It holds the tensors that the weight gradient needs.
+    /// The device memory, in bytes or another unit, that a micro-batch occupies on a stage between its input gradient
+    /// and the end of its weight gradient. It holds the tensors that the weight gradient needs.
     pub input_gradient: f64,
 }
 
 impl StageMemory {
-    /// The memory of one micro-batch on a stage, counted in live micro-batches: one unit from its forward until its
-    /// weight gradient is done.
+    /// The memory of one micro-batch on a stage, counted in live micro-batches: one unit from its forward pass until
+    /// its weight gradient is done.
     pub const LIVE: Self = Self { forward: 1.0, input_gradient: 1.0 };
 
-    /// Makes the memory figures of a stage on which each micro-batch occupies `bytes` bytes from its forward until its
-    /// weight gradient is done.
+    /// Makes the memory figures of a stage on which each micro-batch occupies `bytes` bytes from its forward pass until
+    /// its weight gradient is done.
     pub const fn whole(bytes: f64) -> Self {
         Self { forward: bytes, input_gradient: bytes }
     }
@@ -29,9 +30,9 @@ impl StageMemory {
         self.forward.max(self.input_gradient)
     }
 
-    /// Returns the change of a worker's reserved memory by one computation, such as a forward. It is positive if the
-    /// worker reserves more. A forward reserves the most memory that its micro-batch will occupy on the stage. The
-    /// backward or its two halves release this memory.
+    /// Returns the change of a worker's reserved memory by one computation, such as a forward pass. It is positive if
+    /// the worker reserves more. A forward pass reserves the most memory that its micro-batch will occupy on the stage.
+    /// The backward pass or its two halves release this memory.
     pub(crate) fn reserved(self, compute: Compute) -> f64 {
         match compute {
             Compute::Forward => self.peak(),
@@ -41,9 +42,9 @@ impl StageMemory {
         }
     }
 
-    /// Returns the changes that one computation, such as a forward, makes to a worker's memory in use: one at its
-    /// start, and one at its end. A positive change occupies memory, and a negative change frees it. The unit is that
-    /// of this stage's memory.
+    /// Returns the changes that one computation, such as a forward pass, makes to a worker's memory in use: one at its
+    /// start, and one at its end. A positive change occupies memory, and a negative change frees it. Both are in the
+    /// unit of this stage's memory.
     pub fn changes(self, compute: Compute) -> [f64; 2] {
         let growth = self.input_gradient - self.forward;
         match compute {
@@ -55,32 +56,33 @@ impl StageMemory {
     }
 }
 
-/// The device memory that a micro-batch occupies on each stage, and the memory limit of a worker.
+/// The device memory that a micro-batch occupies on each stage, and the memory limit of a worker. A search uses it to
+/// choose plans that fit.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Memory {
-    /// The device memory that one micro-batch occupies on each stage.
+    /// The device memory that one micro-batch occupies on each stage: one entry per stage, in bytes or any other unit.
     pub stages: Vec<StageMemory>,
-    /// The largest amount of memory that a worker may have in use, in the same unit as the memory of a micro-batch on a
-    /// stage.
+    /// The largest amount of device memory that a worker may have in use for micro-batches, in the same unit as
+    /// `stages`.
     pub limit: f64,
 }
 
 impl Memory {
     /// Makes the memory figures of `stages` stages, one per worker, with one live micro-batch on a stage as the unit. A
-    /// worker may have at most `limit` live micro-batches. A micro-batch is live from its forward until its weight
+    /// worker may have at most `limit` live micro-batches. A micro-batch is live from its forward pass until its weight
     /// gradient is done.
     pub fn live(stages: usize, limit: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: limit as f64 }
     }
 
     /// Makes the memory figures of `stages` stages, with one live micro-batch on a stage as the unit. Workers have no
-    /// memory limit. A micro-batch is live from its forward until its weight gradient is done.
+    /// memory limit. A micro-batch is live from its forward pass until its weight gradient is done.
     pub fn unlimited(stages: usize) -> Self {
         Self { stages: vec![StageMemory::LIVE; stages], limit: f64::INFINITY }
     }
 
     /// Returns the memory figures of the same model after every stage is divided into `parts` equal stages. Each new
-    /// stage needs an equal share of the old stage's memory. The memory limit of a worker stays the same.
+    /// stage needs an equal part of the old stage's memory. The memory limit of a worker stays the same.
     pub fn cut(&self, parts: usize) -> Self {
         let part = |stage: &StageMemory| StageMemory {
             forward: stage.forward / parts as f64,
@@ -89,7 +91,7 @@ impl Memory {
         Self { stages: self.stages.iter().flat_map(|stage| vec![part(stage); parts]).collect(), limit: self.limit }
     }
 
-    /// Whether a plan stays within the memory limit on every worker.
+    /// Whether a plan's peak memory stays within the memory limit on every worker.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `stages`.

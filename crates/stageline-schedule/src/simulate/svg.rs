@@ -26,9 +26,10 @@ text{font:11px system-ui,sans-serif;fill:#222}.page{fill:#fff}.idle{fill:#eee}.t
 impl Timeline {
     /// Draws the timeline of a step as an SVG picture without scripts or fonts.
     ///
-    /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each forward, backward and
-    /// optimizer step is a bar in the colour of its kind, with its name if there is space. The title states the length
-    /// of the step and the bubble (the idle share of the total stage time).
+    /// There is one row per worker, and time runs to the right in `unit`, for example `ms`. Each forward pass, backward
+    /// pass and optimizer step is a bar in the colour of its kind, with its name if there is space. The title states
+    /// the length of the step, the bubble (the idle fraction of the total stage time) and the bubble by span
+    /// ([`span_bubble`](Self::span_bubble)).
     pub fn svg(&self, unit: &str) -> String {
         let mut svg = String::new();
         self.draw(&mut svg, &escaped(unit)).expect("writing to a string never fails");

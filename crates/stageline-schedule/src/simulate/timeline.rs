@@ -1,9 +1,10 @@
-//! The timeline of one step: the start and end of every forward and backward, the step and the bubble.
+//! The timeline of one step: the start and end of every forward and backward pass, the step and the bubble.
 
 use crate::check::{Checked, Observer, Span, replay};
 use crate::costs::Costs;
 
-/// The simulated times of all forwards, backwards and optimizer steps in one step, in the unit of the costs.
+/// The timeline of one simulated step: when each worker runs its forward passes, backward passes and optimizer steps.
+/// The step time, the bubble and pictures follow from it. All times are in the unit of the costs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     rows: Vec<Vec<Span>>,
@@ -11,26 +12,26 @@ pub struct Timeline {
 }
 
 impl Timeline {
-    /// Returns one list for each worker of a simulated step: its forwards and backwards in order, each with its start
-    /// and end.
+    /// Returns one list for each worker of a simulated step: its forward and backward passes in order, each with its
+    /// start and end.
     pub fn rows(&self) -> &[Vec<Span>] {
         &self.rows
     }
 
-    /// Returns the time of the flush in a simulated step, from the step's start: the end of the last forward or
-    /// backward of all workers.
+    /// Returns the time of the flush in a simulated step: the time from the step's start to the end of the last forward
+    /// or backward pass of all workers, in the unit of the costs.
     pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// Returns the length of a simulated step: the time of the flush (the end of all forwards and backwards) plus the
-    /// longest optimizer step of a worker.
+    /// Returns the length of a simulated step: the time of the flush (the end of all forward and backward passes) plus
+    /// the longest optimizer step of a worker, in the unit of the costs.
     pub fn step(&self) -> f64 {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
 
-    /// Returns how long each worker's optimizer steps take in a simulated step, summed over the worker's stages. They
-    /// begin at the flush, when all workers have finished their forwards and backwards.
+    /// Returns how long each worker's optimizer steps take in a simulated step, summed over the worker's stages, in the
+    /// unit of the costs. They begin at the flush, when all workers have finished their forward and backward passes.
     pub fn optimizers(&self) -> &[f64] {
         &self.optimizers
     }
@@ -42,34 +43,36 @@ impl Timeline {
         computes.zip(&self.optimizers).map(|(computes, optimizer)| computes + optimizer).collect()
     }
 
-    /// Returns the bubble of a simulated step: the idle share of the total stage time (workers x step), from 0 to 1.
+    /// Returns the bubble of a simulated step: the idle fraction of the total stage time (workers x step), from 0 to 1.
     pub fn bubble(&self) -> f64 {
         let total = self.rows.len() as f64 * self.step();
         let busy: f64 = self.busy().iter().sum();
         if total == 0.0 { 0.0 } else { (total - busy) / total }
     }
 
-    /// Returns the longest span of a worker: the time from the start of its first to the end of its last forward or
-    /// backward.
+    /// Returns the longest span of any worker in a simulated step, in the unit of the costs. The span of a worker is
+    /// the time from the start of its first to the end of its last forward or backward pass, without the optimizer
+    /// step.
     ///
-    /// This is the time from one step to the next if no worker waits for others before it begins the next step.
+    /// The result is the time from one step to the next if no worker waits for others before it begins the next step.
     pub fn span(&self) -> f64 {
         let span =
             |row: &Vec<Span>| row.last().map_or(0.0, |last| last.end) - row.first().map_or(0.0, |first| first.start);
         self.rows.iter().map(span).fold(0.0, f64::max)
     }
 
-    /// Returns the bubble by span, from 0 to 1: 1 minus the compute time of the busiest worker, divided by the longest
-    /// [`span`](Self::span) of a worker. The definition is that of the Zero Bubble paper (Qi et al., 2023,
-    /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+    /// Returns the bubble by span, from 0 to 1: (S - C) / S. S is the longest [`span`](Self::span) of any worker, from
+    /// the start of its first to the end of its last forward or backward pass, without the optimizer step. C is the
+    /// compute time of the busiest worker, also without the optimizer step. The definition comes from the Zero Bubble
+    /// paper (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
         let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));
         if span == 0.0 { 0.0 } else { (span - busy) / span }
     }
 }
 
-/// Simulates one step of a checked plan, and returns its timeline. `costs` has the times of the forwards, backwards,
-/// transfers and optimizer steps.
+/// Simulates one step of a checked plan, and returns its timeline. `costs` has the times of the forward passes,
+/// backward passes, transfers and optimizer steps.
 ///
 /// The simulation takes time linear in the number of actions. With serialised transfers (one queue of transfers per
 /// worker), it takes about log(P) times longer for P workers.
