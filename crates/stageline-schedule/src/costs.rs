@@ -57,7 +57,7 @@ impl StageCost {
     }
 }
 
-/// The rule by which simulated transfers share the workers' communication streams (their queues of transfers).
+/// The rule for how simulated transfers share the workers' communication streams (their queues of transfers).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
     /// A rule for simulated transfers: a worker can have any number of transfers in flight, and their latencies
@@ -156,7 +156,7 @@ impl Costs {
         Self { links, ..self }
     }
 
-    /// Sets the rule by which simulated transfers share the workers' communication streams (their queues of transfers).
+    /// Sets the rule for how simulated transfers share the workers' communication streams (their queues of transfers).
     /// The default is [`Transfers::Asynchronous`].
     pub fn with_transfers(self, transfers: Transfers) -> Self {
         Self { transfers, ..self }

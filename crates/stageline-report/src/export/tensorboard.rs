@@ -3,8 +3,8 @@
 
 use std::io::{self, Write};
 
-/// A TensorBoard event file, to which scalar measurements of a run, such as its loss and step times, are written step
-/// by step.
+/// A TensorBoard event file. Scalar measurements of a run, such as its loss and step times, are written to it step by
+/// step.
 #[derive(Debug)]
 pub struct TensorBoard<W> {
     file: W,

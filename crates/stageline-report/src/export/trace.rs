@@ -12,7 +12,8 @@ use stageline_schedule::{Activity, Compute, Instruction, Transfer};
 
 use crate::log::record::Event;
 
-/// A trace of a run in Chrome's trace event format, to which training steps are added one by one.
+/// A trace of a run in Chrome's trace event format, for viewers such as Perfetto. Training steps are added to it one by
+/// one.
 #[derive(Clone, Debug, Default)]
 pub struct Trace {
     /// The JSON events of the trace, each with its time in nanoseconds: slices, memory counters, and both ends of each
@@ -37,14 +38,14 @@ fn micros(nanoseconds: u64) -> f64 {
 }
 
 impl Trace {
-    /// Creates an empty trace (in Chrome's trace event format), to which training steps can be added.
+    /// Creates an empty trace (in Chrome's trace event format), for training steps that are added later.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Appends a training step that took `seconds` seconds to the trace. `timeline` has a list of events for each
-    /// worker. Leaves the step out and returns false if the trace would exceed 200,000 JSON events, which viewers open
-    /// slowly.
+    /// Appends the training step with the number `step` to the trace. It took `seconds` seconds, and `timeline` has a
+    /// list of events for each worker. Returns true if the step was added. Leaves the step out and returns false if the
+    /// trace would exceed 200,000 JSON events, because viewers open larger traces slowly.
     pub fn add(&mut self, step: usize, seconds: f64, timeline: &[Vec<Event>]) -> bool {
         let more: usize = timeline.iter().map(Vec::len).sum();
         if self.events.len() + 4 * more > MOST_EVENTS {
@@ -147,7 +148,7 @@ impl Trace {
 }
 
 /// Returns the name, the category and the colour of an activity in a trace viewer. An activity is something that a
-/// worker does, such as a forward, a send or the optimizer step.
+/// worker does, such as a forward pass, a send or the optimizer step.
 fn style(activity: Activity) -> (String, &'static str, &'static str) {
     let computed = |compute| match compute {
         Compute::Forward => ("forward", "good"),

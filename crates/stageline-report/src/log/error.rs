@@ -2,7 +2,7 @@
 
 use stageline_schedule::{CheckError, ParsePlanError};
 
-/// The reason why the log of a run cannot be read.
+/// Why the log of a run cannot be read.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LogError {
@@ -44,7 +44,7 @@ pub enum LogError {
         line: usize,
         /// The index, counted from 0, of the stage that the plan of the run lacks.
         stage: usize,
-        /// The number of stages of the run's plan.
+        /// The number of stages of the run's plan, which is too small for `stage`.
         stages: usize,
     },
     /// The log of a run cannot be read because its model has too many layers.
@@ -52,9 +52,9 @@ pub enum LogError {
     Layers {
         /// The number of the faulty line in a run's log, counted from 1.
         line: usize,
-        /// The number of layers in the line.
+        /// The number of layers of the model in the faulty line of a run's log.
         layers: usize,
-        /// The largest number of layers that is read.
+        /// The largest number of layers that a log may have to be read.
         most: usize,
     },
     /// The log of a run cannot be read because the plan in its first line is incomplete, or deadlocks with channels of

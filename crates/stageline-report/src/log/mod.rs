@@ -1,10 +1,10 @@
-//! The log of a training run: one JSON object a line, written while the run trains and read back later.
+//! The log of a training run: one JSON object per line, written while the run trains and read back later.
 //!
 //! Input: the text of a log. Output: [`RunLog`], with the description of the run, its steps in order, and medians over
 //! the steps, such as the typical step time and the main cause of idle time ([`Cause`]). This module owns the structure
-//! of every line, which a training fills and serialises: one field for each logged figure, in seconds or bytes, with a
-//! default for older logs. It states what was measured. It must not predict, draw, or import from the other modules of
-//! this crate.
+//! of every line, which a training program fills and serialises: one field for each logged figure, in seconds or bytes,
+//! with a default for older logs. It states what was measured. It must not predict, draw, or import from the other
+//! modules of this crate.
 //!
 //! - [`record`]: the structures of the lines: [`Run`](record::Run), [`Step`](record::Step),
 //!   [`Account`](record::Account), [`Event`](record::Event).

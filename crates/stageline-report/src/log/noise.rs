@@ -1,11 +1,11 @@
 //! The noise scale of the gradient over the steps of a run ([`NoiseScales`]), from the estimates of its measured steps.
 //!
-//! *Window.* The noise scale is a ratio, for which the estimates of one step are too rough. The noise scale at a
+//! *Window.* The noise scale is a ratio, and the estimates of one step are too rough for it. The noise scale at a
 //! measured step is therefore the mean of the variances over the mean of the squared norms in a window of 9 measured
 //! steps: the step itself and 4 on each side, fewer at both ends of the run. The window is short because the squared
-//! norm falls by orders of magnitude at the start of a training, where the first steps would dominate a mean over more
-//! steps. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the noise
-//! scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
+//! norm falls by orders of magnitude at the start of a training run, where the first steps would dominate a mean over
+//! more steps. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the
+//! noise scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
 //! is known only if more of all estimates are above 0 than chance gives in one case of ten: 4 of 4, 14 of 20, or 57 of
@@ -29,6 +29,7 @@ const FEWEST: usize = 4;
 
 /// The gradient's noise scales in a logged run, one for each training step that updated parameters. A noise scale is
 /// the loss weight (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
+/// Settings for other batch sizes follow from it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -48,11 +49,11 @@ struct OfStep {
 /// probability of at most 10%.
 const BY_CHANCE: f64 = 0.1;
 
-/// The reason why the noise scale of a run's gradient is not known.
+/// Why the noise scale of a run's gradient is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The noise scale is unknown because the run has only one micro-batch a step. The measurement of the gradient
+    /// The noise scale is unknown because the run has only one micro-batch per step. The measurement of the gradient
     /// noise compares the gradients of several micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
@@ -123,22 +124,23 @@ impl RunLog {
 }
 
 impl NoiseScales {
-    /// Returns the number of optimizer steps that a training needs to reach the loss of the logged run. The batches of
-    /// the training have the loss weight `batch` (in most models, tokens) and the best learning rate for this weight.
+    /// Returns the number of optimizer steps that a training run needs to reach the loss of the logged run. The batches
+    /// of the training run have the loss weight `batch` (in most models, tokens) and the best learning rate for this
+    /// weight.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run. Its unit is that of the loss weight
-    /// of a batch (in most models, tokens). It is infinite if the noise scale is infinite at half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight (in most models, a
+    /// number of tokens). It is infinite if the noise scale is infinite at half of the steps.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run. Its unit is that of the loss weight of a batch
-    /// (in most models, tokens). It is infinite if the averaged squared norm of the gradient is not above 0 there.
+    /// Returns the gradient's noise scale at the last step of the run, as a loss weight (in most models, a number of
+    /// tokens). It is infinite if the averaged squared norm of the gradient is not above 0 there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
@@ -156,8 +158,8 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the gradient's noise scale from the estimates of several steps. Its unit is that of the loss weight of a
-    /// batch (in most models, tokens). Returns `None` if the mean squared norm is not above 0, or there is no estimate.
+    /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight (in most models, a
+    /// number of tokens). Returns `None` if the mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));

@@ -10,20 +10,20 @@ use super::error::LogError;
 use super::median::median;
 use super::record::{Account, Line, Run, Step, Validation, clock};
 
-/// The parsed log of a run: its first line, which describes the run, and the run's plan, training steps and
-/// validations.
+/// The parsed log of a run, from which pages, traces and predictions are made. It has the description of the run, and
+/// the run's plan, training steps and validations.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RunLog {
     /// The first line of the log, which describes the run: its plan, layers, settings and machine.
     pub run: Run,
-    /// The plan that the workers of the run followed: the order of forwards and backwards of each worker.
+    /// The plan that the workers of the run followed: the order of forward and backward passes of each worker.
     pub plan: Plan,
     /// The measurements of the training steps, in the order of the steps.
     pub steps: Vec<Step>,
     /// The validations of the run, each with its loss and metrics, in the order of the steps.
     pub validations: Vec<Validation>,
-    /// The number of the first step to which the description `run` applies, counted from 0. A resumed run describes
-    /// itself again, and its plan, layers and devices may then differ from those of earlier steps.
+    /// The number of the first step that the description `run` applies to, counted from 0. A resumed run describes
+    /// itself again, and its plan, layers and devices may then differ from the ones of earlier steps.
     pub resumed_at: usize,
 }
 
@@ -75,15 +75,15 @@ impl RunLog {
         Ok(Self { run, plan, steps, validations, resumed_at })
     }
 
-    /// Returns the steps that the run made since it was last started or resumed. Their plan, layers and devices are
-    /// those of `run`; earlier steps may have had others.
+    /// Returns the steps that the run made since it was last started or resumed. `run` describes their plan, layers and
+    /// devices; earlier steps may have had others.
     pub fn steps_since_resume(&self) -> impl Iterator<Item = &Step> {
         self.steps.iter().filter(|step| step.step >= self.resumed_at)
     }
 
-    /// Returns the steps from which the run's medians are computed. These are the steps that updated parameters since
-    /// the run was last started or resumed, without the first two, in which memory and threads are still cold. If there
-    /// are at most two such steps, none is left out.
+    /// Returns the steps that count for the run's medians. These are the steps that updated parameters since the run
+    /// was last started or resumed, without the first two, in which memory and threads are still cold. If there are at
+    /// most two such steps, none is left out.
     ///
     /// If some of these steps are synchronised (workers waited for their devices after every action), returns only
     /// those.
@@ -92,17 +92,16 @@ impl RunLog {
         self.warm().filter(move |step| step.synchronised == synchronised)
     }
 
-    /// Whether the run has synchronised steps, in which workers waited for their devices after every action. The run's
-    /// medians are then computed from these steps only, because their times are those of the devices and not of the
-    /// host.
+    /// Whether the run has synchronised steps, where workers waited for their devices after every action. The run's
+    /// medians are then computed from these steps only, because they have the times of the devices and not of the host.
     ///
     /// Ignores steps that updated no parameters, and the first two steps if there are more.
     pub fn synchronised(&self) -> bool {
         self.warm().any(|step| step.synchronised)
     }
 
-    /// Returns the name of the clock by which the run's times and bubbles were measured. It is `device clock` if
-    /// workers waited for their devices after every action in some steps, else `host clock`.
+    /// Returns the name of the clock that measured the run's times and bubbles. It is `device clock` if workers waited
+    /// for their devices after every action in some steps, else `host clock`.
     pub fn clock(&self) -> &'static str {
         clock(self.synchronised())
     }
@@ -120,8 +119,9 @@ impl RunLog {
         computed().skip(cold)
     }
 
-    /// Returns the median throughput of the run in targets (in most models, tokens) a second. Steps in which workers
-    /// waited for their devices after every action do not count. Returns `None` if there are no other steps.
+    /// Returns the median throughput of the run in targets (in most models, tokens) per second. Synchronised steps,
+    /// where workers waited for their devices after every action, do not count. Returns `None` if there are no other
+    /// steps.
     pub fn throughput(&self) -> Option<f64> {
         median(self.warm().filter(|step| !step.synchronised).map(|step| step.tokens_per_s))
     }
@@ -138,9 +138,9 @@ impl RunLog {
         median(self.warm_steps().map(|step| step.weight))
     }
 
-    /// Returns the median step time in seconds, and the median bubble as a share of the total stage time (workers x
-    /// step time). Both are medians over the [warm steps](Self::warm_steps), which leave out the first two steps. They
-    /// do not include the time in which workers wait for their devices only for the measurement.
+    /// Returns the median step time in seconds, and the median bubble as a fraction of the total stage time (workers x
+    /// step time); 0.1 is 10%. Both are medians over the [warm steps](Self::warm_steps), which leave out the first two
+    /// steps. They do not include the time that workers wait for their devices only for the measurement.
     ///
     /// Returns `None` if no step updated parameters.
     pub fn typical(&self) -> Option<(f64, f64)> {
@@ -149,9 +149,9 @@ impl RunLog {
         Some((typical(Step::seconds_without_asking)?, typical(bubble)?))
     }
 
-    /// Returns the largest cause of the workers' idle time, and its share of the total stage time (workers x step
-    /// time). Filling and draining the pipeline count as one cause. The stage time does not include the time in which
-    /// workers wait for their devices only for the measurement.
+    /// Returns the largest cause of the workers' idle time, and the fraction of the total stage time (workers x step
+    /// time) that it explains; 0.1 is 10%. Filling and draining the pipeline count as one cause. The stage time does
+    /// not include the time that workers wait for their devices only for the measurement.
     ///
     /// Returns `None` if no step updated parameters.
     pub fn main_cause(&self) -> Option<(Cause, f64)> {
@@ -169,7 +169,7 @@ impl RunLog {
     }
 }
 
-/// A cause of workers' idle time in a run.
+/// A cause of workers' idle time in a run. [`RunLog::main_cause`] returns the largest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// A cause of idle time: workers wait while the pipeline fills and drains.

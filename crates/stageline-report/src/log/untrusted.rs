@@ -49,7 +49,7 @@ impl Step {
 }
 
 /// Returns the names and values of a stage's times and bytes that are never below 0. The bytes of activations are not
-/// among them, because a forward may free more memory than it keeps.
+/// among them, because a forward pass may free more memory than it keeps.
 fn amounts(stage: &StageCosts) -> impl Iterator<Item = (&'static str, f64)> {
     let times = [
         ("forward", stage.forward),

@@ -38,7 +38,7 @@ pub enum Scale {
     Doubling,
 }
 
-/// A chart of lines over a common horizontal axis.
+/// A chart of lines over a common horizontal axis, drawn as SVG.
 #[derive(Clone, Debug, PartialEq)]
 pub struct LineChart<'a> {
     /// The title above a line chart.
@@ -53,19 +53,20 @@ pub struct LineChart<'a> {
     pub series: Vec<Series>,
 }
 
-/// A bar chart with one stacked bar for each category.
+/// A bar chart with one stacked bar for each category, drawn as SVG.
 #[derive(Clone, Debug, PartialEq)]
 pub struct StackedBars<'a> {
     /// The title above a chart of stacked bars.
     pub title: &'a str,
-    /// The label of the horizontal axis of a chart of stacked bars.
+    /// The label of the horizontal axis of a chart of stacked bars: what the categories are.
     pub x: &'a str,
     /// The label of the vertical axis of a chart of stacked bars, with its unit.
     pub y: &'a str,
-    /// The label below each bar of a chart of stacked bars, from left to right.
+    /// The categories of a chart of stacked bars: the label below each bar, from left to right. With many bars, some
+    /// labels are not drawn.
     pub categories: Vec<String>,
-    /// The parts of which each bar of a chart is stacked, from the bottom up: the name of a part, and its value in each
-    /// bar.
+    /// The parts that each bar of a chart is stacked from, from the bottom up: the name of a part, and its value in
+    /// each bar, with one value per category.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 
@@ -248,7 +249,7 @@ impl Span {
         HEIGHT - BOTTOM - self.share(value) * (HEIGHT - TOP - BOTTOM)
     }
 
-    /// Returns the round numbers, such as multiples of 0.2 or 5, at which an axis with this range of values has ticks.
+    /// Returns the round numbers, such as multiples of 0.2 or 5, where an axis with this range of values has ticks.
     /// Returns none if the range is too small or too large for numbers at equal distances.
     fn ticks(self) -> Vec<f64> {
         let rough = (self.to - self.from) / 5.0;

@@ -1,5 +1,5 @@
-//! Adds the sections about gradients to a run's HTML page: the gradient noise, and the health of each parameter (norms,
-//! updates, zeros).
+//! Adds the sections about gradients to a run's HTML page: the gradient noise, and the health of each parameter
+//! (training statistics such as its gradient norm and update ratio).
 
 use super::chart::{LineChart, Scale, Series, StackedBars, number};
 use super::drawing::Line;

@@ -13,7 +13,7 @@ pub struct Page {
 }
 
 impl Page {
-    /// Makes an HTML page with the given title and no contents.
+    /// Makes an HTML page with the given title and no sections.
     pub fn new(title: &str) -> Self {
         Self { title: escaped(title), body: String::new() }
     }
@@ -34,7 +34,7 @@ impl Page {
     }
 
     /// Adds a table to an HTML page, with text in the first column and numbers in the others. `columns` has the
-    /// headings.
+    /// headings of the columns. Each entry of `rows` has one text per column.
     pub fn table(&mut self, columns: &[&str], rows: impl IntoIterator<Item = Vec<String>>) {
         self.body.push_str("<div class='wide'><table><thead><tr>");
         for column in columns {

@@ -7,7 +7,8 @@
 //! them; it must not predict, and must escape all text that it is given.
 //!
 //! - `run_page`: the sections of a run's page: training curves, bubble, timeline, memory, parameters, settings.
-//! - `gradients`: the sections of this page about the noise of the gradient and the health of the parameters.
+//! - `gradients`: the sections of this page about the noise of the gradient and the health of the parameters (training
+//!   statistics such as gradient norms and update ratios).
 //! - `over_steps`: charts of figures over the training steps.
 //! - `timeline`: the computes and transfers of one step as SVG, with a row for every stage.
 //! - `chart`: line charts and stacked bars. `drawing`: a drawn chart as an element of a page, or as an SVG file.

@@ -12,7 +12,8 @@ use super::timeline::timeline;
 use crate::log::record::{Account, DeviceMemory, Event, Step};
 use crate::log::{RunLog, median};
 
-/// Returns the text of the HTML page that shows a run, from the run's log.
+/// Returns the text of an HTML file that shows a run, from the run's log: training curves, bubble, timeline, memory,
+/// parameters and settings.
 pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("Summary", &summary(log));
@@ -125,7 +126,7 @@ fn summary(log: &RunLog) -> String {
 }
 
 /// Returns the names of the schedules whose bubble with equal stages the page gives for comparison. They have as many
-/// stages on each worker as the run, and do not split backwards.
+/// stages on each worker as the run, and do not split backward passes.
 fn whole_backwards(log: &RunLog) -> String {
     let (workers, stages) = (log.plan.workers(), log.plan.stages());
     match stages == workers {
@@ -182,7 +183,7 @@ fn bubble(page: &mut Page, log: &RunLog) {
     page.pictures([over_steps(&timed, "Bubble", &share, &figures, None), by_cause(log)]);
 }
 
-/// Returns a stacked bar chart (SVG) of the idle time of each worker by cause. It shows mean shares of the step time
+/// Returns a stacked bar chart (SVG) of the idle time of each worker by cause. It shows mean fractions of the step time
 /// over the [warm steps](RunLog::warm_steps) of the run, which leave out the first two.
 fn by_cause(log: &RunLog) -> String {
     let workers = log.plan.workers();

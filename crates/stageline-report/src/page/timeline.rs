@@ -84,8 +84,8 @@ fn transfers(rows: &[Vec<Event>]) -> Vec<(Point, Point)> {
     received.collect()
 }
 
-/// Returns the colour number and the label of a worker's activity in the timeline. The timeline shows forwards,
-/// backwards and their halves, gradient norms and the optimizer step; for other activities the result is `None`.
+/// Returns the colour number and the label of a worker's activity in the timeline. The timeline shows forward passes,
+/// backward passes and their halves, gradient norms and the optimizer step; for other activities the result is `None`.
 fn style(activity: Activity) -> Option<(usize, String)> {
     match activity {
         Activity::Instruction(Instruction::Compute(action)) => {

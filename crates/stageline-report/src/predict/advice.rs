@@ -1,5 +1,5 @@
-//! Predicts trainings with different settings that could reach the loss of a logged run, and recommends the one that
-//! takes the least time: [`Measured::advise`].
+//! Predicts how long training runs with different settings need to reach the loss of a logged run, and recommends the
+//! fastest one: [`Measured::advise`].
 
 use super::alternatives::Alternatives;
 use super::error::PredictError;
@@ -8,35 +8,35 @@ use super::question::Question;
 use super::recommendation::{Recommendation, recommended_change, recommended_m};
 use super::trainings::PredictedTraining;
 
-/// The answer to a [`Question`]: the predicted trainings, and the recommended one. The question is which settings let a
-/// training reach the loss of a logged run in the least time.
+/// The answer to a [`Question`]: the predicted training runs, and the recommended one. The question is which settings
+/// let a training run reach the loss of a logged run in the least time.
 #[derive(Debug)]
 pub struct Advice {
-    /// The predicted trainings with the settings of the plan that the user gives to `stageline advise`, for several
-    /// numbers of micro-batches from 1 to 256.
+    /// The predicted training runs with the settings of the plan that the user gives to `stageline advise`: one for
+    /// each of several numbers of micro-batches per step, in ascending order.
     pub trainings: Vec<PredictedTraining>,
-    /// The predicted trainings in which one setting, such as the schedule, differs from the plan that the user gives to
-    /// `stageline advise`.
+    /// The predicted training runs with one changed setting, such as another schedule, compared with the plan that the
+    /// user gives to `stageline advise`.
     pub alternatives: Alternatives,
-    /// The settings that are recommended for a training after the logged run, with the reason; `None` if no predicted
-    /// training fits into the memory.
+    /// The settings that are recommended for the next training run, with the reason; `None` if no predicted training
+    /// run fits into the memory.
     pub recommendation: Option<Recommendation>,
     /// The recommended settings if only the number of micro-batches may differ from the plan that the user gives to
-    /// `stageline advise`; `None` if no such training fits into the memory.
+    /// `stageline advise`; `None` if no such training run fits into the memory.
     pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
-    /// Predicts how long trainings with different settings need to reach the loss of a logged run, and recommends the
-    /// settings of the fastest one. The compared settings are those of the plan that the user gives to `stageline
+    /// Predicts how long training runs with different settings need to reach the loss of a logged run, and recommends
+    /// the settings of the fastest one. The compared settings come from the plan that the user gives to `stageline
     /// advise`, with at most one changed.
     ///
     /// A model that the user has cut into stages by hand keeps these stages. So no other numbers of workers and chunks
     /// are compared for it.
     ///
     /// # Errors
-    /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited
-    /// and the run did not count it.
+    /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is
+    /// limited and the run did not count it.
     pub fn advise(&self, question: &Question) -> Result<Advice, PredictError> {
         if question.memory.is_some() && self.footprint.is_none() {
             return Err(PredictError::NoMemory);

@@ -1,4 +1,4 @@
-//! Predicts trainings in which one setting differs from the plan that the user gives to `stageline advise`: another
+//! Predicts training runs in which one setting differs from the plan that the user gives to `stageline advise`: another
 //! schedule, another number of workers, or larger micro-batches ([`Alternatives`]).
 
 use stageline_schedule::{SCHEDULES, Schedule, ScheduleError};
@@ -13,57 +13,58 @@ use super::trainings::PredictedTraining;
 /// The largest number of chunks (stages) on a worker that is tried for schedules in which the number can be chosen.
 const MOST_CHUNKS: usize = 4;
 
-/// The factors (2 and 4) by which micro-batches are enlarged in predicted trainings. They multiply the number of rows
-/// (samples) in a micro-batch of the logged run.
+/// The factors (2 and 4) by which micro-batches are enlarged in predicted training runs. They multiply the number of
+/// rows (samples) in a micro-batch of the logged run.
 const ROWS: [usize; 2] = [2, 4];
 
-/// The predicted trainings in which one setting differs from the plan that the user gives to `stageline advise`. Each
-/// has the number of micro-batches with which it reaches the loss of the logged run in the least time. The settings
-/// without a prediction are listed too.
+/// The predicted training runs in which one setting differs from the plan that the user gives to `stageline advise`.
+/// Each has the number of micro-batches with which it reaches the loss of the logged run in the least time. The
+/// settings without a prediction are listed too.
 #[derive(Debug, Default)]
 pub struct Alternatives {
-    /// The changed settings, each with its fastest predicted training that fits into the memory.
+    /// The changed settings, each with its fastest predicted training run that fits into the memory. The fastest run
+    /// reaches the loss of the logged run in the least time.
     pub found: Vec<(Change, PredictedTraining)>,
-    /// The changed settings for which no training is predicted, each with the reason.
+    /// The changed settings without a predicted training run, each with the reason.
     pub left_out: Vec<(Change, LeftOut)>,
 }
 
-/// The reason why no training with a changed setting, such as another schedule, is predicted or can be recommended.
+/// Why `stageline advise` predicts or recommends no training run with a changed setting, such as another schedule.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum LeftOut {
-    /// A training with the changed setting cannot be predicted; the field is the error.
+    /// A training run with the changed setting cannot be predicted; the field is the error.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// A training with the changed setting does not fit into the memory, whatever its number of micro-batches is. The
-    /// field is the memory limit of a worker in MB.
+    /// A training run with the changed setting does not fit into the memory, whatever its number of micro-batches is.
+    /// The field is the memory limit of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// No training with larger micro-batches is predicted, because their memory is not known. So it is unknown whether
-    /// the training fits into the memory limit that the user gives.
+    /// No training run with larger micro-batches is predicted, because their memory is not known. So it is unknown
+    /// whether the training run fits into the memory limit that the user gives.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// No training with larger micro-batches is predicted, because the same batch cannot be divided into them. Its
-    /// number of micro-batches is not a multiple of `rows`, the factor by which micro-batches would grow.
+    /// No training run with larger micro-batches is predicted, because the same batch cannot be divided into them. Its
+    /// number of micro-batches is not a multiple of `rows`, the factor of their growth.
     #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
-        /// The number of micro-batches in a step of the fastest training with the settings of the plan that the user
-        /// gives to `stageline advise`.
+        /// The number of micro-batches in a step of the fastest training run with the settings of the plan that the
+        /// user gives to `stageline advise`.
         micro_batches: usize,
         /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
         rows: usize,
     },
-    /// No training with larger micro-batches is predicted, because the schedule has no plan for their number. Some
+    /// No training run with larger micro-batches is predicted, because the schedule has no plan for their number. Some
     /// schedules have plans only for multiples of the number of workers.
     #[error("the schedule has no plan for M = {micro_batches}, the same batch in larger micro-batches")]
     NoPlan {
-        /// The number of larger micro-batches in the same batch.
+        /// The number of larger micro-batches in the same batch. The schedule has no plan for this number.
         micro_batches: usize,
     },
-    /// No training with more workers is predicted, because the workers share the CPU cores of their host. Each worker
-    /// would have fewer cores than in the logged run, so it would be slower than the log shows.
+    /// No training run with more workers is predicted, because the workers share the CPU cores of their host. Each
+    /// worker would have fewer cores than in the logged run, so it would be slower than the log shows.
     #[error(
         "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
          --stages"
@@ -72,7 +73,7 @@ pub enum LeftOut {
         /// The number of CPU cores of the host that all workers share.
         cores: usize,
     },
-    /// No training with larger micro-batches is predicted, because the costs are measured for only one micro-batch
+    /// No training run with larger micro-batches is predicted, because the costs are measured for only one micro-batch
     /// size.
     #[error(
         "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
@@ -82,9 +83,9 @@ pub enum LeftOut {
 }
 
 impl Measured {
-    /// Predicts trainings in which one setting, such as the schedule, differs from the plan that the user gives to
-    /// `stageline advise`. `own` is the fastest training with the settings of that plan; `None` if no such training
-    /// fits into the memory.
+    /// Predicts training runs in which one setting, such as the schedule, differs from the plan that the user gives to
+    /// `stageline advise`. `own` is the fastest training run with the settings of that plan; `None` if no such training
+    /// run fits into the memory.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
@@ -106,12 +107,13 @@ impl Measured {
     }
 
     /// Whether the stages are fixed, because the caller gives the partition of the layers, or because the user has cut
-    /// the model by hand. All compared trainings then have the same number of workers, and of stages on each worker.
+    /// the model by hand. All compared training runs then have the same number of workers, and of stages on each
+    /// worker.
     fn has_fixed_stages(&self, question: &Question) -> bool {
         self.cut_by_hand || matches!(question.target.cut, Cut::Given(_))
     }
 
-    /// Returns the schedules for which trainings are predicted, without the one that the user gives to `stageline
+    /// Returns the schedules for which training runs are predicted, without the one that the user gives to `stageline
     /// advise`. Their plans have at most as many stages as the model has layers.
     ///
     /// If a cut by hand or a partition that the caller gives fixes the stages, the schedules also have the same number
@@ -135,8 +137,8 @@ impl Measured {
         found
     }
 
-    /// Returns the numbers of workers for which trainings are predicted. They are the powers of two, and one more and
-    /// one less than the number that the user gives to `stageline advise`. The user's number itself is left out.
+    /// Returns the numbers of workers for which training runs are predicted. They are the powers of two, and one more
+    /// and one less than the number that the user gives to `stageline advise`. The user's number itself is left out.
     ///
     /// Each stage must have a layer, and the user can limit the number of workers. The list is empty if the stages are
     /// fixed by a cut by hand or by a partition that the caller gives.
@@ -154,8 +156,9 @@ impl Measured {
         all
     }
 
-    /// Predicts a training with the same batch as `own`, but in micro-batches with `rows` times as many rows (samples).
-    /// `own` is the fastest training with the settings of the plan that the user gives to `stageline advise`.
+    /// Predicts a training run with the same batch as `own`, but in micro-batches with `rows` times as many rows
+    /// (samples). `own` is the fastest training run with the settings of the plan that the user gives to `stageline
+    /// advise`.
     fn with_rows(
         &self,
         question: &Question,
@@ -176,10 +179,11 @@ impl Measured {
         training.ok_or(LeftOut::NoPlan { micro_batches })
     }
 
-    /// Predicts trainings with the plan `target` and several numbers of micro-batches. Returns the one that fits into
-    /// the memory and reaches the loss of the logged run in the least time.
+    /// Predicts training runs with the plan `target` and several numbers of micro-batches. Returns the one that fits
+    /// into the memory and reaches the loss of the logged run in the least time.
     ///
-    /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training fits.
+    /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training run
+    /// fits.
     fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.

@@ -1,27 +1,30 @@
-//! The change of one setting (schedule, number of workers or micro-batch size) by which a predicted training differs
-//! from the plan that the user gives to `stageline advise`: [`Change`].
+//! The one changed setting (schedule, number of workers or micro-batch size) of a training run that `stageline advise`
+//! predicts: [`Change`].
 
 use std::fmt;
 
-/// The one setting, such as the schedule, in which a predicted training differs from the plan that the user gives to
-/// `stageline advise`. The number of micro-batches may differ as well.
+/// The setting that `stageline advise` changes for a predicted training run, compared with the settings that the user
+/// gives to it. At most one setting, such as the schedule, differs; the number of micro-batches may differ as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The predicted training changes no setting of the plan that the user gives to `stageline advise`, except perhaps
-    /// the number of micro-batches.
+    /// `stageline advise` predicts the training run with the settings that the user gives, except perhaps the number of
+    /// micro-batches.
     None,
-    /// A change of a predicted training's schedule; the fields are the name of the new schedule and its number of
-    /// chunks (stages) on a worker.
+    /// `stageline advise` predicts the training run with another schedule than the user gives. The fields are the name
+    /// of the new schedule and its number of chunks (stages) per worker.
     Schedule {
-        /// The name of the new schedule of a predicted training, such as `zb-h1`.
+        /// The name of the schedule, such as `zb-h1`, that replaces the schedule that the user gives to `stageline
+        /// advise`.
         name: &'static str,
-        /// The number of chunks (stages) that the new schedule of a predicted training has on each worker.
+        /// The number of chunks (stages) per worker in the schedule that replaces the schedule that the user gives to
+        /// `stageline advise`.
         chunks: usize,
     },
-    /// A change of a predicted training's number of workers (P); the value of this variant is the new number.
+    /// `stageline advise` predicts the training run with another number of workers (P) than the user gives. The value
+    /// is the new number.
     Workers(usize),
-    /// A change of a predicted training's micro-batch size. The value of this variant is a factor: a micro-batch has
-    /// this many times the rows (samples) of one in the logged run.
+    /// `stageline advise` predicts the training run with larger micro-batches. The value is a factor: a micro-batch has
+    /// this many times the rows (samples) of a micro-batch in the logged run.
     Rows(usize),
 }
 

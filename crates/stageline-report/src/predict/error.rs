@@ -6,7 +6,7 @@ use stageline_schedule::{BalanceError, CheckError, ScheduleError};
 
 use crate::log::record::Link;
 
-/// The reason why the performance of a plan cannot be predicted from the log of a run.
+/// Why the performance of a plan cannot be predicted from the log of a run.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
@@ -16,8 +16,8 @@ pub enum PredictError {
         "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
     )]
     NoSteps,
-    /// An error of a prediction: a time or size in the log of the run is not above 0, so that no step time or throughput
-    /// follows from it. The field is the name of the value.
+    /// An error of a prediction: a time or size in the log of the run is not above 0, so that no step time or
+    /// throughput follows from it. The field is the name of the value.
     #[error("{0} in the log is not above 0, and predictions need a value above 0; write a new log with `--log`")]
     NotAboveZero(&'static str),
     /// An error of a prediction: the log of the run does not name the layers of every stage.
@@ -35,7 +35,7 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested micro-batch size, in targets (in most models, tokens). Its costs cannot be computed.
+        /// The requested micro-batch size, in targets (in most models, tokens). Costs for this size cannot be computed.
         tokens: f64,
         /// The micro-batch sizes of the two logged runs from which costs were to be computed, in targets (in most
         /// models, tokens).
@@ -44,7 +44,7 @@ pub enum PredictError {
         layers: [usize; 2],
     },
     /// An error of a prediction with a memory limit: the log does not say how much memory the run used. So it is
-    /// unknown whether a training fits.
+    /// unknown whether a training run fits.
     #[error(
         "the log does not say how much memory its workers used, so whether a training fits is not known; log a run of a program with \
          the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
@@ -148,15 +148,15 @@ pub enum PredictError {
         /// The number of stages of the predicted plan.
         stages: usize,
     },
-    /// An error of a prediction: the schedule is a single plan, such as that of the logged run, and its number of
-    /// workers is another than the requested one.
+    /// An error of a prediction: the schedule is a single plan, such as the plan of the logged run, and is for another
+    /// number of workers than the requested one.
     #[error(
         "the plan is for {own} workers, and no schedule generates it for {workers}; predict its own number, or name a schedule"
     )]
     Workers {
-        /// The number of workers of the single plan.
+        /// The number of workers of the schedule's single plan.
         own: usize,
-        /// The requested number of workers, for which there is no plan.
+        /// The requested number of workers. The schedule has no plan for it.
         workers: usize,
     },
     /// An error of the search for the smallest number of micro-batches with a bubble: it would simulate so many plans
@@ -167,7 +167,7 @@ pub enum PredictError {
         stages: usize,
         /// The largest number of micro-batches that the caller allows in the search.
         most: usize,
-        /// The largest number of micro-batches for which the search does not take too long.
+        /// The largest number of micro-batches up to which the search does not take too long.
         fewer: usize,
     },
     /// An error of a prediction: the model has fewer layers than the plan has stages.
@@ -177,7 +177,7 @@ pub enum PredictError {
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
     /// An error of a prediction: the plan is not valid. For example, it deadlocks because a channel between two stages
-    /// holds too few micro-batches. The field names the faulty stage and action.
+    /// holds too few micro-batches. The field says what is wrong.
     #[error(transparent)]
     Check(#[from] CheckError),
 }

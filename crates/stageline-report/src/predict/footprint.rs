@@ -2,11 +2,11 @@
 //!
 //! The model of a worker's memory:
 //!
-//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes a parameter) belong to layers. A
-//!   layer has a share of its worker's resident memory in proportion to its number of parameters.
-//! - Activations are kept once for each live micro-batch (from its forward to its backward). A layer has a share of its
-//!   stage's activations in proportion to its `weight` in the log, which is the relative cost of its forward and
-//!   backward (such as its FLOPs).
+//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes per parameter) belong to layers. A
+//!   layer has a part of its worker's resident memory in proportion to its number of parameters.
+//! - Activations are kept once for each live micro-batch (from its forward pass to its backward pass). A layer has a
+//!   part of its stage's activations in proportion to its `weight` in the log, which is the relative cost of its
+//!   forward and backward pass (such as its FLOPs).
 //! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
 //! - The rest of a worker's peak stays as the run had it: buffers of the threads that compute matrix products on the
 //!   CPU, workspaces of compute kernels, and gradients in flight.
@@ -32,7 +32,8 @@ pub(super) struct Footprint {
 struct LayerBytes {
     resident: f64,
     gradients: f64,
-    /// The bytes of a layer's activations that are kept for one live micro-batch, from its forward to its backward.
+    /// The bytes of a layer's activations that are kept for one live micro-batch, from its forward pass to its backward
+    /// pass.
     activation: f64,
 }
 
@@ -99,9 +100,9 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns the share, from 0 to 1, that one layer has in a figure, such as the number of parameters, of all layers in
-/// `group`. The group has the layers of one worker or stage, with `layer` among them. If the figures of all of them add
-/// up to 0, their shares are equal.
+/// Returns the fraction, from 0 to 1, that one layer has in a figure, such as the number of parameters, of all layers
+/// in `group`. The group has the layers of one worker or stage, with `layer` among them. If the figures of all of them
+/// add up to 0, their fractions are equal.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

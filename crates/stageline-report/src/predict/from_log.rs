@@ -1,6 +1,6 @@
 //! Divides the costs in the log of a run among the layers of its model: [`Measured::of`].
 //!
-//! A layer has a share of the forward and backward of its stage by its weight, and a share of the flush by its
+//! The forward and backward pass of a stage is divided among its layers by their weights, and its flush by their
 //! parameters. Time in the log that belongs to no stage becomes an overhead of each step and of each action.
 
 use std::ops::Range;
@@ -95,8 +95,8 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
 /// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event.
 ///
 /// The step is the first one with logged events that is of the same kind as the steps of the run's medians. The two
-/// kinds are synchronised steps, in which workers wait for their devices after every action, and all others. Returns 0
-/// if there is no such step.
+/// kinds are synchronised steps, where workers wait for their devices after every action, and all others. Returns 0 if
+/// there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps_since_resume().find(drawn) else { return 0.0 };
@@ -106,8 +106,8 @@ fn outside_actions(log: &RunLog) -> f64 {
     first.as_secs_f64() + (step.step_seconds - last.as_secs_f64()).max(0.0)
 }
 
-/// Returns the share, from 0 to 1, of the input gradient in the time of a stage's whole backward, from the logged
-/// events. Returns a half if the log has no events, or if the run's schedule does not split backwards.
+/// Returns the fraction, from 0 to 1, of the input gradient in the time of a stage's whole backward pass, from the
+/// logged events. Returns a half if the log has no events, or if the run's schedule does not split backward passes.
 fn input_share(log: &RunLog, stage: usize) -> f64 {
     let events = || {
         log.steps_since_resume().flat_map(|step| step.timeline.iter().flatten()).filter(|event| event.stage == stage)
@@ -153,15 +153,15 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
     median(sends.filter(|send| *send > 0.0)).unwrap_or(0.0)
 }
 
-/// Returns the seconds that a layer takes for its forward, its backward and its flush (gradient norms and the optimizer
-/// step). They are the layer's shares of the measured times of its stage.
+/// Returns the seconds that a layer takes for its forward pass, its backward pass and its flush (gradient norms and the
+/// optimizer step). They are the layer's parts of the measured times of its stage.
 ///
-/// Each layer in the log has a weight, its relative cost of a forward and backward. The stage's forward and backward
-/// are divided among its layers in proportion to these weights. The stage's flush is divided in proportion to the
-/// numbers of parameters of its layers, or to the layers' weights if the stage has no parameters.
+/// Each layer in the log has a weight, its relative cost of a forward and backward pass. The stage's forward and
+/// backward pass are divided among its layers in proportion to these weights. The stage's flush is divided in
+/// proportion to the numbers of parameters of its layers, or to the layers' weights if the stage has no parameters.
 ///
-/// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the share of the input
-/// gradient in each stage's backward. Returns `None` if `stages` lacks the stage of the layer.
+/// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the fraction of the input
+/// gradient in each stage's backward pass. Returns `None` if `stages` lacks the stage of the layer.
 fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shares: &[f64]) -> Option<LayerCost> {
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);

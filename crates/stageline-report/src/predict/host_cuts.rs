@@ -20,18 +20,20 @@ use crate::log::record::Link;
 /// is simulated.
 const MOST: usize = 10_000;
 
-/// A partition of the model's layers over several hosts, with its predicted performance.
+/// A partition of the model's layers over several hosts, with its predicted performance. [`Measured::host_cuts`]
+/// returns these, the fastest first.
 #[derive(Clone, Debug, PartialEq)]
 pub struct HostCut {
-    /// The boundaries between hosts, in ascending order. Each entry is the index, from 0, of a stage of the logged run,
-    /// after which the layers of the next host begin.
+    /// The boundaries between hosts, in ascending order. Each entry is the index, from 0, of a stage of the logged run.
+    /// The layers of the next host begin after the last layer of this stage.
     pub behind: Vec<usize>,
-    /// The bytes that one micro-batch sends across each boundary between hosts, in each direction.
+    /// The bytes that one micro-batch sends across each boundary between hosts, in each direction. It has one entry for
+    /// each entry of `behind`.
     pub bytes: Vec<f64>,
-    /// The seconds that the slowest worker needs for the forward and backward of one micro-batch on its layers.
+    /// The seconds that the slowest worker needs for the forward and backward pass of one micro-batch on its layers.
     pub slowest: f64,
-    /// The predicted step time, bubble, throughput and memory for this partition of the layers over the hosts. The
-    /// hosts are connected by a network link with a given latency and bandwidth.
+    /// The predicted step time, bubble, throughput and memory for this partition of the layers over the hosts. It
+    /// assumes the network link between hosts that the caller gives.
     pub prediction: Prediction,
 }
 

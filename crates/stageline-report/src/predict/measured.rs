@@ -10,8 +10,8 @@ use super::footprint::Footprint;
 use super::network::{Hosts, Network, checked};
 use crate::log::record::Link;
 
-/// The costs (times, bytes and memory) that a run measured, divided among the layers of its model. From them,
-/// [`predict`](Self::predict) simulates another plan.
+/// The costs of a logged run, divided among the layers of its model: times, bytes and memory. All predictions of other
+/// plans start from it: [`of`](Self::of) reads it from a log, and [`predict`](Self::predict) simulates another plan.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
     pub(super) layers: Vec<LayerCost>,
@@ -29,14 +29,15 @@ pub struct Measured {
     /// The overhead of each step of the run in seconds, before the first action and after the last one. A prediction
     /// adds it to each step.
     pub(super) step_overhead: f64,
-    /// The overhead of the runtime in seconds for each action of a worker: a forward, a backward, or a half of a split
-    /// backward. It comes in addition to the time of the compute itself.
+    /// The overhead of the runtime in seconds for each action of a worker: a forward pass, a backward pass, or a half
+    /// of a split backward pass. It comes in addition to the time of the compute itself.
     pub(super) action_overhead: f64,
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
-    /// The factor by which predicted steps are made longer than simulated ones. It is the run's measured step time,
-    /// without the time that the measurement costs, divided by the simulated step time of the run's own plan.
+    /// The factor that predictions multiply simulated step times, with their overheads, by. It is the run's measured
+    /// step time, without the time that the measurement costs, divided by the step time that is simulated in the same
+    /// way for the run's own plan.
     ///
     /// In a run, the times of micro-batches vary and stages wait for the slower ones; the simulation does not show
     /// this. The factor is 1 for a run over network links, because transfers may be the cause of its longer steps.
@@ -47,27 +48,27 @@ pub struct Measured {
     /// The bytes that one micro-batch sends across each boundary between stages of the run; `None` if the log does not
     /// state the bytes.
     pub(super) boundary_bytes: Option<Vec<f64>>,
-    /// The network links between workers that predictions assume: those of the logged run, or others that the caller
-    /// gives.
+    /// The network links between workers that predictions assume: the links of the logged run, or others that the
+    /// caller gives.
     pub(super) network: Network,
 }
 
-/// The seconds that one layer takes: its forward and backward of one micro-batch, and its part of the flush (gradient
-/// norms and optimizer step) once a step.
+/// The seconds that one layer takes: its forward and backward pass on one micro-batch, and its part of the flush
+/// (gradient norms and optimizer step) once per step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct LayerCost {
     pub(super) forward: f64,
-    /// The seconds that a layer's whole backward of one micro-batch takes.
+    /// The seconds that a layer's whole backward pass on one micro-batch takes.
     pub(super) backward: f64,
-    /// The seconds that a layer takes for the part of its backward that computes the gradient of its input.
+    /// The seconds that a layer takes for the part of its backward pass that computes the gradient of its input.
     pub(super) input_gradient: f64,
     pub(super) flush: f64,
 }
 
 impl Measured {
-    /// Returns the factor by which predicted steps are made longer than simulated ones. It is the measured step time of
-    /// the run divided by the simulated step time of the run's own plan. It is 1 for a run over network links, because
-    /// transfers may be the cause of its longer steps.
+    /// Returns the factor that predictions multiply simulated step times, with their overheads, by. It is the measured
+    /// step time of the run, divided by the step time that is simulated in the same way for the run's own plan. It is 1
+    /// for a run over network links, because transfers may be the cause of its longer steps.
     pub fn variation(&self) -> f64 {
         self.variation
     }
@@ -102,8 +103,9 @@ impl Measured {
         Self { capacity: Some(capacity.get()), ..self }
     }
 
-    /// Returns the slowest network link between workers, on which the largest transfer between stages of the run takes
-    /// the longest. Returns `None` if no workers are connected by network links.
+    /// Returns the slowest network link between workers that predictions assume. It is the link where the largest
+    /// transfer between stages of the run takes the longest. Returns `None` if no workers are connected by network
+    /// links.
     pub fn slowest_link(&self) -> Option<Link> {
         self.network.slowest(self.boundary_bytes.iter().flatten().copied().fold(0.0, f64::max))
     }
@@ -114,21 +116,23 @@ impl Measured {
     }
 
     /// Whether the user has cut the model of the logged run into stages by hand. Each layer in the log is then a whole
-    /// stage, and a training of the model always has these stages and refuses the flag `--cut`.
+    /// stage, and a training run of the model always has these stages and refuses the flag `--cut`.
     pub fn is_cut_by_hand(&self) -> bool {
         self.cut_by_hand
     }
 
-    /// Returns the partition of the model's layers in the logged run: the indices of the layers of each stage.
+    /// Returns the cut of the logged run, which is its partition of the model's layers into stages: the range of layer
+    /// indices, from 0, of each stage.
     pub fn cut(&self) -> &[Range<usize>] {
         &self.cut
     }
 
     /// Returns the most even partition of the model's layers into `stages` contiguous stages, by the measured time of a
-    /// forward and backward.
+    /// forward and backward pass. An entry is the range of layer indices, from 0, of one stage.
     ///
     /// If the user has cut the model by hand into stages, each layer is one of these stages. A partition into fewer
-    /// stages then joins some of these stages, and a training can follow it only after a change to the model's code.
+    /// stages then joins some of these stages, and a training run can follow it only after a change to the model's
+    /// code.
     ///
     /// # Errors
     /// Returns [`PredictError::Balance`] if the model has fewer than `stages` layers, or [`PredictError::CutByHand`] if
@@ -142,7 +146,7 @@ impl Measured {
     }
 
     /// Returns the most even partition of the layers with indices in `layers` into `stages` contiguous stages, by the
-    /// measured time of a forward and backward.
+    /// measured time of a forward and backward pass.
     pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,
@@ -153,7 +157,8 @@ impl Measured {
         Ok(cut.into_iter().map(|range| layers.start + range.start..layers.start + range.end).collect())
     }
 
-    /// Returns the measured seconds of one micro-batch's forward and backward on a range of the model's layers.
+    /// Returns the measured seconds of one micro-batch's forward and backward pass on the layers with the indices
+    /// `layers`, from 0.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }
@@ -168,8 +173,8 @@ impl Measured {
     }
 }
 
-/// Returns the mean number of actions (forwards, backwards and halves of backwards) that a worker of the plan runs in a
-/// step.
+/// Returns the mean number of actions (forward passes, backward passes and halves of backward passes) that a worker of
+/// the plan runs in a step.
 pub(super) fn actions_of_worker(plan: &Plan) -> f64 {
     plan.rows().iter().map(Vec::len).sum::<usize>() as f64 / plan.workers().max(1) as f64
 }

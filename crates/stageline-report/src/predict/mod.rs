@@ -3,23 +3,23 @@
 //! Input: a [`RunLog`](crate::RunLog), and a [`Target`]: the schedule, numbers of workers and micro-batches, and
 //! partition ([`Cut`]) of the predicted plan. Output: a [`Prediction`], the network links that a plan uses
 //! ([`Crossing`]), the best partitions of the layers over several [`Hosts`] ([`HostCut`]), and recommended settings for
-//! a training ([`Advice`]). This module divides a run's measured costs among layers and adds them up for other stages;
-//! the simulation is `stageline-schedule`'s. It must not read files, and must not print: `stageline predict` and
-//! `stageline advise` do.
+//! a training run ([`Advice`]). This module divides a run's measured costs among layers and adds them up for other
+//! stages; the simulation is `stageline-schedule`'s. It must not read files, and must not print: `stageline predict`
+//! and `stageline advise` do.
 //!
 //! - `target`: the predicted plan, and its partition of the layers ([`Target`], [`Cut`]).
 //! - `measured`: the costs of a run by layer, with the overheads of a step and an action ([`Measured`]). `from_log`:
 //!   computes them from the log of the run.
-//! - `plan_costs`: the costs of a plan's stages and transfers, added up from those of layers ([`Crossing`]).
+//! - `plan_costs`: the costs of a plan's stages and transfers, added up from the costs of layers ([`Crossing`]).
 //! - `prediction`: the simulation of another plan with these costs. `footprint`: its peak memory by worker.
 //! - `size`: the costs of micro-batches of another size, from two runs.
-//! - `trainings`: trainings to the same loss with other numbers of micro-batches ([`PredictedTraining`]).
+//! - `trainings`: training runs to the same loss with other numbers of micro-batches ([`PredictedTraining`]).
 //! - `question`: the input of a recommendation: the logged run, the plan whose settings vary, and the limits on memory
-//!   and workers ([`Question`]). `alternatives`: trainings with another schedule, number of workers or micro-batch size
-//!   ([`Change`]). `recommendation`: the recommended training, with the reason ([`Recommendation`]). `advice`: the
-//!   predicted trainings, the alternatives and the recommendation together ([`Advice`]).
+//!   and workers ([`Question`]). `alternatives`: training runs with another schedule, number of workers or micro-batch
+//!   size ([`Change`]). `recommendation`: the recommended training run, with the reason ([`Recommendation`]). `advice`:
+//!   the predicted training runs, the alternatives and the recommendation together ([`Advice`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
-//! - `error`: the reasons why there is no prediction ([`PredictError`]).
+//! - `error`: why there is no prediction ([`PredictError`]).
 
 mod advice;
 mod alternatives;

@@ -6,12 +6,12 @@ use super::error::PredictError;
 use crate::log::RunLog;
 use crate::log::record::Link;
 
-/// The hosts of a predicted training, as the number of workers on each host. Workers are numbered host by host.
+/// The hosts of a predicted training run, as the number of workers on each host. Workers are numbered host by host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Hosts(Vec<usize>);
 
 impl Hosts {
-    /// Describes the hosts of a predicted training by the number of workers on each host.
+    /// Describes the hosts of a predicted training run by the number of workers on each host.
     ///
     /// # Errors
     /// Returns [`PredictError::Hosts`] if there are fewer than two hosts, or a host has no worker. Returns
@@ -26,17 +26,19 @@ impl Hosts {
         }
     }
 
-    /// Returns a list with the number of workers on each host, from the host of the first stage to that of the last.
+    /// Returns a list with the number of workers on each host, from the host of the first stage to the host of the last
+    /// stage.
     pub fn each(&self) -> &[usize] {
         &self.0
     }
 
-    /// Returns the total number of workers (P) on all hosts of a predicted training.
+    /// Returns the total number of workers (P) on all hosts of a predicted training run.
     pub fn workers(&self) -> usize {
         self.0.iter().sum()
     }
 
-    /// Returns the index, from 0, of the host on which the worker with the index `worker` runs in a predicted training.
+    /// Returns the index, from 0, of the host on which the worker with the index `worker` runs in a predicted training
+    /// run.
     pub(super) fn of(&self, worker: usize) -> usize {
         let ends = self.0.iter().scan(0, |end, workers| {
             *end += workers;
@@ -46,13 +48,13 @@ impl Hosts {
     }
 }
 
-/// The network links (with latency and bandwidth) that connect the workers of a predicted training.
+/// The network links (with latency and bandwidth) that connect the workers of a predicted training run.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Network {
-    /// No network link connects the workers of a predicted training, because they all share the memory of one host;
+    /// No network link connects the workers of a predicted training run, because they all share the memory of one host;
     /// transfers between them take no time.
     Memory,
-    /// Any two workers of a predicted training are connected by a network link with the same latency and bandwidth,
+    /// Any two workers of a predicted training run are connected by a network link with the same latency and bandwidth,
     /// which the caller gives.
     Uniform(Link),
     /// Any two workers on different hosts are connected by a network link with the same latency and bandwidth, which
@@ -110,7 +112,7 @@ fn pair(a: usize, b: usize) -> (usize, usize) {
 }
 
 /// Returns the network link if it is valid, and [`PredictError::Link`] otherwise. The latency must be at least 0 s and
-/// the bandwidth at least 1 byte a second, both finite.
+/// the bandwidth at least 1 byte per second, both finite.
 pub(super) fn checked(link: Link) -> Result<Link, PredictError> {
     let Link { latency, bandwidth } = link;
     let sound = latency.is_finite() && latency >= 0.0 && bandwidth.is_finite() && bandwidth >= 1.0;

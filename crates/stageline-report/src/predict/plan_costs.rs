@@ -1,9 +1,9 @@
 //! Computes the costs of a plan's stages: sums the measured costs of each stage's layers, and adds the transfers
 //! between workers.
 //!
-//! - *Backwards.* A schedule may split a backward into the gradients of inputs and of weights. The share of each half
-//!   is that of the logged run, if its schedule splits backwards and the log has the events of a step; otherwise both
-//!   halves are assumed to take equal time.
+//! - *Backward passes.* A schedule may split a backward pass into the gradients of inputs and of weights. The fraction
+//!   of each half comes from the logged run, if its schedule splits backward passes and the log has the events of a
+//!   step; otherwise both halves are assumed to take equal time.
 //! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
 //!   latency plus bytes / bandwidth, and keeps no worker busy. The logged duration of a send may contain this transfer
 //!   time, so only the part beyond it counts as time of the sending worker. The idle time that the log attributes to
@@ -27,29 +27,29 @@ pub struct Crossing {
     pub stage: usize,
     /// The network link from the stage with the index `stage` to the next stage.
     pub link: Link,
-    /// The bytes that one micro-batch sends over the network link in each direction: its activations onwards, its
-    /// gradients back.
+    /// The bytes that one micro-batch sends over the network link in each direction: its activation to the next stage,
+    /// and the gradient back.
     pub bytes: f64,
 }
 
 impl Crossing {
-    /// Returns the seconds that one micro-batch's activation and gradient take over the network link between two
-    /// stages, one after the other.
+    /// Returns the seconds that one micro-batch's activation and its gradient together take over the network link: the
+    /// time of one after the other, with the latency of both.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }
 }
 
 impl Measured {
-    /// Returns the measured costs of each stage of a plan in seconds. They are the times of its forward and backward of
-    /// one micro-batch, of its part of the flush, and of its transfers over network links. The flush is the gradient
-    /// norms and the optimizer step at the end of a step.
+    /// Returns the measured costs of each stage of a plan in seconds. They are the times of its forward and backward
+    /// pass on one micro-batch, of its part of the flush, and of its transfers over network links. The flush is the
+    /// gradient norms and the optimizer step at the end of a step.
     ///
     /// `placement` says on which worker each stage runs, and `cut` has the indices of the layers of each stage.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement. Another reason
-    /// is a network link that is not known, or on which the bytes are not known.
+    /// Returns [`PredictError`] if `cut` is no partition of the layers into the stages of the placement. Also returns
+    /// one if a network link, or the bytes that it carries, are not known.
     pub fn costs(&self, placement: &Placement, cut: &[Range<usize>]) -> Result<Costs, PredictError> {
         let (layers, stages) = (self.layers.len(), placement.stages());
         if !is_cut(cut, layers, stages) {
@@ -74,8 +74,8 @@ impl Measured {
     }
 
     /// Returns the costs of each stage in seconds, and the seconds for which all sends of one micro-batch together keep
-    /// workers busy. The time of each send is already part of the sending stage's forward or backward. Only transfers
-    /// over the network links in `crossings` take time.
+    /// workers busy. The time of each send is already part of the sending stage's forward or backward pass. Only
+    /// transfers over the network links in `crossings` take time.
     pub(super) fn costs_over(
         &self,
         placement: &Placement,

@@ -2,15 +2,15 @@
 //! [`Prediction`].
 //!
 //! - *Stages.* With as many stages as the run had, the prediction uses the stages of the run. Otherwise each stage is a
-//!   sum of layers, and each layer has its share of the stage to which it belonged in the run.
+//!   sum of layers, and each layer has its part of the costs of its stage in the run.
 //! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
-//!   and the overhead of an action for each action of a worker, where the two halves of a split backward are two
+//!   and the overhead of an action for each action of a worker, where the two halves of a split backward pass are two
 //!   actions. It is multiplied by the variation of the run: the run's own step time, divided by the step time that is
 //!   simulated for the run in this way.
 //!
 //! A prediction lacks costs that the log of a run under another schedule does not show: the fixed work of each chunk in
-//! addition to its layers, and the extra work of a split backward compared with a whole one. Layers without FLOPs, such
-//! as embeddings, count as free within their stage. The log of a run under the predicted schedule has these costs.
+//! addition to its layers, and the extra work of a split backward pass compared with a whole one. Layers without FLOPs,
+//! such as embeddings, count as free within their stage. The log of a run under the predicted schedule has these costs.
 
 use std::ops::Range;
 
@@ -25,22 +25,23 @@ use super::target::{Cut, Target, is_cut};
 /// grows with this product, and is about 10 s for the largest one.
 const MOST_TO_SEARCH: usize = 100_000_000;
 
-/// The prediction for a plan: its step time, bubble, throughput and memory.
+/// The predicted performance of a plan: its step time, bubble, throughput and memory.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Prediction {
     /// The predicted step time of a plan, in seconds.
     pub step: f64,
-    /// The predicted bubble of a plan: the idle share of the *total* stage time (workers x step time).
+    /// The predicted bubble of a plan: the idle fraction of the *total* stage time (workers x step time); 0.1 is 10%.
     pub bubble: f64,
-    /// The predicted throughput of a plan: the weight of the targets on which it trains in a second, as in a log. In
-    /// most models, this is the number of tokens a second, without masked ones.
+    /// The predicted throughput of a plan: the weight of the targets that it trains on per second, as in a log. In most
+    /// models, this is the number of tokens per second, without masked ones.
     pub tokens_per_s: f64,
-    /// The largest number of live micro-batches of each worker, over all its chunks (stages). A micro-batch is live
-    /// while the worker keeps its activations for a backward.
+    /// The peak number of live micro-batches of each worker, summed over its chunks (stages). A micro-batch is live
+    /// while the worker keeps its activations for a backward pass.
     pub peak_live: Vec<usize>,
     /// The predicted peak of each worker's device memory, in bytes; `None` if the run did not count memory.
     pub peak_bytes: Option<Vec<f64>>,
-    /// The partition of the model's layers in the predicted plan: the indices of the layers of each stage.
+    /// The cut of the predicted plan, which is its partition of the model's layers into stages: the range of layer
+    /// indices, from 0, of each stage.
     pub cut: Vec<Range<usize>>,
 }
 
@@ -49,15 +50,15 @@ impl Measured {
     ///
     /// # Errors
     /// Returns [`PredictError`] if the schedule has no plan for these numbers of stages and micro-batches, or if the
-    /// partition of the layers is invalid. Another reason is a network link that is not known, or on which the bytes
-    /// are not known.
+    /// partition of the layers is invalid. Also returns one if a network link, or the bytes that it carries, are not
+    /// known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
         Ok(self.predict_over(&placed, &placed.crossings))
     }
 
     /// Returns each network link between neighbouring stages of the predicted plan, in the order of the stages. Beside
-    /// each link is the bubble (the idle share of workers x step time) that is predicted if only transfers over this
+    /// each link is the bubble (the idle fraction of workers x step time) that is predicted if only transfers over this
     /// link take time.
     ///
     /// # Errors

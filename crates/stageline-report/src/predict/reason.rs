@@ -1,18 +1,18 @@
-//! Explains why the settings of one predicted training are recommended, by its figures beside those of another
-//! training.
+//! Explains why the settings of one predicted training run are recommended, by its figures beside those of another
+//! training run.
 
 use super::trainings::PredictedTraining;
 
-/// Two predicted trainings that reach the same loss with different settings, the first in less time. Their comparison
-/// is the reason for a recommendation.
+/// Two predicted training runs that reach the same loss with different settings, the first in less time. Their
+/// comparison is the reason for a recommendation.
 pub(super) struct Compared<'a> {
     pub(super) training: &'a PredictedTraining,
     pub(super) other: &'a PredictedTraining,
 }
 
 impl Compared<'_> {
-    /// Returns the part of a sentence that compares a predicted training with another, such as `1.5 times faster to the
-    /// same loss than`. The name of the other training follows after it.
+    /// Returns the part of a sentence that compares a predicted training run with another, such as `1.5 times faster to
+    /// the same loss than`. The name of the other training run follows after it.
     pub(super) fn faster(&self) -> String {
         let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
         let times = seconds(self.other) / seconds(self.training);
@@ -24,15 +24,16 @@ impl Compared<'_> {
         }
     }
 
-    /// Returns the throughput of a predicted training divided by the throughput of the slower training with which it is
-    /// compared.
+    /// Returns the throughput of a predicted training run divided by the throughput of the slower training run that it
+    /// is compared with.
     pub(super) fn throughput(&self) -> f64 {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns a clause with the main reason why a predicted training reaches the loss sooner than the slower training,
-    /// such as `because it needs 20% fewer tokens`. The time of a training is its number of tokens divided by its
-    /// throughput. So the reason is fewer tokens, or a higher throughput, which may come from a smaller bubble.
+    /// Returns a clause with the main reason why a predicted training run reaches the loss sooner than the slower
+    /// training run, such as `because it needs 20% fewer tokens`. The time of a training run is its number of tokens
+    /// divided by its throughput. So the reason is fewer tokens, or a higher throughput, which may come from a smaller
+    /// bubble.
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let fewer_tokens = tokens(self.other) / tokens(self.training);
@@ -48,8 +49,8 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the indices of the predicted trainings that take about as long as the shortest one, of those for which
-/// `fits` returns true. They may take longer by at most the share `longer` (0.1 for 10%).
+/// Returns the indices of the predicted training runs that take about as long as the shortest one, of those for which
+/// `fits` returns true. They may take longer by at most the fraction `longer` (0.1 for 10%).
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,

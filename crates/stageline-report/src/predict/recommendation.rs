@@ -1,4 +1,4 @@
-//! The settings that are recommended for a training after a logged run, and the reason in one sentence:
+//! The settings that are recommended for a training run after a logged run, and the reason in one sentence:
 //! [`Recommendation`].
 
 use std::fmt;
@@ -10,38 +10,37 @@ use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;
 
-/// The share (10%) by which a changed setting must at least shorten the predicted training to be recommended. A smaller
-/// gain may be an error of the prediction. Fewer workers are recommended even without a gain.
+/// The smallest fraction (10%) of its time that a predicted training run must save for its changed setting to be
+/// recommended. A smaller gain may be an error of the prediction. Fewer workers are recommended even without a gain.
 const WORTH: f64 = 0.1;
 
-/// The share (10%) by which a predicted training may take longer than the shortest one and still count as equally long.
-/// So small a difference may be an error of the prediction. The compared trainings differ only in their number of
+/// The fraction (10%) of extra time with which a predicted training run still counts as long as the shortest one. So
+/// small a difference may be an error of the prediction. The compared training runs differ only in their number of
 /// micro-batches.
 const ABOUT: f64 = 0.1;
 
-/// The share (20%) by which a predicted training with the optimizer Adam may take longer than the shortest one and
-/// still count as equally long. It is larger than for other optimizers because the noise scale is a lower bound under
-/// Adam: larger batches save more steps than predicted.
+/// The fraction (20%) of extra time with which a predicted training run with the optimizer Adam still counts as long as
+/// the shortest one. It is larger than for other optimizers because the noise scale is a lower bound under Adam: larger
+/// batches save more steps than predicted.
 const ABOUT_UNDER_ADAM: f64 = 0.2;
 
-/// The smallest efficiency with which more workers are recommended. It is the worker-hours of a training with the
-/// user's number of workers, divided by those of the training with more. At 0.8, a training with twice the workers must
-/// be at least 1.6 times as fast.
+/// The smallest efficiency with which more workers are recommended. It is the worker-hours of a training run with the
+/// user's number of workers, divided by the worker-hours of the training run with more. At 0.8, a training run with
+/// twice the workers must be at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
-/// The recommended settings for a training after a logged run, with the reason. According to the predictions, a
-/// training with these settings reaches the run's loss in the least time. `Display` writes the recommendation as one
-/// sentence.
+/// The recommended settings for the next training run, with the reason. According to the predictions, a training run
+/// with these settings reaches the run's loss in the least time. `Display` writes the recommendation as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
-    /// The one setting, if there is any, in which the recommended training differs from the plan that the user gives to
-    /// `stageline advise`. The number of micro-batches may differ as well.
+    /// The one setting that is changed in the recommended training run, compared with the plan that the user gives to
+    /// `stageline advise`; [`Change::None`] if there is none. The number of micro-batches may differ as well.
     pub change: Change,
-    /// The predicted training with the recommended settings: its number of micro-batches, step time, memory and number
-    /// of steps.
+    /// The predicted training run with the recommended settings: its number of micro-batches, step time, memory and
+    /// number of steps.
     pub training: PredictedTraining,
-    /// The reason for the recommendation as text, with predicted figures of the recommended training and of the one
-    /// with which it is compared.
+    /// The reason for the recommendation as text, with predicted figures of the recommended training run and of the
+    /// training run that it is compared with.
     pub reason: String,
 }
 
@@ -72,9 +71,9 @@ impl fmt::Display for Recommendation {
 /// Trainings that are at most 10% longer than the shortest one (20% under Adam) count as equally long. The recommended
 /// M is:
 ///
-/// - the M of the logged run, if its training is one of the equally long ones;
-/// - the largest M of the equally long trainings, if the M of the run is larger than that;
-/// - otherwise the M of the shortest training.
+/// - the M of the logged run, if its training run is one of the equally long ones;
+/// - the largest M of the equally long training runs, if the M of the run is larger than that;
+/// - otherwise the M of the shortest training run.
 pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
     let shortest = question.fastest(trainings)?;
     let longer = if question.log.is_adam() { ABOUT_UNDER_ADAM } else { ABOUT };
@@ -96,16 +95,16 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
     Some(Recommendation { change: Change::None, training: training.clone(), reason })
 }
 
-/// Recommends one of `alternatives`, the predicted trainings with one changed setting. Returns `None` if no change is
-/// worth recommending.
+/// Recommends one of `alternatives`, the predicted training runs with one changed setting. Returns `None` if no change
+/// is worth recommending.
 ///
-/// `own` is the shortest training with the settings of the plan that the user gives to `stageline advise`. It is `None`
-/// if no such training fits into the memory.
+/// `own` is the shortest training run with the settings of the plan that the user gives to `stageline advise`. It is
+/// `None` if no such training run fits into the memory.
 ///
-/// - A changed schedule or micro-batch size is recommended if its training is at least 10% shorter than `own`.
-/// - More workers are recommended if their training is at least 10% shorter than `own`, and takes at most 1.25 times
-///   the worker-hours of `own`.
-/// - Fewer workers are recommended if their training takes no longer than `own`.
+/// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter than `own`.
+/// - More workers are recommended if their training run is at least 10% shorter than `own`, and takes at most 1.25
+///   times the worker-hours of `own`.
+/// - Fewer workers are recommended if their training run takes no longer than `own`.
 pub(super) fn recommended_change(
     question: &Question,
     own: Option<&PredictedTraining>,
@@ -124,8 +123,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training with a changed setting is recommended in place of `own`. `own` is the shortest training with the
-/// settings of the plan that the user gives to `stageline advise`.
+/// Whether a training run with a changed setting is recommended in place of `own`. `own` is the shortest training run
+/// with the settings of the plan that the user gives to `stageline advise`.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -139,9 +138,9 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
     }
 }
 
-/// Returns a text that says why a changed setting is recommended. It has the figures of the training with this setting
-/// beside those of `own`. `own` is the shortest training with the settings of the plan that the user gives to
-/// `stageline advise`.
+/// Returns a text that says why a changed setting is recommended. It has the figures of the training run with this
+/// setting beside the figures of `own`. `own` is the shortest training run with the settings of the plan that the user
+/// gives to `stageline advise`.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
@@ -184,8 +183,8 @@ fn of_memory(question: &Question) -> String {
 }
 
 /// Returns a text that says why the number of micro-batches (M) of the logged run, `run`, is recommended again, or the
-/// nearest M that fits into the memory. The training with the recommended M takes longer than the shortest training,
-/// but by at most the share `longer`.
+/// nearest M that fits into the memory. The training run with the recommended M takes longer than the shortest training
+/// run, but by at most the fraction `longer`.
 fn near_the_run(run: usize, training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     let near = match training.micro_batches == run {
@@ -200,12 +199,13 @@ fn near_the_run(run: usize, training: &PredictedTraining, shortest: &PredictedTr
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the training `own` is recommended. The text compares
-/// `own` with a predicted training that differs only in M, the first of these that exists and fits into the memory:
+/// Returns a text that says why the number of micro-batches (M) of the training run `own` is recommended. The text
+/// compares `own` with a predicted training run that differs only in M, the first of these that exists and fits into
+/// the memory:
 ///
-/// - the training with the M of the logged run, unless `own` has this M
-/// - the training with the next smaller M
-/// - the training with the next larger M
+/// - the training run with the M of the logged run, unless `own` has this M
+/// - the training run with the next smaller M
+/// - the training run with the next larger M
 fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &PredictedTraining) -> String {
     // A training that does not fit may be faster, and is no reason for another.
     let fitting: Vec<_> = trainings.iter().filter(|training| question.fits(training)).collect();
@@ -226,9 +226,9 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     format!("{} M = {}, {because}", compared.faster(), other.micro_batches)
 }
 
-/// Returns a text that says why no larger number of micro-batches (M) than that of `trainings[last]` is recommended.
-/// The training with the next larger M does not fit into the memory, or takes too much longer than the shortest
-/// training. The text is empty if no training has a larger M. `trainings` is in ascending order of M.
+/// Returns a text that says why no larger number of micro-batches (M) than the M of `trainings[last]` is recommended.
+/// The training run with the next larger M does not fit into the memory, or takes too much longer than the shortest
+/// training run. The text is empty if no training run has a larger M. `trainings` is in ascending order of M.
 fn of_more(question: &Question, trainings: &[PredictedTraining], last: usize) -> String {
     let Some(next) = trainings.get(last + 1) else { return String::new() };
     let (m, last) = (trainings[last].micro_batches, &trainings[last]);

@@ -8,28 +8,29 @@ use stageline_schedule::Schedule;
 /// The plan whose performance is predicted: its schedule, its numbers of workers and micro-batches, and the partition
 /// of the model's layers into its stages.
 pub struct Target<'a> {
-    /// The number of workers (P) for which the plan is predicted.
+    /// The number of workers (P) of the predicted plan, in each replica.
     pub workers: usize,
     /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
     /// logged run.
     pub micro_batches: usize,
     /// The schedule that generates the predicted plan.
     pub schedule: &'a dyn Schedule,
-    /// The partition of the model's layers into the stages of the predicted plan.
+    /// The cut of the predicted plan: the partition of the model's layers into its stages.
     pub cut: Cut,
 }
 
-/// The partition of the model's layers into the stages of a predicted plan: as in the logged run, as evenly as
-/// possible, or as the caller gives it.
+/// The cut of a predicted plan, which is the partition of the model's layers into its stages: as in the logged run, as
+/// evenly as possible, or as the caller gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// The model's layers are partitioned as in the logged run if the predicted plan has as many stages as the run.
     /// Otherwise they are partitioned as evenly as possible by measured time.
     OfTheRun,
     /// The model's layers are partitioned into contiguous stages as evenly as possible, by the measured time of a
-    /// forward and backward.
+    /// forward and backward pass.
     Balanced,
-    /// The model's layers are partitioned as the caller says; the field has the indices of the layers of each stage.
+    /// The model's layers are partitioned as the caller says. The value has the range of layer indices, from 0, of each
+    /// stage.
     Given(Vec<Range<usize>>),
 }
 

@@ -1,5 +1,5 @@
-//! Predicts how long trainings with other plans need to reach the loss of a logged run, from the noise of that run's
-//! gradient.
+//! Predicts how long training runs with other plans need to reach the loss of a logged run, from the noise of that
+//! run's gradient.
 
 use std::collections::BTreeSet;
 
@@ -9,64 +9,68 @@ use super::prediction::Prediction;
 use super::target::Target;
 use crate::log::NoiseScales;
 
-/// The largest number of micro-batches (M) for which trainings are predicted and compared.
+/// The largest number of micro-batches (M) for which training runs are predicted and compared.
 const MOST: usize = 256;
 
-/// A predicted training that reaches the loss of a logged run with given settings: its number of micro-batches, step
-/// time, memory and number of steps. As in the log, the tokens of a training are the sum of the weights of its targets.
+/// A predicted training run that reaches the loss of a logged run with given settings: its number of micro-batches,
+/// step time, memory and number of steps. As in the log, the tokens of a training run are the sum of the weights of its
+/// targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
-    /// The number of micro-batches (M) in a step of each replica of a predicted training.
+    /// The number of micro-batches (M) per step in each replica of a predicted training run.
     pub micro_batches: usize,
-    /// The loss weight of a batch in a predicted training: the sum of the weights of its targets. In most models, it is
-    /// the number of tokens in the batch.
+    /// The loss weight of a batch in a predicted training run: the sum of the weights of its targets. In most models,
+    /// it is the number of tokens in the batch.
     pub batch: f64,
-    /// The predicted step time, bubble and memory of a training.
+    /// The predicted step time, bubble and memory of a training run.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps until a training reaches the loss of the logged run; `None` if the noise
-    /// of the run's gradient is not known.
+    /// The predicted number of optimizer steps until a training run reaches the loss of the logged run; `None` if the
+    /// noise of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 
 impl PredictedTraining {
-    /// Returns the predicted throughput of a training: the weight of the targets on which it trains in a second. In
-    /// most models, this is the number of tokens a second.
+    /// Returns the predicted throughput of a training run: the weight of the targets that it trains on per second. In
+    /// most models, this is the number of tokens per second.
     pub fn tokens_per_s(&self) -> f64 {
         self.batch / self.prediction.step
     }
 
-    /// Returns the number of tokens on which a training is predicted to train until it reaches the loss. More
-    /// precisely, it is the sum of the loss weights of its targets, which in most models is the same. The result is
-    /// `None` if the number of steps is not known.
+    /// Returns the predicted number of tokens that a training run trains on until it reaches the loss of the logged
+    /// run. More precisely, it is the sum of the loss weights of its targets, which in most models is the same. The
+    /// result is `None` if the number of steps is not known.
     pub fn tokens(&self) -> Option<f64> {
         Some(self.steps? * self.batch)
     }
 
-    /// Returns the predicted duration of a training in seconds; `None` if the number of steps is not known.
+    /// Returns the predicted time, in seconds, until a training run reaches the loss of the logged run; `None` if the
+    /// number of steps is not known.
     pub fn seconds(&self) -> Option<f64> {
         Some(self.steps? * self.prediction.step)
     }
 
-    /// Returns the predicted peak memory, in bytes, of the worker that needs the most in a training; `None` if the
+    /// Returns the predicted peak memory, in bytes, of the worker that needs the most in a training run; `None` if the
     /// logged run did not count memory.
     pub fn peak_bytes(&self) -> Option<f64> {
         self.prediction.peak_bytes.iter().flatten().copied().reduce(f64::max)
     }
 }
 
-/// Returns the numbers of micro-batches for which trainings are compared, up to 256. They are the powers of two, and
-/// their products with the number of workers. Some schedules have plans only for multiples of the number of workers.
+/// Returns the numbers of micro-batches for which training runs are compared, up to 256. They are the powers of two,
+/// and their products with the number of workers. Some schedules have plans only for multiples of the number of
+/// workers.
 pub(super) fn choices(workers: usize) -> BTreeSet<usize> {
     let powers = || (0..).map(|power| 1 << power).take_while(|number| *number <= MOST);
     powers().chain(powers().map(|number| number.saturating_mul(workers)).filter(|number| *number <= MOST)).collect()
 }
 
 impl Measured {
-    /// Predicts trainings with the plan `target` that reach the loss of the logged run. There is one for the number of
-    /// micro-batches of `target`, and one for each of several other numbers up to 256. Numbers for which the schedule
-    /// has no plan are skipped.
+    /// Predicts training runs with the plan `target` that reach the loss of the logged run. There is one for the number
+    /// of micro-batches of `target`, and one for each of several other numbers up to 256. Numbers of micro-batches
+    /// without a plan of the schedule are skipped.
     ///
-    /// `noise` is the [noise scale](crate::RunLog::noise_scales) of the run. Without it, no number of steps is predicted.
+    /// `noise` is the [noise scale](crate::RunLog::noise_scales) of the run. Without it, no number of steps is
+    /// predicted.
     ///
     /// # Errors
     /// Returns the errors of [`predict`](Self::predict), except for a number of micro-batches that the schedule lacks.
@@ -84,8 +88,8 @@ impl Measured {
         Ok(found)
     }
 
-    /// Predicts the training with the plan `target`, but with another number of micro-batches, that reaches the loss of
-    /// the logged run. Returns `None` if the schedule has no plan for this number.
+    /// Predicts the training run with the plan `target`, but with another number of micro-batches, that reaches the
+    /// loss of the logged run. Returns `None` if the schedule has no plan for this number.
     pub(super) fn training(
         &self,
         noise: Option<&NoiseScales>,

@@ -16,7 +16,7 @@ pub struct Blocked {
     pub action: usize,
     /// The send or receive that a worker in a deadlock waits to finish.
     pub at: Instruction,
-    /// The micro-batch at the head of the channel from which a blocked worker receives, if the worker waits for a
+    /// The micro-batch at the head of the channel that a blocked worker receives from, if the worker waits for a
     /// different micro-batch. `None` if the channel is empty, or if the worker waits to send.
     pub found: Option<usize>,
 }

@@ -13,7 +13,7 @@ use crate::plan::{Action, Compute};
 pub enum CheckError {
     /// The error for a plan without any actions (forward and backward passes).
     Empty,
-    /// The error for a plan in which a worker has no actions (forward and backward passes).
+    /// The error for a plan with a worker that has no actions (forward and backward passes).
     IdleWorker {
         /// The index, from 0, of the worker that has no actions in the plan.
         worker: usize,
@@ -28,7 +28,7 @@ pub enum CheckError {
         /// action of this stage, with the actions next to it.
         excerpt: Excerpt,
     },
-    /// The error for a plan in which a stage does not run one forward pass and then one backward pass on a micro-batch.
+    /// The error for a plan where a stage does not run one forward pass and then one backward pass on a micro-batch.
     /// The backward pass may be split into an input gradient and a weight gradient.
     Sequence {
         /// The index, from 0, of the stage that lacks, repeats or misorders a forward or backward pass.
@@ -57,8 +57,8 @@ pub enum CheckError {
         /// next to it.
         excerpt: Excerpt,
     },
-    /// The error for a plan in which a worker has more live micro-batches than the caller's limit. A micro-batch is
-    /// live from its forward pass until its weight gradient is done.
+    /// The error for a plan where a worker has more live micro-batches than the caller's limit. A micro-batch is live
+    /// from its forward pass until its weight gradient is done.
     TooManyLive {
         /// The index, from 0, of the worker that exceeds the limit on live micro-batches.
         worker: usize,

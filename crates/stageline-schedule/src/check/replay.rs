@@ -22,9 +22,9 @@ pub struct Span {
     /// The action that a worker runs in a simulated time span: a forward pass, a backward pass or half of a backward
     /// pass.
     pub action: Action,
-    /// The simulated time at which a worker begins an action, from the start of the step, in the unit of the costs.
+    /// The simulated time when a worker begins an action, from the start of the step, in the unit of the costs.
     pub start: f64,
-    /// The simulated time at which a worker ends an action, from the start of the step, in the unit of the costs.
+    /// The simulated time when a worker ends an action, from the start of the step, in the unit of the costs.
     pub end: f64,
 }
 

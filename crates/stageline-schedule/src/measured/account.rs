@@ -31,8 +31,9 @@ pub struct Account {
     /// replica. It is 0 in other steps, and in logs that do not have it.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
-    /// The worker's idle time that no other field explains, in seconds. Examples are threads that wake late, the
-    /// overhead of channels, and the exchange of gradients between data-parallel replicas.
+    /// The worker's idle time that no other field explains, in seconds. It is negative if the simulations explain more
+    /// idle time than was measured. Examples are threads that wake late, the overhead of channels, and the exchange of
+    /// gradients between data-parallel replicas.
     pub other: f64,
 }
 
@@ -52,8 +53,9 @@ impl Account {
     }
 
     /// Returns the name of each cause of idle time, and the fraction of the total stage time (number of workers x step
-    /// time) that it explains, from 0 to 1. The fraction is the idle time of all `workers` for this cause, divided by
-    /// the total stage time. `step` is the step time in seconds.
+    /// time) that it explains (0.1 is 10%). The fraction is the idle time of all `workers` for this cause, divided by
+    /// the total stage time. It can be slightly below 0 for causes that are differences of measured times, such as
+    /// `other`. `step` is the step time in seconds.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
         for worker in workers {
@@ -74,8 +76,7 @@ impl Account {
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct WorkerMemory {
     /// The bytes that a worker has in use at the beginning of a step: parameters and optimizer states. If steps
-    /// overlap, they include copies of this state from before the previous step, with which that step can still be
-    /// undone.
+    /// overlap, they include copies of this state from before the previous step, so that this step can still be undone.
     pub resident: u64,
     /// The largest number of bytes of memory in use by a worker at any time of the step.
     pub peak: u64,

@@ -5,8 +5,8 @@ use std::str::FromStr;
 
 use crate::plan::Instruction;
 
-/// What a worker does for one of its stages in a recorded event: work, such as a forward pass or the optimizer step, or
-/// a wait, such as for the next command.
+/// The activity of a worker during a recorded event: work for one of its stages, such as a forward pass or the
+/// optimizer step, or a wait, such as the wait for the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
     /// An activity of a worker: a stage prepares for a training step, or for another pass over the plan, such as an

@@ -17,11 +17,11 @@ pub struct Event {
     pub stage: usize,
     /// The activity of the worker that the event records, such as an instruction or the optimizer step.
     pub activity: Activity,
-    /// The time at which the recorded activity of a worker began, from the beginning of the step. It is also the end of
-    /// the worker's previous event, if there is one.
+    /// The time when the recorded activity of a worker began, from the beginning of the step. It is also the end of the
+    /// worker's previous event, if there is one.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub start: Duration,
-    /// The time at which the recorded activity of a worker ended, from the beginning of the step.
+    /// The time when the recorded activity of a worker ended, from the beginning of the step.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub end: Duration,
     /// The part of the recorded activity's time that the worker spent waiting for other workers, or for the caller (the
@@ -62,8 +62,8 @@ impl Event {
 /// The memory in use by a worker during one recorded event, in bytes.
 ///
 /// Host memory is measured in programs that install the runtime's counting allocator. A GPU's memory is measured in
-/// synchronised steps only (in which workers wait for their device after every action). It is the number of bytes that
-/// the GPU's memory pools have in use at the end of each event. Several stages on one GPU share the pools.
+/// synchronised steps only (where workers wait for their device after every action). It is the number of bytes that the
+/// GPU's memory pools have in use at the end of each event. Several stages on one GPU share the pools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Held {

@@ -44,7 +44,7 @@ pub struct Action {
     pub stage: usize,
     /// The kind of computation that the stage runs on the micro-batch, such as a forward pass.
     pub compute: Compute,
-    /// The index of the micro-batch on which the stage computes, counted from 0 within the step.
+    /// The index of the micro-batch that the stage computes on, counted from 0 within the step.
     pub micro_batch: usize,
 }
 

@@ -61,7 +61,7 @@ impl Placement {
         if from.abs_diff(to) == 1 { from.min(to) } else { from.max(to) }
     }
 
-    /// Returns the number of workers on which the stages are placed.
+    /// Returns the number of workers that the stages are placed on.
     pub fn workers(&self) -> usize {
         self.stages_of.len()
     }

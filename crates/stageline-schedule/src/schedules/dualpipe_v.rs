@@ -12,7 +12,7 @@ use crate::plan::Plan;
 ///
 /// In the main part, each worker pairs a forward pass on one chunk with a backward pass on the other. The transfers of
 /// one can then overlap with the computation of the other. Some backward passes are split during fill and drain. The
-/// order is PyTorch's, which requires M >= 2P. For a smaller M, the plan is that for 2P micro-batches, without the
+/// order is PyTorch's, which requires M >= 2P. For a smaller M, the plan is the one for 2P micro-batches, without the
 /// actions on micro-batches from M on.
 ///
 /// The number of stages must be even.
@@ -27,9 +27,9 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 3F4 4B0 4B0 4F4 3B0 3B0 3F5 4B1 4B1 4F5 3B1 3B1 3F6 4B2 4B2 4F6 3B2 3B2 3F7 4B3 4B3 4F7 3B3 3B3 4B4 4B4 3B4 3B4 4B5 4B5 3B5 3B5 4I6 3I6 4I7 3I7 4W6 3W6 4W7 3W7
 /// ```
 ///
-/// - With free transfers and without overlap, a worker idles between its first and its last action for at most
-///   (P-1)(2F-W). This holds if M is at least 2P, an input gradient takes as long as a forward pass (F), and a weight
-///   gradient (W) takes no longer.
+/// - With transfers that take no time and without overlap, a worker idles between its first and its last action for at
+///   most (P-1)(2F-W). This holds if M is at least 2P, an input gradient takes as long as a forward pass (F), and a
+///   weight gradient (W) takes no longer.
 /// - Worker w has at most min(2M, M+1+w, 2P+1) live micro-batches (between the forward pass and the end of the weight
 ///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -43,8 +43,8 @@ pub(super) fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Whether an action has its input, and its output has room in the channel. `done` has the number of finished actions of
-/// each stage and kind.
+/// Whether an action has its input, and its output has room in the channel. `done` has the number of finished actions
+/// of each stage and kind.
 fn is_ready(action: Action, done: &[[usize; Compute::ALL.len()]]) -> bool {
     let count = |(stage, compute): (usize, Compute)| done[stage][compute as usize];
     let [before, after] = neighbours(action, done.len());
@@ -142,7 +142,8 @@ impl LivePeaks {
         }
     }
 
-    /// Returns the peak of live micro-batches from now until all remaining actions before an index of the list are done.
+    /// Returns the peak of live micro-batches from now until all remaining actions before an index of the list are
+    /// done.
     fn peak_before(&self, at: usize) -> usize {
         let (mut node, mut peak) = (self.nodes.len() / 2 + at, 0);
         while node > 1 {

@@ -17,8 +17,8 @@ pub(crate) enum Step {
     /// Appends a chunk's next whole backward pass to a worker's list of actions. The value is the chunk: 0 or 1, for
     /// the first or second of the worker's two stages.
     B(usize),
-    /// Appends to a worker's list of actions the input gradient of one of its two stages (chunks), for that stage's next
-    /// micro-batch. The value is the index of the chunk, 0 or 1.
+    /// Appends to a worker's list of actions the input gradient of one of its two stages (chunks), for that stage's
+    /// next micro-batch. The value is the index of the chunk, 0 or 1.
     I(usize),
     /// Appends a chunk's oldest pending weight gradient to a worker's list of actions. A weight gradient is pending if
     /// the list has the input gradient of the same micro-batch already. The value is the chunk: 0 or 1, for the first

@@ -29,7 +29,7 @@ use crate::plan::Plan;
 /// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is (S - C) / S. S is the longest span of any
 ///   worker, from the start of its first to the end of its last forward or backward pass, without the optimizer step. C
 ///   is the compute time of the busiest worker, also without the optimizer step. If F = I = W, M is at least P and
-///   transfers take no time, it is (P-1)/(3M+P-1). The idle time is then a third of 1F1B's.
+///   transfers take no time, the bubble by span is (P-1)/(3M+P-1). The idle time is then a third of 1F1B's.
 /// - Every stage has at most min(M, P) live micro-batches (between the forward pass and the end of the weight
 ///   gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -29,7 +29,7 @@ use crate::plan::Plan;
 /// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is (S - C) / S. S is the longest span of any
 ///   worker, from the start of its first to the end of its last forward or backward pass, without the optimizer step. C
 ///   is the compute time of the busiest worker, also without the optimizer step. If F = I = W, M is at least 2P-1 and
-///   transfers take no time, it is 0.
+///   transfers take no time, the bubble by span is 0.
 /// - Every stage has at most min(M, 2P-1) live micro-batches (between the forward pass and the end of the weight
 ///   gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

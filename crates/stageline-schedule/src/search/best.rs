@@ -55,7 +55,8 @@ impl Best {
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
 /// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
 /// chunks (stages) per worker gets each stage in V equal parts ([`Costs::cut`]). A schedule that allows any V is tried
-/// with 2, 3 and 4. Schedules with a V above `most_chunks` are left out, because a model may have too few layers for them.
+/// with 2, 3 and 4. Schedules with a V above `most_chunks` are left out, because a model may have too few layers for
+/// them.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.

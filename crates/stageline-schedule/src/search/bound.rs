@@ -15,8 +15,8 @@ use crate::simulate::Memory;
 ///   least time q of other work remains. They run one after the other, so the flush (the end of all forward and
 ///   backward passes) is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads
 ///   and tails (Carlier, 1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
-/// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the link
-///   between the two.
+/// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the
+///   link between the two.
 /// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
 ///   backward. The sum of bytes x time over all micro-batches must fit under the memory limit, from the worker's first
 ///   forward pass on.
@@ -54,8 +54,8 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 }
 
 /// The times of one kind of action (forward, input gradient or weight gradient) on a stage in a step, or of one kind of
-/// transfer that the stage sends. They are the total time of these actions, the least time before the first of them, and
-/// the least time after the last. Together they are a lower bound on the time of the step.
+/// transfer that the stage sends. They are the total time of these actions, the least time before the first of them,
+/// and the least time after the last. Together they are a lower bound on the time of the step.
 #[derive(Clone, Copy)]
 struct Work {
     /// The earliest time at which a stage can begin one kind of action (such as a forward pass), in the unit of the

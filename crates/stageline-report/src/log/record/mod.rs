@@ -1,4 +1,4 @@
-//! The structures of the lines of a log, which a training serialises: one JSON object a line.
+//! The structures of the lines of a log, which a training program serialises: one JSON object per line.
 //!
 //! The first line describes the run ([`Run`]). One line for each training step ([`Step`]) and each validation
 //! ([`Validation`]) follows. The kind of a line is recognised by a field that only this kind has: `plan`, `step` or
@@ -74,9 +74,10 @@ fn or_nan<'de, D: Deserializer<'de>>(deserializer: D) -> Result<f64, D::Error> {
 /// The loss on validation data, measured after some training steps.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Validation {
-    /// The number of training steps that were completed before the validation.
+    /// The number of training steps that the run had completed before the validation.
     pub after_steps: usize,
-    /// The mean loss over all validation targets, weighted by the weights of the targets.
+    /// The mean loss over all validation targets, weighted by the weights of the targets. A mean that is not finite is
+    /// `null` in the log, and NaN after reading.
     #[serde(deserialize_with = "or_nan")]
     pub validation_loss: f64,
     /// The mean of each of the model's metrics over the validation targets, by the name of the metric. The loss is not

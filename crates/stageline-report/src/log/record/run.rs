@@ -16,15 +16,16 @@ fn is_one(number: &usize) -> bool {
     *number == 1
 }
 
-/// The first line of a run's log, which describes the run: its plan, layers, settings and machine.
+/// The first line of a run's log, which describes the run: its plan, layers, settings and machine. All later lines
+/// refer to it.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Run {
     /// The version of the stageline library that wrote the log.
     pub stageline: String,
     /// The name of the schedule that generated the run's plan, such as `1f1b`.
     pub schedule: String,
-    /// The plan that the workers of the run followed (the order of forwards and backwards of each worker), in PyTorch's
-    /// CSV format.
+    /// The plan that the workers of the run followed (the order of forward and backward passes of each worker), in
+    /// PyTorch's CSV format.
     pub plan: String,
     /// The number of data-parallel replicas, each of which runs the plan on its own micro-batches. The log records the
     /// workers, stages and events of the first replica only.
@@ -32,15 +33,15 @@ pub struct Run {
     pub replicas: usize,
     /// The number of micro-batches that a channel between two stages can hold before its sender blocks.
     pub channel_capacity: usize,
-    /// The layers of the run's model, in order, each with the stage to which it belongs.
+    /// The layers of the run's model, in order, each with the stage that it belongs to.
     pub layers: Vec<Layer>,
-    /// Whether the user has cut the model into stages by hand, so that a training cannot divide it into other stages.
-    /// The list `layers` then has one entry for each of these stages. False in older logs.
+    /// Whether the user has cut (partitioned) the model into stages by hand, so that a training run cannot divide it
+    /// into other stages. The list `layers` then has one entry for each of these stages. False in older logs.
     #[serde(default)]
     pub cut_by_hand: bool,
-    /// The network links (latency and bandwidth) between consecutive stages, as measured before the first step. Entry i
-    /// is the link from stage i to stage i + 1; `None` if both stages share a host's memory. The list is empty if no
-    /// link was measured.
+    /// The network links (latency and bandwidth) between consecutive stages, which the run measured before the first
+    /// step. Entry i is the link from stage i to stage i + 1; `None` if both stages share a host's memory. The list is
+    /// empty if no link was measured.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub links: Vec<Option<Link>>,
     /// The device memory of each worker as estimated before the first step; empty if there is no estimate.
@@ -55,7 +56,7 @@ pub struct Run {
     /// Facts about the hardware and software of the run, by name, such as the system and the number of cores.
     #[serde(default)]
     pub machine: BTreeMap<String, Value>,
-    /// The settings with which the run was started, by name.
+    /// The settings that the run was started with, by the name of the setting.
     pub configuration: BTreeMap<String, Value>,
 }
 
@@ -64,16 +65,17 @@ pub struct Run {
 /// A transfer of n bytes arrives after latency + n / bandwidth seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Link {
-    /// The latency of the network link: the time, in seconds, from the send of an empty message until the receiver can
-    /// use it. It is finite and at least 0.
+    /// The latency of the network link: the time, in seconds, from the sending of an empty message until the receiver
+    /// can use it. It is finite and at least 0.
     pub latency: f64,
-    /// The bandwidth of the network link in each direction, in bytes a second; finite and at least 1. Transfers in the
-    /// same direction do not overlap: each begins after the one before it.
+    /// The bandwidth of the network link in each direction, in bytes per second; finite and at least 1. Transfers in
+    /// the same direction do not overlap: each begins after the one before it.
     pub bandwidth: f64,
 }
 
 impl Link {
-    /// Returns the time from the send of a message of `bytes` bytes until the receiver can use the message, in seconds.
+    /// Returns the time, in seconds, from the sending of a message of `bytes` bytes until the receiver can use the
+    /// message.
     pub fn takes(self, bytes: f64) -> f64 {
         self.latency + bytes / self.bandwidth
     }
@@ -91,8 +93,8 @@ pub struct EstimatedMemory {
     /// host`), in bytes. It is not part of `peak`, which is device memory.
     #[serde(default)]
     pub optimizer_on_host: u64,
-    /// The estimated bytes of the gradients of one worker's parameters, which are summed over the micro-batches of a
-    /// step.
+    /// The estimated bytes of the gradients of one worker's parameters, which the worker sums over the micro-batches of
+    /// a step.
     pub gradients: u64,
     /// The estimated largest number of bytes of activations that a worker keeps at one time. It keeps the activations
     /// of its live micro-batches, whose backward has not yet run.
@@ -117,10 +119,10 @@ pub struct EstimatedMemory {
 pub struct Layer {
     /// The name of a layer of the model, such as `block 3`.
     pub name: String,
-    /// The index, from 0, of the stage to which a layer of the model belongs.
+    /// The index, from 0, of the stage that a layer of the model belongs to.
     pub stage: usize,
-    /// The relative cost of a layer's forward and backward, such as its FLOPs, in any unit. The measured time of a
-    /// stage is divided among its layers in proportion to these costs.
+    /// The relative cost of a layer's forward and backward pass, such as its FLOPs, in a unit that all layers of the
+    /// log share. The measured time of a stage is divided among its layers in proportion to these costs.
     pub weight: f64,
     /// The number of elements in all parameters of a layer.
     pub parameters: u64,

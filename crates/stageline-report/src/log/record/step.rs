@@ -8,8 +8,8 @@ pub use stageline_schedule::{Account, Event, WorkerMemory};
 
 use super::or_nan;
 
-/// The measurements of one training step. Every bubble is a share of the *total* stage time, which is workers x step
-/// time.
+/// The measurements of one training step, as a line of the log. Every bubble is a fraction of the *total* stage time,
+/// which is workers x step time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Step {
     /// The number of the training step, counted from 0.
@@ -21,18 +21,19 @@ pub struct Step {
     /// targets, and values that the training program added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
-    /// The sum of the weights of the step's targets; in most models, the number of targets that are not masked.
+    /// The loss weight of the step's batch: the sum of the weights of its targets; in most models, the number of
+    /// targets that are not masked.
     pub weight: f64,
-    /// The throughput of the step: the sum of the targets' weights (in most models, the number of tokens) a second.
+    /// The throughput of the step: the sum of the targets' weights (in most models, the number of tokens) per second.
     pub tokens_per_s: f64,
-    /// The model FLOP utilisation: the training's FLOPs a second as a share of the devices' peak; `None` if the peak is
-    /// not known.
+    /// The model FLOP utilisation: the training's FLOPs per second, divided by the peak FLOPs per second of all used
+    /// devices. Recomputed work does not count. `None` if the peak is not known (`--peak-tflops`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub model_flop_utilisation: Option<f64>,
     /// The duration of the step, from the split of the batch to the last optimizer step, in seconds.
     pub step_seconds: f64,
-    /// The time in seconds for which the training waited for the data of the step's batch; 0 in older logs.
-    /// `step_seconds` does not include this time. With overlapping steps, the previous step may have run meanwhile.
+    /// The seconds that the run waited for the data of the step's batch; 0 in older logs. `step_seconds` does not
+    /// include this time. With overlapping steps, the previous step may have run meanwhile.
     #[serde(default)]
     pub batch_wait_seconds: f64,
     /// Whether the step was synchronised: workers waited for their device after every action. The recorded times then
@@ -40,15 +41,17 @@ pub struct Step {
     /// may finish later.
     #[serde(default)]
     pub synchronised: bool,
-    /// The measured bubble of the step: the idle share of the total stage time (workers x step time), from 0 to 1.
+    /// The measured bubble of the step: the idle fraction of the total stage time (workers x step time), from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
-    /// The theoretical bubble (P - 1) / (V M + P - 1) of P workers, each with V stages, and M micro-batches. It assumes
-    /// that all stages take equal time and that transfers take none. With V = 1, it is the bubble of GPipe and 1F1B.
+    /// The theoretical bubble, from 0 to 1: (P - 1) / (V M + P - 1) for P workers, each with V stages, and M
+    /// micro-batches. It assumes that all stages take equal time and that transfers take none. With V = 1, it is the
+    /// bubble of GPipe and 1F1B.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
-    /// The bubble (idle share of workers x step time) of a simulation of the run's plan, with the stage times that were
-    /// measured in this step.
+    /// The bubble of a simulated step, to compare with the measured `bubble`: the idle fraction of workers x simulated
+    /// step time, from 0 to 1. The simulation runs the same plan with the times of the actions and transfers of this
+    /// step. It leaves out the runtime's overhead, such as threads that wake late.
     #[serde(deserialize_with = "or_nan")]
     pub bubble_simulated: f64,
     /// The learning rate of the step; `None` if the step was skipped, which means that it updated no parameters.
@@ -58,21 +61,25 @@ pub struct Step {
     pub gradient_norm: Option<f64>,
     /// Whether the gradients of the step were clipped; `None` if the step was skipped and updated no parameters.
     pub clipped: Option<bool>,
-    /// The factor by which the loss was multiplied before the backward of the training step.
+    /// The loss scale of the step: the loss was multiplied by this factor before the backward pass. It is 1 without
+    /// loss scaling.
     pub loss_scale: f64,
-    /// The time of each worker in the step, divided into compute and the causes of idle time.
+    /// The time of each worker of the first replica in the step, divided into compute and the causes of idle time, in
+    /// seconds.
     pub workers: Vec<Account>,
-    /// The measured times and bytes of each stage in the step, as means over the micro-batches.
+    /// The measured costs of each stage in the step: times in seconds and sizes in bytes, most of them means over the
+    /// micro-batches.
     pub stages: Vec<StageCosts>,
-    /// The device memory that each worker used in the step; empty if memory was not counted.
+    /// The memory that each worker of the first replica had in use in the step, in bytes; empty if memory was not
+    /// counted.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub memory: Vec<WorkerMemory>,
-    /// The memory of each GPU of this host after a synchronised step, in which workers waited for their devices. The
-    /// list is empty after other steps, and if the run has no GPU of this host.
+    /// The memory of each GPU of this host after a synchronised step, where workers waited for their devices. The list
+    /// is empty after other steps, and if the run has no GPU of this host.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub device_memory: Vec<DeviceMemory>,
-    /// The health of each parameter (norms, update ratio, zeros); empty in steps that do not examine it
-    /// (`--health-every`).
+    /// The health of each parameter: training statistics such as its gradient norm and the size of its update. The list
+    /// is empty in steps that do not measure them (`--health-every`).
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub health: Vec<Health>,
     /// The estimates of the gradient's squared norm and of its noise in the step; `None` in steps that do not measure
@@ -91,13 +98,15 @@ pub(crate) fn clock(synchronised: bool) -> &'static str {
 }
 
 impl Step {
-    /// Returns the name of the clock by which the step's times and bubbles were measured. It is `device clock` if
-    /// workers waited for their devices after every action, else `host clock`.
+    /// Returns the name of the clock that measured the step's times and bubbles. It is `device clock` if workers waited
+    /// for their devices after every action, else `host clock`.
     pub fn clock(&self) -> &'static str {
         clock(self.synchronised)
     }
 
-    /// Returns the names of the layers whose parameters have a health report in this step, in the order of the model.
+    /// Returns the names of the layers with entries in `health` for this step, in the order of the model. `health` has
+    /// training statistics of each parameter, such as its gradient norm and update ratio. The result is empty if the
+    /// step did not measure them.
     pub fn layers(&self) -> Vec<&str> {
         let mut layers: Vec<&str> = Vec::new();
         for layer in self.health.iter().map(|health| layer_of(&health.parameter)) {
@@ -108,7 +117,9 @@ impl Step {
         layers
     }
 
-    /// Returns the health reports of all parameters of a layer in this step.
+    /// Returns the entries of `health` for all parameters of the layer with the name `layer`. They are training
+    /// statistics of this step, such as gradient norm and update ratio. The result is empty if the step did not measure
+    /// them.
     pub fn health_of(&self, layer: &str) -> Vec<&Health> {
         self.health.iter().filter(|health| layer_of(&health.parameter) == layer).collect()
     }
@@ -120,25 +131,26 @@ impl Step {
     }
 }
 
-/// The measured costs of a stage: times of a micro-batch and of the flush in seconds, sizes of a micro-batch in bytes.
+/// The measured costs of a stage in a step, from which predictions are made: mean times of one micro-batch and the time
+/// of the flush in seconds, and mean sizes of one micro-batch in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageCosts {
-    /// The measured seconds of a stage's forward of one micro-batch.
+    /// The measured seconds of a stage's forward pass on one micro-batch, as a mean over the micro-batches of the step.
     pub forward: f64,
-    /// The measured seconds of a stage's whole backward of one micro-batch, which computes the gradients of inputs and
-    /// of weights.
+    /// The measured seconds of a stage's whole backward pass on one micro-batch, as a mean over the micro-batches of
+    /// the step. It computes the gradients of inputs and of weights.
     pub backward: f64,
-    /// The seconds for which workers are busy with the send of one micro-batch's output to the next stage. They are the
-    /// time of the sender plus that of the receiver.
+    /// The seconds that workers are busy with sending the stage's output of one micro-batch to the next stage, as a
+    /// mean over the micro-batches. The time of the sender and the time of the receiver are added.
     pub send_activation: f64,
-    /// The seconds for which workers are busy with the send of one micro-batch's gradient to the previous stage. They
-    /// are the time of the sender plus that of the receiver.
+    /// The seconds that workers are busy with sending the gradient of the stage's input, for one micro-batch, to the
+    /// previous stage, as a mean over the micro-batches. The time of the sender and the time of the receiver are added.
     pub send_gradient: f64,
     /// The seconds that a stage takes for its part of the flush (gradient norms and optimizer step at the end of a
     /// training step).
     pub flush: f64,
-    /// The bytes of activations that the stage's forward of one micro-batch keeps in device memory for the backward;
-    /// `None` if memory was not counted.
+    /// The bytes of activations that the stage's forward pass on one micro-batch keeps in device memory for the
+    /// backward pass; `None` if memory was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_bytes: Option<f64>,
     /// The bytes that the stage sends to the next stage for one micro-batch; `None` for the last stage, or if the bytes
@@ -151,13 +163,14 @@ pub struct StageCosts {
 /// step is then in flight, so its tensors count as well.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DeviceMemory {
-    /// The name under which the GPU was opened, such as `cuda:0`.
+    /// The name that the GPU was opened with, such as `cuda:0`.
     pub device: String,
-    /// The GPU memory that the training uses between two steps, in bytes: parameters, optimizer states and the kernels'
-    /// working memory. With overlapping steps it includes the activations and gradients of the next step that exist by
-    /// then. It is not the peak within a step.
+    /// The GPU memory that the training run uses between two steps, in bytes: parameters, optimizer states and the
+    /// kernels' working memory. With overlapping steps it includes the activations and gradients of the next step that
+    /// exist by then. It is not the peak within a step.
     pub in_use: u64,
-    /// The bytes that the training has reserved on the GPU: those in use, and those that are kept for later tensors.
+    /// The bytes that the training run has reserved on the GPU: those in use, and those that are kept for later
+    /// tensors.
     pub reserved: u64,
 }
 
@@ -166,31 +179,32 @@ pub struct DeviceMemory {
 /// (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale of the gradient, roughly estimated from this step alone. Its unit is that of the loss weight of
-    /// a batch (in most models, tokens). It is `None` if the estimated squared norm of the gradient is not above 0.
+    /// The noise scale of the gradient, roughly estimated from this step alone. It is a loss weight (in most models, a
+    /// number of tokens). It is `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
     /// The noise scale of the gradient from running averages of its squared norm and variance over the steps of the
-    /// run. Its unit is that of the loss weight of a batch (in most models, tokens). A resumed run begins these
-    /// averages anew. It is `None` if the averaged squared norm is not above 0.
+    /// run. It is a loss weight (in most models, a number of tokens). A resumed run begins these averages anew. It is
+    /// `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
-    /// The estimates of the gradient's squared norm and noise over all parameters of the model.
+    /// The estimates of the gradient's squared norm and noise over all parameters of the model, from this step alone.
     pub total: SignalAndNoise,
     /// The estimates and the noise scales of the gradient in each stage, in the order of the stages.
     pub stages: Vec<StageNoise>,
 }
 
 /// The noise of the gradient of one stage's parameters at one step: its noise scales, and this step's estimates of the
-/// squared norm and the noise. The unit of a noise scale is that of the loss weight of a batch (in most models,
-/// tokens).
+/// squared norm and the noise. A noise scale is a loss weight (in most models, a number of tokens).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageNoise {
-    /// The noise scale of the gradient in a stage, roughly estimated from this step alone. It is `None` if the estimated
-    /// squared norm of the gradient is not above 0, and in older logs.
+    /// The noise scale of the gradient of a stage's parameters, roughly estimated from this step alone: a loss weight
+    /// (in most models, a number of tokens). It is `None` if the estimated squared norm of the gradient is not above 0,
+    /// and in older logs.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient in a stage, computed from running averages of the squared norm and the variance
-    /// over the steps. It is `None` if the averaged squared norm is not above 0, and in older logs.
+    /// The noise scale of the gradient of a stage's parameters: a loss weight (in most models, a number of tokens). It
+    /// is computed from running averages of the squared norm and the variance over the steps. It is `None` if the
+    /// averaged squared norm is not above 0, and in older logs.
     pub smoothed_scale: Option<f64>,
-    /// The estimates of the gradient's squared norm and noise over the parameters of a stage.
+    /// The estimates of the gradient's squared norm and noise over the parameters of a stage, from this step alone.
     #[serde(flatten)]
     pub estimate: SignalAndNoise,
 }
@@ -220,13 +234,14 @@ pub struct Health {
     /// The Euclidean norm of a parameter's values after a step.
     #[serde(deserialize_with = "or_nan")]
     pub parameter_norm: f64,
-    /// The norm of a parameter's change in a step, divided by the norm of its values after the step.
+    /// The update ratio of a parameter: the Euclidean norm of its change in a step, divided by the norm of its values
+    /// after the step.
     #[serde(deserialize_with = "or_nan")]
     pub update_ratio: f64,
     /// The optimizer's second moment of the gradient (its running mean square), averaged over the parameter's elements;
     /// `None` if the optimizer keeps none.
     pub second_moment: Option<f64>,
-    /// The share of the elements of a parameter's gradient in a step that are exactly 0, from 0 to 1.
+    /// The fraction of the elements of a parameter's gradient in a step that are exactly 0, from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub zeros: f64,
     /// The histogram of the parameter's gradient elements by absolute value. An entry is the lower end of a bin and the
@@ -236,8 +251,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns the norm of the update of several parameters together in a step, divided by the norm of their values
-    /// after the step. Returns NaN if there is no parameter.
+    /// Returns the update ratio of several parameters together, such as those of a layer: the norm of their update in a
+    /// step, divided by the norm of their values after the step. Returns NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)
@@ -259,9 +274,9 @@ impl Health {
     }
 }
 
-/// Returns the name of the layer to which a parameter belongs. It is the first part of the parameter's name, and the
-/// second part if that is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and that of `head.weight` is
-/// `head`.
+/// Returns the name of the layer that a parameter belongs to. It is the first part of the parameter's name, and the
+/// second part if that is a number. The layer of `blocks.3.linear.weight` is `blocks.3`, and the layer of `head.weight`
+/// is `head`.
 pub fn layer_of(parameter: &str) -> &str {
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     let mut ends = parameter.match_indices('.').map(|(at, _)| at);
