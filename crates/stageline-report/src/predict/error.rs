@@ -59,7 +59,7 @@ pub enum PredictError {
     /// the run's stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
-        /// The number of network links between stages in the log.
+        /// The number of network links between stages that the log lists.
         links: usize,
         /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
@@ -159,8 +159,8 @@ pub enum PredictError {
         /// The requested number of workers. The schedule has no plan for it.
         workers: usize,
     },
-    /// An error of the search for the smallest number of micro-batches with a bubble: it would simulate so many plans
-    /// that it takes minutes or longer.
+    /// An error of the search for the smallest number of micro-batches whose bubble is at most a given one. The search
+    /// would simulate so many plans that it takes minutes or longer.
     #[error("plans of {stages} stages for every M up to {most} are too many to simulate; give --most {fewer} or less")]
     TooManyPlans {
         /// The number of stages of each plan in a search for the smallest number of micro-batches.

@@ -224,7 +224,7 @@ pub struct SignalAndNoise {
 /// trains well. Norms are Euclidean, over all elements.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Health {
-    /// The index, from 0, of the stage that trains the parameter whose health this is.
+    /// The index, from 0, of the stage that trains the parameter described by these statistics.
     pub stage: usize,
     /// The name, as in checkpoints, of the parameter that these statistics describe, such as `blocks.3.linear.weight`.
     pub parameter: String,
