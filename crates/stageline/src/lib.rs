@@ -24,14 +24,14 @@
 //! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
 //!   workers.
 //! - Proof: [`verify`] checks on a user's own model that a pipeline trains as one full batch on one device would.
-//! - Layers: [`nn`] has layers whose backward splits, and marks blocks for recomputation. [`Dropout`] drops the same
-//!   elements for every partition and M, [`AccumulatedBatchNorm`] keeps the statistics of whole batches, and [`seeded`]
-//!   initialises parameters independently of the partition.
+//! - Layers: [`nn`] has layers whose backward pass splits, and marks blocks for recomputation. [`Dropout`] drops the
+//!   same elements for every partition and M, [`AccumulatedBatchNorm`] keeps the statistics of whole batches, and
+//!   [`seeded`] initialises parameters independently of the partition.
 //! - Batch sizes: [`EffectiveBatch`] computes learning rates and step counts for another number of samples per step.
 //!
 //! # Layout
 //!
-//! In the order in which a training uses them:
+//! In the order in which a training run uses them:
 //!
 //! - `model`: the traits that a user implements (`Stage`, `LossStage`), and batches cut into weighted micro-batches.
 //! - `device`: devices by name (`DeviceName`), on this host and on others ([`mod@remote`]).
@@ -40,7 +40,8 @@
 //! - `pipeline`: the caller's handle, which commands the workers, decides the verdict on a step (whether all stages
 //!   step their optimizers or skip it), and makes reports.
 //! - `worker`: the loop of one worker thread, which executes its list of the plan's instructions.
-//! - `runner`: one stage with its module, and the actions (forwards, backwards, transfers) that instructions ask for.
+//! - `runner`: one stage with its module, and the actions (forward passes, backward passes, transfers) that
+//!   instructions ask for.
 //! - `transfer`: activations, gradients and tied parameters in flight between stages and replicas.
 //! - `update`: gradient sums, norms, the verdict (step the optimizers, or skip the step), and the optimizer step with
 //!   its rollback.
@@ -126,8 +127,8 @@ pub use verify::Verification;
 pub use verify::Verify;
 
 pub mod nn {
-    //! Layers whose backward splits into an input gradient and weight gradients, functions that mark blocks for
-    //! recomputation, and functions that a layer calls in its forward, for example to report its FLOPs; and the
+    //! Layers whose backward pass splits into an input gradient and weight gradients, functions that mark blocks for
+    //! recomputation, and functions that a layer calls in its forward pass, for example to report its FLOPs; and the
     //! operations for which a device has no kernel. They come from the crate `stageline-nn`.
 
     pub use stageline_nn::{

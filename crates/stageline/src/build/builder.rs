@@ -138,8 +138,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the precision in which forwards and backwards compute. If unset, it is that of the model's parameters, most
-    /// often f32 ([`Precision::Full`]).
+    /// Sets the precision in which forward and backward passes compute. If unset, it is that of the model's parameters,
+    /// most often f32 ([`Precision::Full`]).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
@@ -148,7 +148,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the reaction to operations that Stageline's kernels do not compute on the device of their stage.
     ///
     /// [`build`](Self::build) finds those that a stage lists ([`Stage::operations`](crate::Stage::operations)), and the
-    /// first forward of the stage finds all others.
+    /// first forward pass of the stage finds all others.
     ///
     /// If unset, such an operation is a warning, with one exception: on a GPU, of this host or another one, `build`
     /// returns an error for a listed operation. Attention that stores its scores is a warning there as well.
@@ -157,7 +157,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the factor by which the loss is multiplied before its backward. If unset, the factor is dynamic with
+    /// Sets the factor by which the loss is multiplied before its backward pass. If unset, the factor is dynamic with
     /// [`Precision::F16`], and 1 otherwise.
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
@@ -229,8 +229,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets the time limits after which a stalled pipeline is reported and then stopped; [`Watchdog::default`] if
-    /// unset. `None` turns the watchdog off. While [`build`](Self::build) copies modules from or to other hosts, it asks these
-    /// hosts at intervals of [`Watchdog::floor`] whether they are alive.
+    /// unset. `None` turns the watchdog off. While [`build`](Self::build) copies modules from or to other hosts, it
+    /// asks these hosts at intervals of [`Watchdog::floor`] whether they are alive.
     pub fn watchdog(mut self, watchdog: impl Into<Option<Watchdog>>) -> Self {
         self.watchdog = watchdog.into();
         self
@@ -243,7 +243,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Resumes a training from a checkpoint. The checkpoint has the parameters, the optimizer states, the learning
+    /// Resumes a training run from a checkpoint. The checkpoint has the parameters, the optimizer states, the learning
     /// rates, the loss scale and the number of steps.
     ///
     /// The stages must have the same optimizers and learning rate schedulers as before. Three settings may differ from

@@ -54,8 +54,8 @@ impl StageConfig {
         Self { device, optimizer, learning_rate, recompute: Recompute::Nothing, ends: None }
     }
 
-    /// Sets which part of its forward a stage recomputes in its backwards (activation checkpointing). If unset, the
-    /// stage recomputes nothing.
+    /// Sets which part of its forward pass a stage recomputes in its backward passes (activation checkpointing). If
+    /// unset, the stage recomputes nothing.
     #[must_use]
     pub fn recompute(self, recompute: Recompute) -> Self {
         Self { recompute, ..self }

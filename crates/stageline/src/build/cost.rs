@@ -26,11 +26,11 @@ pub struct LayerCost {
     pub name: String,
     /// The number of elements in a layer's parameters.
     pub parameters: u64,
-    /// The floating-point operations (FLOPs) of a layer's forward on the sample input, as far as the layers inside it
-    /// report them ([`report_flops`](crate::nn::report_flops)).
+    /// The floating-point operations (FLOPs) of a layer's forward pass on the sample input, as far as the layers inside
+    /// it report them ([`report_flops`](crate::nn::report_flops)).
     pub flops: f64,
-    /// The time of a layer's forward and backward on the sample input, the shortest of three measurements; `None` if
-    /// the time was not measured.
+    /// The time of a layer's forward and backward pass on the sample input, the shortest of three measurements; `None`
+    /// if the time was not measured.
     pub time: Option<Duration>,
 }
 
@@ -45,7 +45,8 @@ impl Costs {
         self.0.iter().map(|layer| layer.parameters).sum()
     }
 
-    /// Returns the floating-point operations (FLOPs) of the forwards of all layers of the model on the sample input.
+    /// Returns the floating-point operations (FLOPs) of the forward passes of all layers of the model on the sample
+    /// input.
     pub fn flops(&self) -> f64 {
         self.0.iter().map(|layer| layer.flops).sum()
     }

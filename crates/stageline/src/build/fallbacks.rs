@@ -16,12 +16,12 @@ use crate::update::precision::Precision;
 ///
 /// [`build`](crate::PipelineBuilder::build) knows only the operations that a stage lists
 /// ([`Stage::operations`](crate::Stage::operations)), and only if the stage computes in one element type. The first
-/// forward of the stage finds its other fallbacks. Later forwards are not searched.
+/// forward pass of the stage finds its other fallbacks. Later forward passes are not searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallbacks {
     /// Every fallback is an error that names the stage and the layer ([`RefusedFallback`](crate::RefusedFallback)). If
-    /// `build` knows the operation, the pipeline is not built. Otherwise the first forward of the stage fails, and the
-    /// pipeline stops. This includes attention that stores its scores.
+    /// `build` knows the operation, the pipeline is not built. Otherwise the first forward pass of the stage fails, and
+    /// the pipeline stops. This includes attention that stores its scores.
     Refuse,
     /// Every fallback is a warning that names the stage and the layer. The pipeline computes the operation by burn's
     /// own kernels, which are slower, or by attention that stores its scores.
@@ -123,7 +123,8 @@ mod tests {
         assert!(refused(Some(Fallbacks::Refuse), true, &[]).is_none());
     }
 
-    /// Tests a pipeline with stages on CPUs and one stage on a GPU: only the fallback on the GPU is refused and counted.
+    /// Tests a pipeline with stages on CPUs and one stage on a GPU: only the fallback on the GPU is refused and
+    /// counted.
     #[test]
     fn the_refused_stage_is_the_one_on_the_gpu() {
         let [cpu, gpu] = [Device::flex(), Device::flex()];

@@ -16,7 +16,7 @@ use crate::pipeline::modules::{ModuleError, Modules};
 /// A model in one struct, with a first part, a list of blocks and a last part. As a row of layers ([`ModelRow`]), it
 /// can be divided into stages.
 ///
-/// The forward consists of three functions: `forward_input`, then `forward_block` for each block in order, then
+/// The forward pass consists of three functions: `forward_input`, then `forward_block` for each block in order, then
 /// `forward_output`. burn's proposal for pipelines ([burn#5702](https://github.com/tracel-ai/burn/pull/5702)) has the
 /// same three, as methods of the whole model. burn 0.22 does not have them yet.
 ///
@@ -127,13 +127,13 @@ pub trait LayeredModel: Sized + 'static {
     /// Returns the model that consists of the given first part, blocks and last part.
     fn join(first: Self::First, blocks: Vec<Self::Block>, last: Self::Last) -> Self;
 
-    /// Computes the forward of a model's first part for one micro-batch.
+    /// Computes the forward pass of a model's first part for one micro-batch.
     fn forward_input(first: &Self::First, input: Self::Input) -> Self::Hidden;
 
-    /// Computes the forward of a model's block with the number `index`, counted from 0, for one micro-batch.
+    /// Computes the forward pass of a model's block with the number `index`, counted from 0, for one micro-batch.
     fn forward_block(block: &Self::Block, index: usize, hidden: Self::Hidden) -> Self::Hidden;
 
-    /// Computes the forward of a model's last part for one micro-batch, without a loss.
+    /// Computes the forward pass of a model's last part for one micro-batch, without a loss.
     fn forward_output(last: &Self::Last, hidden: Self::Hidden) -> Self::Output;
 
     /// Computes the sum of the losses of one micro-batch's targets, as [`LossStage::loss`] does.

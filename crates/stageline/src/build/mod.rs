@@ -19,11 +19,12 @@
 //! - `parameters`: visits and counts the parameters of a row's layers (`ParameterCount`), and passes new layers through
 //!   a mapper of burn.
 //! - `layered`: a model in one struct as a row of layers (`LayeredModel` with the types of its parts, `ModelRow`):
-//!   `FirstLayer`, `BlockLayer` and `LastLayer` are stages whose forwards and losses call the model's own functions.
+//!   `FirstLayer`, `BlockLayer` and `LastLayer` are stages whose forward passes and losses call the model's own
+//!   functions.
 //! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`), as the first layer of each stage
 //!   (`starts`).
 //! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`):
-//!   `Costing` runs each layer's forward and, to measure times, its backward (`Way`).
+//!   `Costing` runs each layer's forward and, to measure times, its backward pass (`Way`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
 //! - `variants`: variants of a configured pipeline (`Configured`) for a verification, such as the reference on one
 //!   device and the plain loop on one thread; and the settings that a verification reads.

@@ -73,7 +73,7 @@ where
 /// The number of elements in the float parameters of a model.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
-    /// The number of elements in the parameters that a training changes.
+    /// The number of elements in the parameters that a training run changes.
     pub trained: u64,
     /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
     pub frozen: u64,

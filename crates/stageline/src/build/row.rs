@@ -153,7 +153,7 @@ where
     }
 
     /// Returns the costs of the layers for a sample input: the number of parameters of each layer, and the FLOPs that
-    /// it reports for a forward. No times are measured.
+    /// it reports for a forward pass. No times are measured.
     ///
     /// One layer after another is initialised and run on the CPU, so at most one is in memory.
     pub fn count(&self, sample: F::Input) -> Costs {
@@ -161,7 +161,7 @@ where
     }
 
     /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
-    /// layer's forward and backward on `device`.
+    /// layer's forward and backward pass on `device`.
     pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
     }

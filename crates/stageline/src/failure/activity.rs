@@ -55,12 +55,12 @@ impl StageFailure {
 pub enum During {
     /// A training step; the value is the number of the step, counted from 0.
     Step(usize),
-    /// An evaluation: forwards and losses of a batch, without training on the batch.
+    /// An evaluation: forward passes and losses of a batch, without training on the batch.
     Evaluation {
         /// The number of training steps that the pipeline made before the evaluation.
         steps: usize,
     },
-    /// An inference: forwards of a batch whose outputs the caller gets.
+    /// An inference: forward passes of a batch whose outputs the caller gets.
     Inference {
         /// The number of training steps that the pipeline made before the inference.
         steps: usize,

@@ -1,4 +1,4 @@
-//! [`BuildError`]: the reasons why a pipeline cannot be built; each message names the invalid values and a remedy.
+//! [`BuildError`]: why a pipeline cannot be built; each message names the invalid values and a remedy.
 
 use stageline_schedule::{CheckError, ScheduleError};
 
@@ -30,8 +30,8 @@ pub enum BuildError {
     /// The connection to a device of another host, on which a stage runs, failed.
     #[error(transparent)]
     Host(RemoteError),
-    /// Hosts became unreachable while the modules of stages were copied from or to their devices. The thread that copied
-    /// them is left behind with the modules.
+    /// Hosts became unreachable while the modules of stages were copied from or to their devices. The thread that
+    /// copied them is left behind with the modules.
     #[error(
         "{}, while modules were copied from or to it; start `stageline serve` there again, or name devices of other hosts, and \
          restart this program",
@@ -75,8 +75,8 @@ pub enum BuildError {
          transpose it in the forward", stages.0, stages.1
     )]
     TiedShapes {
-        /// The indices of two stages that share a tied parameter: the first stage that trains it, and a stage in which
-        /// it has another shape.
+        /// The indices, counted from 0, of two stages that share a tied parameter: the first stage that trains it, and
+        /// a stage in which it has another shape.
         stages: (usize, usize),
     },
     /// Two stages share a parameter, which one of them trains and the other has frozen. The frozen copy would become
@@ -86,8 +86,8 @@ pub enum BuildError {
         stages.0, stages.1
     )]
     HalfFrozen {
-        /// The indices of the two stages that share the parameter: the stage that trains it, and the stage that has
-        /// frozen it.
+        /// The indices, counted from 0, of the two stages that share the parameter: the stage that trains it, and the
+        /// stage that has frozen it.
         stages: (usize, usize),
     },
     /// The configured bound for gradient clipping is not positive and finite.
@@ -111,7 +111,7 @@ pub enum BuildError {
          leave the precision full"
     )]
     BatchNormPrecision {
-        /// The index of the first stage that contains one of burn's own batch norms.
+        /// The index, counted from 0, of the first stage that contains one of burn's own batch norms.
         stage: usize,
         /// The configured precision, bf16 or f16. burn's own batch norms cannot compute in it.
         precision: Precision,
@@ -124,7 +124,8 @@ pub enum BuildError {
         place = first_in(parameter)
     )]
     ElementType {
-        /// The index of the first stage that computes in an element type that its device does not support.
+        /// The index, counted from 0, of the first stage that computes in an element type that its device does not
+        /// support.
         stage: usize,
         /// The path, in the stage's module, of the first parameter that has the unsupported element type or would be
         /// rounded to it. Empty for a stage without float parameters.
@@ -147,7 +148,8 @@ pub enum BuildError {
          `DeviceName::open_all`, which asks its server"
     )]
     UnknownServer {
-        /// The index of the first stage whose device was opened as a burn device, and not by its name in Stageline.
+        /// The index, counted from 0, of the first stage whose device was opened as a burn device, and not by its name
+        /// in Stageline.
         stage: usize,
         /// The device that was opened as a burn device, and not by its name in Stageline. The text is the one with
         /// which burn displays the device.
@@ -158,7 +160,7 @@ pub enum BuildError {
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
-        /// The index, from 0, of the replica with the wrong number of devices.
+        /// The index, counted from 0, of the replica with the wrong number of devices.
         replica: usize,
         /// The number of devices that the user gave for the replica. It is not the number of stages.
         devices: usize,
@@ -187,7 +189,7 @@ pub enum BuildError {
          train it with one replica and more micro-batches, or take a norm without running statistics, such as a layer norm"
     )]
     BatchNormReplicas {
-        /// The index of the stage that contains the batch norm with running statistics.
+        /// The index, counted from 0, of the stage that contains the batch norm with running statistics.
         stage: usize,
         /// The path, in the stage's module, of the batch norm with running statistics.
         path: String,
@@ -199,7 +201,7 @@ pub enum BuildError {
          gradients together with `.clip(Clip::GlobalNorm(...))`"
     )]
     ClippingOptimizer {
-        /// The index of the first stage whose optimizer has a gradient clipping of its own.
+        /// The index, counted from 0, of the first stage whose optimizer has a gradient clipping of its own.
         stage: usize,
     },
     /// The configured number of CPU cores for the kernels of each stage
@@ -209,7 +211,7 @@ pub enum BuildError {
     /// The operating system did not start the thread of a worker, which runs one or more stages.
     #[error("the thread of worker {worker} could not be started: {cause}; lower the number of stages")]
     Spawn {
-        /// The index, from 0, of the worker whose thread did not start.
+        /// The index, counted from 0, of the worker whose thread did not start.
         worker: usize,
         /// The error with which the operating system refused to start the worker's thread.
         cause: std::io::Error,
@@ -223,7 +225,7 @@ pub enum BuildError {
     /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, have no name for a parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
-        /// The index of the stage that contains the parameter without a name.
+        /// The index, counted from 0, of the stage that contains the parameter without a name.
         stage: usize,
         /// The path of the parameter without a name in its stage's module, such as `0.linear.weight`.
         path: String,
@@ -235,7 +237,7 @@ pub enum BuildError {
     OneNameTwice {
         /// The name that two parameters of the model have in checkpoints.
         name: String,
-        /// The indices of the stages that contain the two parameters of the same name.
+        /// The indices, counted from 0, of the stages that contain the two parameters of the same name.
         stages: (usize, usize),
     },
     /// The checkpoint to restore is of another model: its parameters or optimizer states differ from those of the
@@ -253,7 +255,7 @@ pub enum BuildError {
     /// The operating system did not start the threads that run a worker's kernels, such as matrix products, on the CPU.
     #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
     Pool {
-        /// The index, from 0, of the worker whose threads for kernels could not be started.
+        /// The index, counted from 0, of the worker whose threads for kernels could not be started.
         worker: usize,
         /// The number of CPU cores, and of threads, for the worker's kernels.
         cores: usize,

@@ -27,7 +27,7 @@
 //! - `build_error`: the errors of building a pipeline from its settings (`BuildError`), also made from the errors of
 //!   parameter names (`NameError`).
 //! - `refused_fallback`: the error of an operation that Stageline's kernels do not compute, of `build` or of a stage's
-//!   first forward (`RefusedFallback`), and the words for such an operation and its layer (`fallback_in_stage`).
+//!   first forward pass (`RefusedFallback`), and the words for such an operation and its layer (`fallback_in_stage`).
 
 pub(crate) mod activity;
 pub(crate) mod build_error;

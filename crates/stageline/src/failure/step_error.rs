@@ -1,4 +1,4 @@
-//! [`StepError`]: the reasons why a step, an evaluation or a checkpoint fails, and what the training can do then.
+//! [`StepError`]: why a step, an evaluation or a checkpoint fails, and what the training can do then.
 
 use crate::device::remote::{LostHost, LostLink};
 use crate::failure::activity::{During, StageFailure};
@@ -56,7 +56,7 @@ pub enum StepError {
         })
     )]
     Torn {
-        /// The index of the first stage that stepped its optimizer in the failed training step.
+        /// The index, counted from 0, of the first stage that stepped its optimizer in the failed training step.
         stage: usize,
         /// The error that ended the training step, after the first stages had stepped their optimizers.
         cause: Box<StepError>,
@@ -113,7 +113,8 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Lost {
-        /// The index of the stage whose worker thread did not end or panicked, or whose host is unreachable.
+        /// The index, counted from 0, of the stage whose worker thread did not end or panicked, or whose host is
+        /// unreachable.
         stage: usize,
     },
     /// A stage's parameters and optimizer state cannot be copied from its device after an error.
@@ -122,7 +123,8 @@ pub enum StepError {
          the last checkpoint on disk"
     )]
     Unreadable {
-        /// The index of the stage whose parameters and optimizer state could not be copied from its device.
+        /// The index, counted from 0, of the stage whose parameters and optimizer state could not be copied from its
+        /// device.
         stage: usize,
         /// The panic that ended the copying of the stage's parameters and optimizer state from its device.
         failure: Failure,

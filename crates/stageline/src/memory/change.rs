@@ -1,5 +1,5 @@
-//! The combinations of changed settings that a memory check tries ([`Change`]), with the memory that a training would
-//! need with each.
+//! The combinations of changed settings that a memory check tries ([`Change`]), with the memory that a training run
+//! would need with each.
 
 use burn::tensor::Device;
 use stageline_schedule::{OneFOneB, Schedule};
@@ -16,7 +16,7 @@ enum Cut {
     One,
 }
 
-/// A combination of changed settings with which a training may need less memory: recomputation, micro-batch size,
+/// A combination of changed settings with which a training run may need less memory: recomputation, micro-batch size,
 /// number of stages, schedule, memory of optimizer states, and optimizer.
 #[derive(Clone, Copy)]
 pub(crate) struct Change {

@@ -1,13 +1,12 @@
-//! The memory estimate of a training: the figures of each stage ([`StageEstimate`]) and of the pipeline
-//! ([`MemoryEstimate`]), from a rehearsal: a step of two micro-batches that only measures memory and is rolled
-//! back.
+//! The memory estimate of a training run: the figures of each stage ([`StageEstimate`]) and of the pipeline
+//! ([`MemoryEstimate`]), from a rehearsal: a step of two micro-batches that only measures memory and is rolled back.
 //!
 //! A worker has in use, besides a constant part:
 //!
 //! - parameters and optimizer states;
-//! - from its first backward on, the sums of gradients;
-//! - the activations of every live micro-batch (between its forward and its backward), whose number follows from the
-//!   plan;
+//! - from its first backward pass on, the sums of gradients;
+//! - the activations of every live micro-batch (between its forward and its backward pass), whose number follows from
+//!   the plan;
 //! - the working memory of the current action;
 //! - tensors in flight: sent to another stage and not yet used up there;
 //! - from the optimizer step on, the parameters and optimizer states before that step, for a rollback.
@@ -41,14 +40,16 @@ pub struct StageEstimate {
     /// The bytes of the optimizer's state that is kept in this host's memory
     /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of the activations that a stage keeps for one micro-batch from its forward until its backward.
+    /// The bytes of the activations that a stage keeps for one micro-batch from its forward pass until its backward
+    /// pass.
     pub activations: StageMemory,
-    /// The working memory of one forward of the stage, in bytes: the peak during the forward, minus the memory in use
-    /// after it. The activations that are kept for the backward are in use after the forward, so they do not count.
+    /// The working memory of one forward pass of the stage, in bytes: the peak during the forward pass, minus the
+    /// memory in use after it. The activations that are kept for the backward pass are in use after the forward pass,
+    /// so they do not count.
     pub forward: u64,
-    /// The working memory of one backward of the stage, in bytes: the peak during the backward, minus the memory in use
-    /// before it. It includes the gradients of one micro-batch that layers do not add to the gradient sums at once. A
-    /// split backward has two halves, and this is the value of the larger half.
+    /// The working memory of one backward pass of the stage, in bytes: the peak during the backward pass, minus the
+    /// memory in use before it. It includes the gradients of one micro-batch that layers do not add to the gradient
+    /// sums at once. A split backward pass has two halves, and this is the value of the larger half.
     pub backward: u64,
     /// The working memory of the stage's optimizer step, in bytes: the peak during the optimizer step, minus the memory
     /// in use before it. The old and the new parameters and optimizer states then exist side by side.
@@ -63,8 +64,8 @@ pub struct StageEstimate {
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
     pub(crate) whatever_rows: WhateverRows,
-    /// The bytes of one micro-batch's parameter gradients that exist beside the gradient sums all at once, because layers
-    /// do not add them to the sums one by one.
+    /// The bytes of one micro-batch's parameter gradients that exist beside the gradient sums all at once, because
+    /// layers do not add them to the sums one by one.
     pub(crate) gradients_beside: u64,
     /// The bytes of the largest parameter that the stage's own optimizer steps.
     pub(crate) largest: u64,

@@ -13,7 +13,7 @@ use crate::memory::estimate::MemoryEstimate;
 use crate::memory::lever::Lever;
 use crate::memory::worker_estimate::WorkerEstimate;
 
-/// The error for a training that needs more memory than a device has, with the changes of settings that would help.
+/// The error for a training run that needs more memory than a device has, with the changes of settings that would help.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
@@ -103,7 +103,7 @@ impl MemoryEstimate {
     }
 }
 
-/// The memory sizes and needs of the devices of a training for which one device is too small. Proposed changes of
+/// The memory sizes and needs of the devices of a training run for which one device is too small. Proposed changes of
 /// settings are checked against them.
 pub(crate) struct Room<'a> {
     short: &'a Shortage,
@@ -213,8 +213,8 @@ impl Remedy {
 }
 
 impl DoesNotFit {
-    /// Returns the error message for a training that does not fit into memory. It names the need of each worker and the
-    /// proposed changes of settings. `lever` returns the name of a setting in the calling program, such as a flag.
+    /// Returns the error message for a training run that does not fit into memory. It names the need of each worker and
+    /// the proposed changes of settings. `lever` returns the name of a setting in the calling program, such as a flag.
     /// `between` separates settings that are changed together.
     pub fn explain(&self, lever: impl Fn(&Lever) -> String, between: &str) -> String {
         use fmt::Write;

@@ -1,4 +1,4 @@
-//! The settings of a training that can be changed to need less memory ([`Lever`]).
+//! The settings of a training run that can be changed to need less memory ([`Lever`]).
 
 use std::fmt;
 
@@ -23,7 +23,7 @@ pub enum Lever {
         workers: usize,
     },
     /// A change of settings that saves memory: a single stage with all layers. Only one micro-batch is then live
-    /// (between forward and backward) at a time. It is proposed only if all stages share a device.
+    /// (between forward and backward pass) at a time. It is proposed only if all stages share a device.
     OneStage,
     /// A change of settings that saves memory: the 1F1B schedule. Under it, a stage keeps the activations of at most as
     /// many micro-batches as the pipeline has stages.

@@ -96,8 +96,8 @@ pub(crate) struct Rehearsal<'a> {
     /// The bytes of optimizer states that each stage moved to the host in the rehearsal (a step that only measures
     /// memory).
     pub(crate) states_on_host: Vec<u64>,
-    /// The bytes of each stage's parameter gradients of the second micro-batch that existed beside the gradient sums all
-    /// at once.
+    /// The bytes of each stage's parameter gradients of the second micro-batch that existed beside the gradient sums
+    /// all at once.
     pub(crate) gradients_beside: Vec<u64>,
     /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
     pub(crate) rows: Vec<Vec<Event>>,

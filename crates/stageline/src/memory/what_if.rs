@@ -61,8 +61,8 @@ impl MemoryEstimate {
         Self { plan: Arc::new(plan), recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them. It is
-    /// this estimate where steps never overlap: without rollback, and with replicas.
+    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them. It
+    /// is this estimate where steps never overlap: without rollback, and with replicas.
     #[must_use]
     pub fn of_overlapping_steps(&self) -> Self {
         if self.rollback == Rollback::Off || !self.leaves.is_empty() {
@@ -91,8 +91,8 @@ impl MemoryEstimate {
     /// Returns the memory estimate for micro-batches with `share` times as many rows (samples) as in this estimate.
     ///
     /// To know which part of the memory does not depend on the rows, the estimate needs a second measurement
-    /// ([`beside`](Self::beside)). Without it, all memory is assumed to be proportional to the rows, except for gradients
-    /// of parameters.
+    /// ([`beside`](Self::beside)). Without it, all memory is assumed to be proportional to the rows, except for
+    /// gradients of parameters.
     #[must_use]
     pub fn with_rows_times(&self, share: f64) -> Self {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
@@ -133,7 +133,7 @@ impl MemoryEstimate {
     }
 
     /// Returns a memory estimate in which every number is the larger one of the two estimates. If the two were measured
-    /// with micro-batches of two shapes, the result is an upper bound for a training with both shapes.
+    /// with micro-batches of two shapes, the result is an upper bound for a training run with both shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {

@@ -25,8 +25,8 @@ pub struct WorkerEstimate {
     /// The bytes of the gradient sums of the worker's stages. They are doubled if the gradients are summed in several
     /// groups of micro-batches.
     pub gradients: u64,
-    /// The peak bytes of the activations of all micro-batches that are live on the worker (between forward and
-    /// backward).
+    /// The peak bytes of the activations of all micro-batches that are live on the worker (between forward and backward
+    /// pass).
     pub activations: u64,
     /// The peak bytes of tensors in flight: sent, and still needed by the receiver. They count for the receiver if the
     /// two workers have separate memories. Otherwise gradients count for the sender, and activations count in
@@ -36,8 +36,8 @@ pub struct WorkerEstimate {
     /// The state consists of the parameters and optimizer states before that step, and of its gradient sums. It counts
     /// during the whole step, because the decision on the rollback may come late.
     pub kept: u64,
-    /// The worker's peak memory in bytes during its forwards and backwards, before the flush. It includes parameters,
-    /// optimizer states, gradient sums, activations, tensors in flight and working memory.
+    /// The worker's peak memory in bytes during its forward and backward passes, before the flush. It includes
+    /// parameters, optimizer states, gradient sums, activations, tensors in flight and working memory.
     pub compute_peak: u64,
     /// The worker's peak memory in bytes during the flush, when its stages' optimizers step. It includes parameters,
     /// optimizer states, gradient sums, states kept for a rollback, and working memory.

@@ -1,8 +1,8 @@
 //! The peak memory of each worker, from the figures of its stages and the order of its actions.
 //!
-//! The order of a worker's actions alone determines which micro-batches are live on it (between forward and backward).
-//! The tensors in flight between workers depend on time: they are taken from a simulation in which every stage takes
-//! equally long.
+//! The order of a worker's actions alone determines which micro-batches are live on it (between forward and backward
+//! pass). The tensors in flight between workers depend on time: they are taken from a simulation in which every stage
+//! takes equally long.
 
 use std::collections::{BTreeSet, HashMap};
 
@@ -25,12 +25,13 @@ const BACKWARD: f64 = 2.0;
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Returns the memory estimates of all workers of a training, with the workers of replica 0 first.
+    /// Returns the memory estimates of all workers of a training run, with the workers of replica 0 first.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
 
-    /// Returns the device and the memory estimate of every worker of a training, with the workers of replica 0 first.
+    /// Returns the device and the memory estimate of every worker of a training run, with the workers of replica 0
+    /// first.
     pub(crate) fn placed_workers(&self) -> Vec<(Device, WorkerEstimate)> {
         let replicas = 1 + self.leaves.len();
         let buffers = self.threads.buffers_of_one(replicas * self.plan.workers());

@@ -1,4 +1,4 @@
-//! [`BatchError`]: the reasons why a batch is rejected; each message names the values and a remedy.
+//! [`BatchError`]: why a batch is rejected; each message names the values and a remedy.
 
 /// The reason why a batch is rejected, or why the outputs of an inference cannot be concatenated. The error leaves the
 /// parameters unchanged, and the pipeline accepts the next batch.
@@ -47,8 +47,8 @@ pub enum BatchError {
     Uneven {
         /// The number of rows (the size of dimension 0) of tensor 0, the first tensor of the batch.
         rows: usize,
-        /// The index of the first tensor that does not have as many rows as tensor 0. The input's tensors are counted
-        /// first, then the target's.
+        /// The index, counted from 0, of the first tensor that does not have as many rows as tensor 0. The input's
+        /// tensors are counted first, then the target's.
         tensor: usize,
         /// The number of rows of the first tensor that does not have as many rows as tensor 0.
         found: usize,
@@ -63,7 +63,8 @@ pub enum BatchError {
          or in their number of tensors; infer the micro-batches one by one with `Pipeline::infer_micro_batches`"
     )]
     Outputs {
-        /// The index of the first micro-batch whose output cannot be concatenated with the output of micro-batch 0.
+        /// The index, counted from 0, of the first micro-batch whose output cannot be concatenated with the output of
+        /// micro-batch 0.
         micro_batch: usize,
     },
     /// The loss weight of a micro-batch of the rejected batch is negative or not finite.
@@ -72,7 +73,7 @@ pub enum BatchError {
          targets and constants of the stage, but not its parameters"
     )]
     Weight {
-        /// The index of the micro-batch whose loss weight is negative or not finite.
+        /// The index, counted from 0, of the micro-batch whose loss weight is negative or not finite.
         micro_batch: usize,
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
@@ -84,7 +85,7 @@ pub enum BatchError {
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
     )]
     Terms {
-        /// The index of the first micro-batch whose loss weight has the wrong number of terms.
+        /// The index, counted from 0, of the first micro-batch whose loss weight has the wrong number of terms.
         micro_batch: usize,
         /// The number of terms of the first loss weight with the wrong number of terms.
         found: usize,
@@ -95,8 +96,8 @@ pub enum BatchError {
     /// micro-batch's targets.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index of the micro-batch for which the user's function [`LossStage::weight`](crate::LossStage::weight)
-        /// panicked.
+        /// The index, counted from 0, of the micro-batch for which the user's function
+        /// [`LossStage::weight`](crate::LossStage::weight) panicked.
         micro_batch: usize,
         /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
         failure: String,

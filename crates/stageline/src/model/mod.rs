@@ -19,15 +19,15 @@
 //!   micro-batches (`SliceRows`).
 //! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their loss weights and sample numbers
 //!   (`Weights`), which are divided among the replicas here, and shapes and rows (`Shapes`).
-//! - `batch_error`: the reasons why a batch is rejected (`BatchError`), with their texts for one or several replicas.
+//! - `batch_error`: why a batch is rejected (`BatchError`), with their texts for one or several replicas.
 //! - `loss_weight`: the divisor of a loss, term by term (`Weight`), and the division of sums by it.
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
-//! - `segments`: runs a row of blocks in segments that the backward recomputes (`Run`, `Take`, `Put`).
+//! - `segments`: runs a row of blocks in segments that the backward pass recomputes (`Run`, `Take`, `Put`).
 //! - `concatenate`: joins the outputs of all micro-batches into one output (`Join`).
 //! - `effective_batch`: samples per step, and the learning rates and step counts that follow from them
 //!   (`EffectiveBatch`); the warning of another batch size than the schedule was chosen for (`BatchChange`).
-//! - `replica`: the number of a data-parallel replica, the names of its stages in messages (`Replica`), and one stage of
-//!   one replica (`ReplicaStage`).
+//! - `replica`: the number of a data-parallel replica, the names of its stages in messages (`Replica`), and one stage
+//!   of one replica (`ReplicaStage`).
 
 pub(crate) mod batch;
 pub(crate) mod batch_error;

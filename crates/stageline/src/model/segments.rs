@@ -1,4 +1,4 @@
-//! Runs consecutive blocks of a stage. If the stage is configured for it, the backward recomputes single blocks or
+//! Runs consecutive blocks of a stage. If the stage is configured for it, the backward pass recomputes single blocks or
 //! segments (groups of consecutive blocks).
 
 use std::sync::Arc;

@@ -91,7 +91,7 @@ use stageline_nn::{Operation, in_layer, in_layers};
 pub trait Stage: Module + 'static {
     /// The value that the stage receives from the previous stage; the first stage receives it from the batch.
     type Input: Payload;
-    /// The value that the stage's forward returns, which is sent to the next stage.
+    /// The value that the stage's forward pass returns, which is sent to the next stage.
     type Output: Payload;
 
     /// Computes the stage's forward pass of one micro-batch, and returns the stage's output.
@@ -112,10 +112,10 @@ pub trait Stage: Module + 'static {
     /// empty by default.
     ///
     /// `build` checks the listed operations. If the kernels of the stage's device do not compute one, `build` refuses
-    /// it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward checks all others: operations that are
-    /// not listed, and operations whose kernel does not support the forward's tensors. It refuses them only with
-    /// [`Fallbacks::Refuse`](crate::Fallbacks::Refuse), and otherwise warns of them. A tuple or a `Vec` of stages lists
-    /// the operations of its stages.
+    /// it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward pass checks all others: operations that
+    /// are not listed, and operations whose kernel does not support the forward pass's tensors. It refuses them only
+    /// with [`Fallbacks::Refuse`](crate::Fallbacks::Refuse), and otherwise warns of them. A tuple or a `Vec` of stages
+    /// lists the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }
@@ -124,9 +124,9 @@ pub trait Stage: Module + 'static {
 /// The last stage of the model, whose output has a loss: a [`Stage`] that also compares its output with targets.
 ///
 /// The output is what [`Pipeline::infer`](crate::Pipeline::infer) returns, such as logits. A loss is the *sum* over the
-/// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that the
-/// result is exact for uneven and masked micro-batches. A loss may have several terms, each over its own targets. Each term has a sum and a
-/// weight; the pipeline divides each sum by the term's total weight, and adds the terms.
+/// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that the result
+/// is exact for uneven and masked micro-batches. A loss may have several terms, each over its own targets. Each term
+/// has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the terms.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no loss",
     note = "the last stage implements `LossStage`: the loss of its output, and the weight of its targets"
@@ -139,7 +139,7 @@ pub trait LossStage: Stage {
     const METRICS: &'static [&'static str] = &[];
 
     /// Computes the sum of the losses of one micro-batch's targets, as a tensor of shape `[1]`. `output` is the result
-    /// of the stage's forward.
+    /// of the stage's forward pass.
     ///
     /// For a loss of several terms, this method returns the sum of each term, multiplied by the term's factor, of shape
     /// `[terms]`.
@@ -162,7 +162,7 @@ pub trait LossStage: Stage {
 
     /// Returns the loss weight of a micro-batch's targets, one number per term: usually the number of unmasked targets.
     ///
-    /// The pipeline calls this method before the first forward of a step, on a copy of the stage without its
+    /// The pipeline calls this method before the first forward pass of a step, on a copy of the stage without its
     /// parameters. So the weight may depend on the targets and on the stage's constants, such as a padding id. A weight
     /// that depends on a float parameter is NaN, which is an error.
     fn weight(&self, target: &Self::Target) -> Weight;

@@ -41,8 +41,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// many micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
-    /// exceptions are burn's own dropout, which draws random numbers at every forward, and burn's own batch norm, which
-    /// updates its statistics at every forward.
+    /// exceptions are burn's own dropout, which draws random numbers at every forward pass, and burn's own batch norm,
+    /// which updates its statistics at every forward pass.
     ///
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
@@ -52,8 +52,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// On a GPU the estimate counts the bytes that tensors occupy in the GPU's memory pools between two actions,
     /// without the peaks within an action. The pools reserve more memory than that, and no upper bound is known
     /// beforehand. A pool allocates large chunks, whose size follows the largest tensor so far. Chunks of earlier sizes
-    /// stay until they are empty, and every thread has separate pools. So a training whose estimate is near the size of
-    /// the GPU's memory may not fit. Programs of the crate `stageline-train` log the reserved memory beside the
+    /// stay until they are empty, and every thread has separate pools. So a training run whose estimate is near the
+    /// size of the GPU's memory may not fit. Programs of the crate `stageline-train` log the reserved memory beside the
     /// estimate after the first step; [`DeviceMemory::of`](crate::DeviceMemory::of) returns the reserved memory at any
     /// time.
     ///
@@ -63,20 +63,21 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(self.rehearse(batch)?.map(|(estimate, _)| estimate))
     }
 
-    /// Sets which part of its forward every stage recomputes in its backwards from now on. This replaces the setting in
-    /// each stage's [`StageConfig`](crate::StageConfig).
+    /// Sets which part of its forward pass every stage recomputes in its backward passes from now on. This replaces the
+    /// setting in each stage's [`StageConfig`](crate::StageConfig).
     pub fn set_recompute(&mut self, recompute: Recompute) {
         self.stepping.recompute = (0..self.plan().stages()).map(|_| recompute).collect();
     }
 
-    /// Returns the part of the forward that each stage recomputes in its backwards, in the order of the stages.
+    /// Returns the part of the forward pass that each stage recomputes in its backward passes, in the order of the
+    /// stages.
     pub fn recompute(&self) -> &[Recompute] {
         &self.stepping.recompute
     }
 
     /// Sets, for each stage, the least recomputation (activation checkpointing) with which training steps fit into
-    /// memory, and returns the memory estimate with it. `fits` returns whether a training with a given estimate fits.
-    /// If not even full recomputation fits, all stages recompute everything.
+    /// memory, and returns the memory estimate with it. `fits` returns whether a training run with a given estimate
+    /// fits. If not even full recomputation fits, all stages recompute everything.
     ///
     /// The choice is minimal: with less recomputation on any one stage, the estimate would not fit. If several stages
     /// share a memory, the recomputation is lowered first on the stages that recompute the most, because the slowest
@@ -100,8 +101,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Returns, for each stage, the least recomputation with which training steps fit into memory, and the memory
-    /// estimate with it. `fits` returns whether a training with a given estimate fits. The estimates are measured by
-    /// rehearsals: steps that only measure memory. If not even full recomputation fits, every stage recomputes
+    /// estimate with it. `fits` returns whether a training run with a given estimate fits. The estimates are measured
+    /// by rehearsals: steps that only measure memory. If not even full recomputation fits, every stage recomputes
     /// everything. If the memory in use is unknown, the estimate is `None` and no stage recomputes anything.
     fn least_to_fit(
         &mut self,

@@ -13,7 +13,8 @@ use crate::runner::pass::Pass;
 use crate::transfer::hand_over::place;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns the outputs of the last stage for a batch of inputs, computed by forwards without an autodiff graph.
+    /// Returns the outputs of the last stage for a batch of inputs, computed by forward passes without an autodiff
+    /// graph.
     ///
     /// The input is split into as many micro-batches as a training step has. An input with fewer rows is split into
     /// single rows. The outputs are concatenated along dimension 0. On a deterministic backend they have the same bits

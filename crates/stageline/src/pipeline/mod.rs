@@ -6,8 +6,8 @@
 //! weights, loss scale), and commands the workers. Then it waits for the outcomes of all stages (losses, gradient
 //! norms), decides the verdict on the step (whether all stages step their optimizers or skip it), and counts steps.
 //! Whatever is made anew for each pass is made here: each replica's part of the loss weights, the step number, the loss
-//! scale, and for an evaluation the plan and the order of transfers of its forwards alone. `build` makes only what is
-//! made once, before the first step. This folder must not interpret plans or run a model: the workers do.
+//! scale, and for an evaluation the plan and the order of transfers of its forward passes alone. `build` makes only
+//! what is made once, before the first step. This folder must not interpret plans or run a model: the workers do.
 //!
 //! [`Pipeline`] keeps the checked plan and hands it to the workers with each request (`Asked`). It also keeps the
 //! settings of steps (`Stepping`: loss scale, clock, rollback, each stage's `Recompute`), the counts of past steps
@@ -24,7 +24,7 @@
 //!   every replica's workers; evaluations, and second runs of non-finite steps (inspections).
 //! - `gradients`: the gradients and losses of a batch, computed without an optimizer step (`Probe`).
 //! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the change of each
-//!   stage's `Recompute` to the least with which a training fits into memory.
+//!   stage's `Recompute` to the least with which a training run fits into memory.
 //! - `checkpoint`: checkpoints of parameters, optimizer states, progress and `RunSettings`, from which training
 //!   resumes; reads the states of all stages from running or ended workers.
 //! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
@@ -131,7 +131,7 @@ struct Overlap {
     as_assumed: bool,
 }
 
-/// The values from which the memory of a training is estimated: the devices and parameter sizes of the stages, the
+/// The values from which the memory of a training run is estimated: the devices and parameter sizes of the stages, the
 /// number of gradient groups, and the CPU cores.
 struct Sizes {
     /// The device and the parameter sizes of each stage, by replica and stage.
@@ -227,7 +227,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.layout.elements()
     }
 
-    /// Whether the pipeline trains at least one parameter. False if all parameters are frozen; steps then change nothing.
+    /// Whether the pipeline trains at least one parameter. False if all parameters are frozen; steps then change
+    /// nothing.
     pub fn trains(&self) -> bool {
         self.layout.trains()
     }
@@ -261,8 +262,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Evaluates one batch: computes the loss by forwards without an autodiff graph, and trains nothing. A batch with
-    /// fewer rows than a step has micro-batches is split into single rows.
+    /// Evaluates one batch: computes the loss by forward passes without an autodiff graph, and trains nothing. A batch
+    /// with fewer rows than a step has micro-batches is split into single rows.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

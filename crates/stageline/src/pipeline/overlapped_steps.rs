@@ -46,10 +46,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// therefore be negative. The recorded events of a step that was rolled back and made again are the events of the
     /// step's first run.
     ///
-    /// Discarded forwards leave traces in modules with a state of their own: burn's dropout draws random numbers, and
-    /// burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no such
-    /// traces. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not overlap,
-    /// and each step runs as with `step`.
+    /// Discarded forward passes leave traces in modules with a state of their own: burn's dropout draws random numbers,
+    /// and burn's batch norm updates its statistics. [`crate::Dropout`] and [`crate::AccumulatedBatchNorm`] have no
+    /// such traces. With several replicas, or without [`rollback`](crate::PipelineBuilder::rollback), steps do not
+    /// overlap, and each step runs as with `step`.
     ///
     /// ```no_run
     /// # use burn::tensor::Tensor;

@@ -25,7 +25,7 @@ pub struct StepReport {
     /// [`LossStage::METRICS`](crate::LossStage::METRICS). The list is empty if the last stage has no metrics or the
     /// batch has no unmasked target.
     pub metrics: Vec<Metric>,
-    /// The loss scale: the factor by which the loss was multiplied before the backward.
+    /// The loss scale: the factor by which the loss was multiplied before the backward pass.
     pub loss_scale: f64,
     /// The duration of the step, from splitting the batch until the last worker has finished the step. With
     /// [overlapping steps](crate::Pipeline::steps), it is the time since the end of the previous step if that time is
@@ -116,7 +116,7 @@ pub enum Update {
     /// Gradients overflowed at the step's loss scale. No parameter changed, and the loss scale was lowered for the next
     /// step.
     Overflow {
-        /// The loss scale (factor on the loss before the backward) at which the gradients of the step overflowed.
+        /// The loss scale (factor on the loss before the backward pass) at which the gradients of the step overflowed.
         loss_scale: f64,
         /// The step's first computation whose result overflowed, found by a second run of the step; `None` if the
         /// second run did not overflow.
@@ -141,7 +141,8 @@ impl Update {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StageReport {
-    /// The total time of the stage's forwards, backwards and optimizer step without waits, added up over all replicas.
+    /// The total time of the stage's forward passes, backward passes and optimizer step without waits, added up over
+    /// all replicas.
     pub busy: Duration,
     /// The learning rate of the stage's optimizer step; `None` if the step was skipped.
     pub learning_rate: Option<f64>,

@@ -1,9 +1,9 @@
-//! [`Cause`]: the likely cause of a difference between a verified training and its reference, with the advice that is
+//! [`Cause`]: the likely cause of a difference between a verified run and its reference, with the advice that is
 //! printed for it.
 
 use std::fmt;
 
-/// The likely cause of a difference between a verified training and its reference (the full batch on one device). To
+/// The likely cause of a difference between a verified run and its reference (the full batch on one device). To
 /// recognise a fault of gradient accumulation, the gradients of the first step are compared with those that the fault
 /// would give.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
@@ -19,7 +19,7 @@ pub enum Cause {
         by the weight of all its targets, which `LossStage::weight` must count"
     )]
     MissedDivision {
-        /// The factor by which all gradients are wrong: a gradient of the verified training divided by the correct one.
+        /// The factor by which all gradients are wrong: a gradient of the verified run divided by the correct one.
         factor: f64,
     },
     /// A diagnosis: the training leaves one micro-batch out of the gradients of a stage.
@@ -28,10 +28,11 @@ pub enum Cause {
         look for what is detached or left out there"
     )]
     MissingMicroBatch {
-        /// The index of the last stage (the nearest to the loss) whose gradients leave out a micro-batch by mistake.
-        /// Earlier stages may leave it out too, because they receive no gradients for it.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) whose gradients leave out a
+        /// micro-batch by mistake. Earlier stages may leave it out too, because they receive no gradients for it.
         stage: usize,
-        /// The index of the micro-batch that the training leaves out of a stage's gradients by mistake.
+        /// The index, counted from 0, of the micro-batch that the training leaves out of a stage's gradients by
+        /// mistake.
         micro_batch: usize,
     },
     /// A diagnosis: gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a
@@ -48,7 +49,8 @@ pub enum Cause {
         accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
     )]
     BatchNorm {
-        /// The index of the stage with the model's first batch norm, which is the likely cause of the difference.
+        /// The index, counted from 0, of the stage with the model's first batch norm, which is the likely cause of the
+        /// difference.
         stage: usize,
         /// The path, in the stage's module, of the model's first batch norm, which is the likely cause of the
         /// difference.
@@ -67,8 +69,8 @@ pub enum Cause {
     /// each time.
     #[error("the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`")]
     DrawsRandomNumbers,
-    /// A diagnosis: the model has different initial parameters each time that it is built, so two trainings of it
-    /// cannot agree.
+    /// A diagnosis: the model has different initial parameters each time that it is built, so two runs of it cannot
+    /// agree.
     #[error("the model has other parameters each time that it is built; make its layers with `seeded`")]
     NotSeeded,
     /// A diagnosis: the division into stages changes the model. The stages, run one after another on one device, give
@@ -78,14 +80,15 @@ pub enum Cause {
         check what each stage sends on, and what it leaves out or does twice"
     )]
     Cut {
-        /// The index of the first stage with a parameter whose gradient differs from that in the undivided model.
+        /// The index, counted from 0, of the first stage with a parameter whose gradient differs from that in the
+        /// undivided model.
         stage: usize,
         /// The path, in the stage's module, of the first parameter whose gradient differs from that in the undivided
         /// model.
         path: String,
     },
-    /// A diagnosis: a part of the model gives other values or gradients when the backward recomputes it (activation
-    /// checkpointing).
+    /// A diagnosis: a part of the model gives other values or gradients when the backward pass recomputes it
+    /// (activation checkpointing).
     #[error(
         "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
         recomputed part with this parameter depends on more than its module and its input; look for captured \
@@ -93,41 +96,43 @@ pub enum Cause {
         and once more outside of it"
     )]
     Recomputation {
-        /// The index of the last stage (the nearest to the loss) in which recomputation changes a gradient. If no
-        /// gradient changes, it is the last stage in which recomputation changes a parameter's value after the step.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) in which recomputation changes a
+        /// gradient. If no gradient changes, it is the last stage in which recomputation changes a parameter's value
+        /// after the step.
         stage: usize,
         /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient is changed by
         /// recomputation. If no gradient changes, it is the last parameter whose value after the step changes.
         name: String,
     },
-    /// A diagnosis: a layer's weight gradient in a split backward (input gradient, then weight gradient) differs from
-    /// that in a whole backward. The difference is larger than the tolerance for gradients.
+    /// A diagnosis: a layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs
+    /// from that in a whole backward pass. The difference is larger than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
         differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
         what it computes otherwise"
     )]
     SplitBackward {
-        /// The index of the last stage (the nearest to the loss) with a wrong gradient in a split backward (input
-        /// gradient, then weight gradient). It differs from that of a whole backward by more than the tolerance.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) with a wrong gradient in a split
+        /// backward pass (input gradient, then weight gradient). It differs from that of a whole backward pass by more
+        /// than the tolerance.
         stage: usize,
         /// The name, in checkpoints, of the last parameter (the nearest to the loss) with a wrong gradient in a split
-        /// backward (input gradient, then weight gradient). It differs from that of a whole backward by more than the
-        /// tolerance.
+        /// backward pass (input gradient, then weight gradient). It differs from that of a whole backward pass by more
+        /// than the tolerance.
         name: String,
     },
     /// A diagnosis: one step of the pipeline differs from that of a plain loop over the same micro-batches on one
-    /// thread. Neither recomputation nor split backwards are the reason. On this host's CPU, the bits of gradients or
-    /// parameters differ. On other devices, gradients differ by more than the tolerance.
+    /// thread. Neither recomputation nor split backward passes are the reason. On this host's CPU, the bits of
+    /// gradients or parameters differ. On other devices, gradients differ by more than the tolerance.
     #[error(
         "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
         a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
         static variable"
     )]
     OtherBits {
-        /// The index of the last stage (the nearest to the loss) in which a gradient of the pipeline differs from that
-        /// of a plain training loop. If no gradient differs, it is the last stage in which a parameter's value after
-        /// the step differs.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) in which a gradient of the pipeline
+        /// differs from that of a plain training loop. If no gradient differs, it is the last stage in which a
+        /// parameter's value after the step differs.
         stage: usize,
         /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradients in the pipeline
         /// and in a plain training loop differ. If no gradient differs, it is the last parameter whose value after the
@@ -143,8 +148,8 @@ pub enum Cause {
     #[error("the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
         rate that counts micro-batches, and anything that changes from step to step", place = place(*step))]
     AfterTheGradients {
-        /// The first step at which the training losses of the verified training and its reference on one device differ
-        /// by more than the tolerance. `None` if only their validation losses differ.
+        /// The first step at which the training losses of the verified run and its reference on one device differ by
+        /// more than the tolerance. `None` if only their validation losses differ.
         step: Option<usize>,
     },
     /// A diagnosis: no known fault of gradient accumulation or clipping explains the difference.
@@ -152,11 +157,11 @@ pub enum Cause {
         "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
     )]
     Unknown {
-        /// The index of the stage with the parameter whose gradients in the verified training and its reference on one
-        /// device differ most.
+        /// The index, counted from 0, of the stage with the parameter whose gradients in the verified run and its
+        /// reference on one device differ most.
         stage: usize,
-        /// The path, in the stage's module, of the parameter whose gradients in the verified training and its reference
-        /// on one device differ most.
+        /// The path, in the stage's module, of the parameter whose gradients in the verified run and its reference on
+        /// one device differ most.
         path: String,
     },
 }

@@ -1,5 +1,5 @@
-//! Finds the likely cause of a difference between a training and its reference (the same training with the full batch
-//! on one device): the gradients that each known fault of gradient accumulation would give are compared with the
+//! Finds the likely cause of a difference between a training run and its reference (the same training with the full
+//! batch on one device): the gradients that each known fault of gradient accumulation would give are compared with the
 //! gradients found.
 //!
 //! The predictions are made from the gradients of every micro-batch, each computed alone. A fault of the model itself,
@@ -21,27 +21,26 @@ use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
-/// The inputs of the search for the cause of a difference between a training and its reference on one device: the
-/// model, the batch of the first step, and the gradients of both trainings.
+/// The inputs of the search for the cause of a difference between a training run and its reference on one device: the
+/// model, the batch of the first step, and the gradients of both runs.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify. It must give the same initial parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// Whether the reference training on one device uses the undivided model. Otherwise it uses the pipeline's own
-    /// stages.
+    /// Whether the reference run on one device uses the undivided model. Otherwise it uses the pipeline's own stages.
     pub(super) is_uncut: bool,
     /// The batch of the first training step.
     pub(super) batch: Batch<In, Target>,
     /// The gradient of each parameter at the first step of the pipeline that is verified.
     pub(super) configured: &'a [ParameterGradient],
-    /// The gradient of each parameter at the first step of the reference training on one device.
+    /// The gradient of each parameter at the first step of the reference run on one device.
     pub(super) reference: &'a [ParameterGradient],
-    /// For each parameter, the relative difference between its gradients in the verified training and in its reference
-    /// on one device.
+    /// For each parameter, the relative difference between its gradients in the verified run and in its reference on
+    /// one device.
     pub(super) differences: &'a [Difference],
     /// The comparison of one step of the pipeline with a plain loop over the same micro-batches. `None` if the verified
-    /// training is a loop of the user's own.
+    /// run is a loop of the user's own.
     pub(super) one_step: Option<&'a OneStep>,
-    /// The number of micro-batches into which the reference training on one device splits the batch.
+    /// The number of micro-batches into which the reference run on one device splits the batch.
     pub(super) reference_micro_batches: usize,
     /// The tolerance for gradients: the largest norm of the difference between two gradients that count as equal,
     /// divided by the norm of the expected gradient.
@@ -49,8 +48,8 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {
-    /// Returns the likely cause of the difference between the verified training and its reference on one device. `None`
-    /// if their gradients agree within the tolerance.
+    /// Returns the likely cause of the difference between the verified run and its reference on one device. `None` if
+    /// their gradients agree within the tolerance.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = Configured((self.build)());
         let (clip, micro_batches) = (configuration.clip(), configuration.micro_batches());
@@ -188,8 +187,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Returns the fault in the gradient clipping of the verified training. Its gradients before clipping must be
-    /// right. `None` if the clipped gradients are right too. `clip` is the configured clipping.
+    /// Returns the fault in the gradient clipping of the verified run. Its gradients before clipping must be right.
+    /// `None` if the clipped gradients are right too. `clip` is the configured clipping.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -268,7 +267,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     }
 
     /// Whether rounding is the cause of the difference. The pipeline then computes in BF16 or F16, and its gradients in
-    /// full precision agree with those of the reference training on one device.
+    /// full precision agree with those of the reference run on one device.
     fn is_rounding(&self, found: &Flat) -> Result<bool, VerifyError> {
         let configuration = Configured((self.build)());
         if configuration.precision() == Precision::Full {

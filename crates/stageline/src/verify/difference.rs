@@ -1,22 +1,22 @@
-//! Compares the gradients of two trainings of one model, parameter by parameter: a verified training, and its reference
-//! on one device.
+//! Compares the gradients of two runs of one model, parameter by parameter: a verified run, and its reference on one
+//! device.
 
 use std::fmt;
 
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between two gradients of one parameter: those in the verified training and in its reference (the same
+/// The difference between two gradients of one parameter: those in the verified run and in its reference (the same
 /// training on one device).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
-    /// The index of the stage that trains the parameter whose gradients are compared.
+    /// The index, counted from 0, of the stage that trains the parameter whose gradients are compared.
     pub stage: usize,
     /// The path, in the stage's module, of the parameter whose gradients are compared, such as `0.linear.weight`.
     pub path: String,
-    /// The L2 norm of the difference between a parameter's gradients in the verified training and in its reference,
-    /// divided by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all
-    /// gradients, so that rounding in a gradient of zero does not count.
+    /// The L2 norm of the difference between a parameter's gradients in the verified run and in its reference, divided
+    /// by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all gradients, so
+    /// that rounding in a gradient of zero does not count.
     pub relative: f64,
 }
 
@@ -26,8 +26,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares the gradients of two trainings, and returns the relative difference for each parameter. It is the larger of
-/// the differences before and after clipping, because clipping hides gradients that are too large.
+/// Compares the gradients of two runs, and returns the relative difference for each parameter. It is the larger of the
+/// differences before and after clipping, because clipping hides gradients that are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],
@@ -47,13 +47,13 @@ pub(super) fn differences(
     Ok(pairs.map(difference).collect())
 }
 
-/// Returns the difference of the parameter whose gradients in the verified training and its reference on one device
-/// differ most. `None` if there are no parameters.
+/// Returns the difference of the parameter whose gradients in the verified run and its reference on one device differ
+/// most. `None` if there are no parameters.
 pub(super) fn worst(differences: &[Difference]) -> Option<&Difference> {
     differences.iter().max_by(|a, b| a.relative.total_cmp(&b.relative))
 }
 
-/// Checks that the gradients of two trainings belong to the same parameters. Returns an error if the two lists have
+/// Checks that the gradients of two runs belong to the same parameters. Returns an error if the two lists have
 /// different lengths, or gradients of different sizes at one position.
 fn same_parameters(configured: &[ParameterGradient], reference: &[ParameterGradient]) -> Result<(), VerifyError> {
     let describe = |gradient: Option<&ParameterGradient>| match gradient {

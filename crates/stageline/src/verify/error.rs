@@ -1,12 +1,12 @@
-//! [`VerifyError`]: the reasons why a verification (a comparison of a training with the same training on one device)
-//! cannot be completed.
+//! [`VerifyError`]: why a verification (a comparison of a training run with the same training on one device) cannot be
+//! completed.
 
 use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::threads::failure::BoxError;
 
-/// The error of a verification (a comparison of a training with the same training on one device). A difference between
-/// the two trainings is not an error.
+/// The error of a verification (a comparison of a training run with the same training on one device). A difference
+/// between the two runs is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
@@ -20,7 +20,7 @@ pub enum VerifyError {
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
     /// The error that the caller has split the batches into micro-batches by hand. They cannot be joined to a full
-    /// batch for the reference training on one device.
+    /// batch for the reference run on one device.
     #[error(
         "batches are cut by hand into {given} micro-batches, which cannot be joined; let the reference use as many, by \
          `.reference_micro_batches({given})`, or give uncut batches"
@@ -29,7 +29,7 @@ pub enum VerifyError {
         /// The number of micro-batches into which the caller has split a batch.
         given: usize,
     },
-    /// The error that the verified training failed. The value is the training's error.
+    /// The error that the verified run failed. The value is the training's error.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
     /// The error that the closure which builds the model returned different parameters on different calls. Their values
@@ -46,7 +46,7 @@ pub enum VerifyError {
         /// if only the pipeline's model has the parameter.
         expected: String,
     },
-    /// The error that the verified training's gradients do not match the model's parameters in number or size.
+    /// The error that the verified run's gradients do not match the model's parameters in number or size.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the \
          gradients of all trained parameters in the order of the model"
@@ -55,8 +55,8 @@ pub enum VerifyError {
         /// The first index at which the training's list of gradients does not match the model's list of parameters: the
         /// two sizes differ, or one of the two is missing.
         at: usize,
-        /// The path and size of the verified training's gradient at the index `at`; "none" if the training returned
-        /// fewer gradients.
+        /// The path and size of the verified run's gradient at the index `at`; "none" if the training returned fewer
+        /// gradients.
         found: String,
         /// The path and size of the model's parameter at the index `at`; "none" if the model has fewer parameters.
         expected: String,

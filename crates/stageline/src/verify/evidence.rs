@@ -1,6 +1,6 @@
 //! The gradients from which a verification finds the fault of a wrong training: those of single micro-batches
-//! ([`Parts`]), and those that each known fault would give ([`Predictions`]). A verification compares a training with
-//! the same training on one device.
+//! ([`Parts`]), and those that each known fault would give ([`Predictions`]). A verification compares a training run
+//! with the same training on one device.
 
 use super::flat::Flat;
 use crate::model::loss_weight::Weight;
@@ -16,7 +16,7 @@ pub(super) struct Parts {
 }
 
 /// The gradients that a step would have with each of several known faults of gradient accumulation or clipping. A
-/// verification compares them with the gradients of the verified training.
+/// verification compares them with the gradients of the verified run.
 pub(super) struct Predictions {
     /// The gradients that one known fault would give: the mean gradients of the micro-batches are averaged, whatever
     /// their numbers of targets.

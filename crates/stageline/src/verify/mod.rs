@@ -2,15 +2,15 @@
 //!
 //! [`Verify`] is the entry point. Input: a closure that builds the pipeline, or a custom training loop ([`Trial`]), and
 //! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
-//! training (the reference), the comparison of gradients and losses of two trainings, that of the parameters after one
-//! step with a plain loop, and the predictions of wrong gradients by which a fault is recognised. Losses, loss weights
-//! and gradients of the pieces of a batch are added up and compared here only to find a fault; `model` defines loss
-//! weights and cuts batches for every training. This folder must not run stages itself, which a pipeline or the user's
-//! loop does, and must not change the verified training.
+//! training (the reference), the comparison of gradients and losses of two runs, that of the parameters after one step
+//! with a plain loop, and the predictions of wrong gradients by which a fault is recognised. Losses, loss weights and
+//! gradients of the pieces of a batch are added up and compared here only to find a fault; `model` defines loss weights
+//! and cuts batches for every training. This folder must not run stages itself, which a pipeline or the user's loop
+//! does, and must not change the verified run.
 //!
-//! This file runs both trainings and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
+//! This file runs both runs and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
 //!
-//! - `trial`: the interface of a training to verify (`Trial`): a pipeline, or a custom loop.
+//! - `trial`: the interface of a training run to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
 //! - `one_step`: one optimizer step beside that of a plain loop on one thread (`Run`), with the configured
 //!   recomputation and without (`OneStep`, `AfterOneStep`, which lists each stage's `Recompute`).
@@ -27,8 +27,7 @@
 //! - `models`: the closures that build the verified model and its reference (`Models`).
 //! - `cause`: the known faults, each with the text of its advice (`Cause`, `Whose`, `ClipScope`).
 //! - `flat`: arithmetic with all gradients of a model as one list of numbers (`Flat`).
-//! - `error`: the reasons why a verification cannot be completed (`VerifyError`), such as a closure that builds
-//!   different models.
+//! - `error`: why a verification cannot be completed (`VerifyError`), such as a closure that builds different models.
 
 mod cause;
 mod diagnosis;
@@ -74,10 +73,10 @@ use one_step::OneStep;
 /// step, its parameters are compared by name with those of a plain loop over the same micro-batches on one thread. On
 /// the CPU of this host the parameters must be equal bit for bit. On other devices only their gradients must agree.
 ///
-/// A pipeline may split its backwards into input gradient and weight gradient. If its step then differs from that of a
-/// loop with whole backwards, it is compared with a loop that splits the same backwards. The comparison stays with
-/// whole backwards if the loop's results differ from run to run, or if the gradients of split and whole backwards
-/// differ by more than the tolerance.
+/// A pipeline may split its backward passes into input gradient and weight gradient. If its step then differs from that
+/// of a loop with whole backward passes, it is compared with a loop that splits the same backward passes. The
+/// comparison stays with whole backward passes if the loop's results differ from run to run, or if the gradients of
+/// split and whole backward passes differ by more than the tolerance.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;
@@ -101,14 +100,14 @@ pub struct Verify {
     bars: Option<Bars>,
 }
 
-/// The tolerances of a verification: the largest differences between a training and its reference (the full batch on
-/// one device) with which the verification passes.
+/// The tolerances of a verification: the largest differences between a training run and its reference (the full batch
+/// on one device) with which the verification passes.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
     /// The tolerance for the gradients of the first step: the largest difference between a parameter's gradients in the
-    /// verified training and in its reference on one device. It is relative to the norm of the reference's gradient.
+    /// verified run and in its reference on one device. It is relative to the norm of the reference's gradient.
     pub gradient: f64,
-    /// The tolerance for losses: the largest difference between the validation losses of the verified training and its
+    /// The tolerance for losses: the largest difference between the validation losses of the verified run and its
     /// reference on one device. Without validation, it applies to their last training losses. The difference is
     /// absolute for losses up to 1, and relative for larger losses.
     pub loss: f64,
@@ -165,7 +164,7 @@ impl Verify {
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, or if a step of the verified pipeline or of the reference
-    /// fails. A difference between the two trainings is not an error.
+    /// fails. A difference between the two runs is not an error.
     pub fn pipeline<In: Payload, Out: Payload, Target: Payload>(
         self,
         build: impl Fn() -> PipelineBuilder<In, Out, Target>,
@@ -179,7 +178,7 @@ impl Verify {
     /// the whole model, with the same parameters in the same order.
     ///
     /// [`pipeline`](Self::pipeline) finds no mistake in the division into stages, such as a missing skip connection. It
-    /// runs the same stages on one device for comparison, so both trainings have the mistake.
+    /// runs the same stages on one device for comparison, so both runs have the mistake.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, if a step of the verified pipeline or of the undivided
@@ -217,8 +216,8 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None, is_pipeline: false }, batch, validation)
     }
 
-    /// Runs the verified training (`trial`) and its reference on one device, and compares their gradients and losses.
-    /// The reference trains the undivided model `models.uncut` if the caller gave one, and otherwise the stages of
+    /// Runs the verified run (`trial`) and its reference on one device, and compares their gradients and losses. The
+    /// reference trains the undivided model `models.uncut` if the caller gave one, and otherwise the stages of
     /// `models.build`.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
         self,
@@ -286,7 +285,7 @@ impl Verify {
         Ok((trained, gradients))
     }
 
-    /// Runs all training steps of `trial`, the verified training or its reference, and then evaluates the validation
+    /// Runs all training steps of `trial`, the verified run or its reference, and then evaluates the validation
     /// batches. Returns the losses.
     fn train<In: Payload, Target: Payload>(
         self,
@@ -302,7 +301,7 @@ impl Verify {
     }
 }
 
-/// The training losses and the validation loss of one of the two trainings that a verification compares.
+/// The training losses and the validation loss of one of the two runs that a verification compares.
 pub(super) struct Trained {
     /// The training loss of every step.
     losses: Vec<f64>,
@@ -316,7 +315,7 @@ pub(super) struct Trained {
 pub struct Compared {
     /// The loss of the training that is verified, with the user's configuration.
     pub configured: f64,
-    /// The loss of the reference training, which runs with the full batch on one device.
+    /// The loss of the reference run, which runs with the full batch on one device.
     pub reference: f64,
 }
 
@@ -327,8 +326,8 @@ impl Compared {
         (self.configured - self.reference).abs()
     }
 
-    /// Whether the losses of the verified training and its reference differ by at most the tolerance `bar`. The
-    /// difference is absolute if the reference's loss is at most 1 in size, and otherwise relative to that loss.
+    /// Whether the losses of the verified run and its reference differ by at most the tolerance `bar`. The difference
+    /// is absolute if the reference's loss is at most 1 in size, and otherwise relative to that loss.
     fn within(self, bar: f64) -> bool {
         self.difference() <= bar * self.reference.abs().max(1.0)
     }

@@ -7,10 +7,10 @@ use crate::model::payload::Payload;
 /// on one device.
 pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) build: &'a Build<'a, In, Out, Target>,
-    /// The closure that builds the undivided model for the reference training on one device. `None` if the reference
-    /// trains the stages of the verified pipeline.
+    /// The closure that builds the undivided model for the reference run on one device. `None` if the reference trains
+    /// the stages of the verified pipeline.
     pub(super) uncut: Option<&'a Build<'a, In, Out, Target>>,
-    /// Whether the verified training is a pipeline; false if it is a training loop of the user's own.
+    /// Whether the verified run is a pipeline; false if it is a training loop of the user's own.
     pub(super) is_pipeline: bool,
 }
 

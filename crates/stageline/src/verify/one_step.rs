@@ -1,13 +1,13 @@
 //! One optimizer step of a pipeline beside the same step of a plain loop on one thread ([`OneStep`]): the parameters
 //! after it, compared by name and bit for bit, and the place where gradients begin to differ.
 //!
-//! The plain loop has the same micro-batches as the pipeline, and splits the same backwards, so a deterministic device
-//! gives the same bits. The gradients of split backwards must agree with those of whole backwards only within the
-//! tolerance, because a weight that a stage uses three times or more is then summed in another order.
+//! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes, so a deterministic
+//! device gives the same bits. The gradients of split backward passes must agree with those of whole backward passes
+//! only within the tolerance, because a weight that a stage uses three times or more is then summed in another order.
 //!
-//! A gradient is computed from the loss backwards. A faulty backward therefore changes the gradients of its own layer
-//! and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the faulty
-//! layer.
+//! A gradient is computed from the loss backwards. A faulty backward pass therefore changes the gradients of its own
+//! layer and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the
+//! faulty layer.
 
 use std::fmt;
 
@@ -33,7 +33,8 @@ const MOST_OVERFLOWS: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
-    /// The part of its forward that each stage recomputes in its backwards (activation checkpointing), in stage order.
+    /// The part of its forward pass that each stage recomputes in its backward passes (activation checkpointing), in
+    /// stage order.
     pub recompute: Vec<Recompute>,
     /// The number of parameters whose values after the step are compared, including frozen parameters and running
     /// statistics.

@@ -14,8 +14,8 @@ use crate::state::layout::NamedTensor;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterDifference {
-    /// The index of the stage that trains the parameter whose values after the pipeline's step and after the plain
-    /// training loop's step differ.
+    /// The index, counted from 0, of the stage that trains the parameter whose values after the pipeline's step and
+    /// after the plain training loop's step differ.
     pub stage: usize,
     /// The name, in checkpoints, of the parameter whose values after the pipeline's step and after the plain training
     /// loop's step differ. An example is `blocks.1.up.weight`.

@@ -1,4 +1,4 @@
-//! [`Trial`]: the interface of a training that can be verified, which means compared with the same training on one
+//! [`Trial`]: the interface of a training run that can be verified, which means compared with the same training on one
 //! device.
 
 use crate::model::batch::Batch;
@@ -8,7 +8,8 @@ use crate::pipeline::report::LossTerm;
 use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// A training that a verification compares with the same training on one device: a pipeline, or a custom training loop.
+/// A training run that a verification compares with the same training on one device: a pipeline, or a custom training
+/// loop.
 pub trait Trial<In, Target> {
     /// Returns the gradients that a training step on `batch` would have, in the order of the model's parameters. The
     /// parameters and the optimizer do not change.

@@ -1,4 +1,5 @@
-//! [`Verification`]: the result of comparing a training with the same training on one device, and its printed report.
+//! [`Verification`]: the result of comparing a training run with the same training on one device, and its printed
+//! report.
 
 use crate::verify::Bars;
 use crate::verify::Compared;
@@ -7,26 +8,26 @@ use crate::verify::{AfterOneStep, Cause, Difference};
 
 use std::fmt;
 
-/// The result of a verification: the differences between the verified training and its reference (the training on one
+/// The result of a verification: the differences between the verified run and its reference (the training on one
 /// device), and their likely cause.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The tolerances: the largest differences between the verified training and its reference on one device with which
-    /// the verification passes.
+    /// The tolerances: the largest differences between the verified run and its reference on one device with which the
+    /// verification passes.
     pub bars: Bars,
     /// The comparisons of a pipeline's parameters after one optimizer step with those of a plain loop over the same
     /// micro-batches on one thread. The first is that of the pipeline as configured. A second follows without
     /// recomputation if the pipeline recomputes. The list is empty for a training loop of the user's own.
     pub parameters: Vec<AfterOneStep>,
-    /// The largest rounding difference between the gradients of split backwards (input gradient, then weight gradient)
-    /// and of whole backwards in the first step. Split backwards sum the gradients of a weight in another order if a
-    /// stage uses the weight three times or more.
+    /// The largest rounding difference between the gradients of split backward passes (input gradient, then weight
+    /// gradient) and of whole backward passes in the first step. Split backward passes sum the gradients of a weight in
+    /// another order if a stage uses the weight three times or more.
     ///
     /// `None` if the gradients are equal or were not compared, or if the difference is larger than rounding
     /// ([`Cause::SplitBackward`]).
     pub split_rounding: Option<Difference>,
-    /// The relative difference of each parameter's gradient at the first step between the verified training and its
+    /// The relative difference of each parameter's gradient at the first step between the verified run and its
     /// reference on one device, in layer order. It is the larger of the differences before and after clipping.
     pub gradients: Vec<Difference>,
     /// The training losses of every step: a pair of the loss as configured and the loss of the reference on one device.
@@ -34,7 +35,7 @@ pub struct Verification {
     /// The validation losses after the last step: a pair of the loss as configured and the loss of the reference on one
     /// device. `None` if there were no validation batches.
     pub validation: Option<Compared>,
-    /// The likely cause of the difference between the verified training and its reference on one device. `None` if the
+    /// The likely cause of the difference between the verified run and its reference on one device. `None` if the
     /// verification passes.
     pub cause: Option<Cause>,
 }
@@ -47,22 +48,22 @@ impl Verification {
         self.cause.is_none()
     }
 
-    /// Returns the difference of the parameter whose gradients in the verified training and its reference on one device
+    /// Returns the difference of the parameter whose gradients in the verified run and its reference on one device
     /// differ most. `None` if there are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
 
-    /// Whether the verified training and its reference agree within the tolerances in all gradients of the first step
-    /// and in the last loss. The last loss is that of the validation, or of the last step without validation.
+    /// Whether the verified run and its reference agree within the tolerances in all gradients of the first step and in
+    /// the last loss. The last loss is that of the validation, or of the last step without validation.
     pub(super) fn agrees(&self) -> bool {
         let gradients = self.gradients.iter().all(|difference| difference.relative <= self.bars.gradient);
         let last = self.validation.or(self.losses.last().copied());
         gradients && last.is_none_or(|losses| losses.within(self.bars.loss))
     }
 
-    /// Returns the index of the first step at which the losses of the verified training and its reference differ by
-    /// more than the tolerance. `None` if there is no such step.
+    /// Returns the index of the first step at which the losses of the verified run and its reference differ by more
+    /// than the tolerance. `None` if there is no such step.
     pub(super) fn first_step_apart(&self) -> Option<usize> {
         self.losses.iter().position(|losses| !losses.within(self.bars.loss))
     }
