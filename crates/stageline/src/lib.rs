@@ -11,16 +11,16 @@
 //! - A model: [`Stage`] and [`LossStage`] are the traits that its stages implement, and [`Payload`] marks the values
 //!   that may cross between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`]
 //!   holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
-//! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or as a
-//!   [`Cut`] says, and creates each layer on the device of its stage. A model in one struct becomes a row by
-//!   [`LayeredModel`].
+//! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or by a
+//!   given [`Cut`] (a partition of the layers), and creates each layer on the device of its stage. A model in one
+//!   struct becomes a row by [`LayeredModel`].
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
 //!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
 //! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`]
 //!   returns outputs; [`StepReport`] says what a step did, and [`StepError`] why it failed. [`Pipeline::checkpoint`]
 //!   copies the state to resume from.
-//! - Warnings: they are `tracing` events, so a program shows them by a subscriber, such as
-//!   `tracing_subscriber::fmt::init()`; without one they are invisible. Programs of `stageline-train` have one.
+//! - Warnings: they are `tracing` events, so a program shows them with a subscriber, such as
+//!   `tracing_subscriber::fmt::init()`; without one they are invisible. Programs of `stageline-train` install one.
 //! - Time and memory: [`Recording`] explains the idle time of a step, and [`MemoryEstimate`] predicts the memory of the
 //!   workers.
 //! - Proof: [`verify`] checks on a user's own model that a pipeline trains as one full batch on one device would.
@@ -31,7 +31,7 @@
 //!
 //! # Layout
 //!
-//! In the order in which a training run uses them:
+//! The folders and modules, in the order that a training run uses them:
 //!
 //! - `model`: the traits that a user implements (`Stage`, `LossStage`), and batches cut into weighted micro-batches.
 //! - `device`: devices by name (`DeviceName`), on this host and on others ([`mod@remote`]).
@@ -46,7 +46,7 @@
 //! - `update`: gradient sums, norms, the verdict (step the optimizers, or skip the step), and the optimizer step with
 //!   its rollback.
 //! - `failure`: the stop signal and the waits that watch it, the watchdog, and the errors.
-//! - `threads`: threads and bounded channels, which a test can replace by others to decide which thread runs next.
+//! - `threads`: threads and bounded channels, which a test can replace to decide which thread runs next.
 //! - `recording`: the events and memory that workers measure in a step, and the causes of idle time.
 //! - `memory`: estimates of the memory that each worker will need, and the settings that would need less.
 //! - `state`: the contents of a checkpoint, under names that do not depend on the partition.
@@ -129,7 +129,7 @@ pub use verify::Verify;
 pub mod nn {
     //! Layers whose backward pass splits into an input gradient and weight gradients, functions that mark blocks for
     //! recomputation, and functions that a layer calls in its forward pass, for example to report its FLOPs; and the
-    //! operations for which a device has no kernel. They come from the crate `stageline-nn`.
+    //! operations that a device has no kernel for. They come from the crate `stageline-nn`.
 
     pub use stageline_nn::{
         AttentionHeads, Deferred, Embedding, Fallback, LayerNorm, Linear, MASKED, Operation, Reason, RmsNorm,

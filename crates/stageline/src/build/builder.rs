@@ -19,8 +19,8 @@ use crate::update::loss_scale::LossScale;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 
-/// The builder of a pipeline, with all stages of a model and the settings of the pipeline. [`build`](Self::build)
-/// validates the settings and starts the pipeline.
+/// The builder of a pipeline. It holds all stages of a model, and its methods set how they are trained.
+/// [`build`](Self::build) validates the settings and starts the pipeline.
 #[must_use = "nothing starts before `build`"]
 pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) stages: Joined<In, Out, Target>,
@@ -85,8 +85,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Adds a data-parallel replica: one more copy of all stages, which runs the same plan. `devices` has one device
-    /// for each stage.
+    /// Adds a data-parallel replica: one more copy of all stages, which runs the same plan. `devices` lists one device
+    /// for each stage, in stage order. Without this call there is one replica, replica 0.
     ///
     /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0
     /// runs on the stages' own devices and has the first M micro-batches.
@@ -102,8 +102,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of groups of consecutive micro-batches in which gradients are summed. If unset, it is the number
-    /// of replicas (R).
+    /// Sets the number of groups of consecutive micro-batches whose gradients are summed separately. If unset, it is
+    /// the number of replicas (R).
     ///
     /// Each group is summed on its own, in the order of its micro-batches. Then the sums of the groups are added up in
     /// order. The bits of a floating-point sum depend on these groups. One replica with R x M micro-batches in R groups
@@ -115,8 +115,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets the number of micro-batches that each channel between two stages can buffer. If unset, it is the number of
-    /// micro-batches in a step (M), with which no sender ever waits. With 0, a sender waits until the receiver takes
-    /// the micro-batch.
+    /// micro-batches in a step (M), so that no sender ever waits. With 0, a sender waits until the receiver takes the
+    /// micro-batch.
     pub fn channel_capacity(mut self, capacity: usize) -> Self {
         self.channel_capacity = Some(capacity);
         self
@@ -129,7 +129,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of samples per training step for which the user chose the learning rates and step counts.
+    /// Sets the number of samples per training step that the learning rates and step counts were chosen for. If unset,
+    /// nothing is compared and no warning is logged.
     ///
     /// The first step with another number of samples logs a warning with the consequences
     /// ([`BatchChange`](crate::BatchChange)). Learning rates and step counts are not adjusted.
@@ -138,8 +139,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the precision in which forward and backward passes compute. If unset, it is that of the model's parameters,
-    /// most often f32 ([`Precision::Full`]).
+    /// Sets the precision of the computations in forward and backward passes. If unset, they compute in the type of the
+    /// model's parameters, most often f32 ([`Precision::Full`]).
     pub fn precision(mut self, precision: Precision) -> Self {
         self.precision = precision;
         self
@@ -157,8 +158,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the factor by which the loss is multiplied before its backward pass. If unset, the factor is dynamic with
-    /// [`Precision::F16`], and 1 otherwise.
+    /// Sets the loss scale: the factor that multiplies the loss before its backward pass. The summed gradients are
+    /// divided by it again. If unset, the factor is dynamic with [`Precision::F16`], and 1 otherwise.
     pub fn loss_scale(mut self, scale: LossScale) -> Self {
         self.loss_scale = Some(scale);
         self
@@ -171,24 +172,26 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the reaction to a step whose loss or gradients are NaN or infinite; [`OnNonFinite::Stop`] if unset.
+    /// Sets the reaction to a step whose loss or gradients are NaN or infinite: to stop with an error, or to skip the
+    /// step. If unset, it is [`OnNonFinite::Stop`].
     pub fn on_non_finite(mut self, policy: OnNonFinite) -> Self {
         self.flush.on_non_finite = policy;
         self
     }
 
-    /// Sets the interval, in training steps, at which a step reports the health of every parameter. The first step
-    /// reports it as well. If unset or 0, no step reports it.
+    /// Sets the interval, in training steps, between steps that report the health of every parameter: training
+    /// statistics such as its gradient norm and update norm. The first step reports it as well. If unset or 0, no step
+    /// reports it.
     ///
-    /// The health consists of the norms of the parameter's gradient and update, and of further statistics. Each report
-    /// copies parameters and gradients to the host's memory, which takes about as long as the optimizer step.
+    /// [`StepReport::health`](crate::StepReport::health) holds the report. Each report copies parameters and gradients
+    /// to the host's memory, which takes about as long as the optimizer step.
     pub fn health_every(mut self, steps: usize) -> Self {
         self.flush.health_every = steps;
         self
     }
 
-    /// Sets the interval, in training steps, at which a step measures the gradient noise. The first step measures it as
-    /// well. If unset or 0, no step measures it.
+    /// Sets the interval, in training steps, between steps that measure the gradient noise: how much the gradients of
+    /// micro-batches vary. The first step measures it as well. If unset or 0, no step measures it.
     ///
     /// A measurement computes the squared norm of every micro-batch's gradients. From these norms,
     /// [`StepReport::noise`](crate::StepReport::noise) is estimated. Measurements do not change the trained values.
@@ -204,7 +207,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// interval is 0. A synchronised step is slower than other steps, so it does not show the usual throughput of the
     /// training.
     ///
-    /// In all other steps, the recorded times on an asynchronous device are those at which work was enqueued. The
+    /// In all other steps, the recorded times on an asynchronous device are the times when work was enqueued. The
     /// bubble is then computed from these times.
     ///
     /// If unset, the interval is 20 if any stage is on a device other than the host's CPU. Otherwise it is 0, because
@@ -236,15 +239,16 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the names of parameters in checkpoints. If unset, a name is made of the stage and the path in its module,
-    /// and a checkpoint can be resumed only with the same partition.
+    /// Sets the names of parameters in checkpoints. If unset, the name of a parameter consists of its stage and its
+    /// path in the stage's module. A checkpoint can then be resumed only with the same partition of the layers into
+    /// stages.
     pub fn names(mut self, names: Names) -> Self {
         self.names = Some(names);
         self
     }
 
-    /// Resumes a training run from a checkpoint. The checkpoint has the parameters, the optimizer states, the learning
-    /// rates, the loss scale and the number of steps.
+    /// Resumes a training run from a checkpoint. The checkpoint holds the parameters, the optimizer states, the
+    /// learning rates, the loss scale and the number of steps.
     ///
     /// The stages must have the same optimizers and learning rate schedulers as before. Three settings may differ from
     /// those in the checkpoint. The training then continues, and a warning names both values:
@@ -254,19 +258,19 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// - the learning rate at the checkpoint's last optimizer step.
     ///
     /// With the same batches and settings, the training continues bit for bit. This holds for any partition, schedule
-    /// and devices, and for any number of replicas with the same number of gradient groups. The state of burn's random
-    /// number generator, from which burn's dropout draws, is not in a checkpoint. [`Dropout`](crate::Dropout) does not
-    /// depend on it.
+    /// and devices, and for any number of replicas with the same number of gradient groups. A checkpoint does not
+    /// contain the state of burn's random number generator, which burn's dropout uses. [`Dropout`](crate::Dropout) does
+    /// not depend on it.
     ///
-    /// burn restores the states of its optimizers on its default device, which is a GPU in a build with a feature of
-    /// GPUs. They are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState) restores them
-    /// on the host instead.
+    /// burn restores the states of its optimizers on its default device, which is a GPU if a feature for GPUs is
+    /// enabled. They are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState) restores
+    /// them on the host instead.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self
     }
 
-    /// Makes workers issue their transfers of tensors in one global order, which the plan gives, on all devices. If
+    /// Makes workers on all devices issue their transfers of tensors in one global order, which the plan determines. If
     /// unset, only transfers between GPUs are ordered. Workers with the same number in different replicas are ordered
     /// as if they shared a device.
     ///

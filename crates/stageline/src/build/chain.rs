@@ -1,5 +1,5 @@
-//! Builds a chain (the stages of a model in order), in which each stage has a [`StageConfig`]. The compiler checks that
-//! each stage takes the output type of the stage before it.
+//! Builds a chain (the stages of a model in order). Each stage has a [`StageConfig`]. The compiler checks that each
+//! stage takes the output type of the stage before it.
 
 use std::sync::Arc;
 
@@ -65,8 +65,8 @@ impl StageConfig {
     /// The model must be given as a [`Row`](crate::Row) (first layer, blocks, last layer).
     ///
     /// `add` receives the optimizer of a stage, and the group of those two layers' parameters in the stage. It returns
-    /// the stage's optimizer with an own optimizer for the group. `add` is not called for stages that the user cut by
-    /// hand.
+    /// the stage's optimizer with a separate optimizer for this group. If unset, the two layers use the optimizer of
+    /// their stage. `add` is not called for stages that the user cut by hand.
     ///
     /// ```
     /// use burn::optim::{AdamWConfig, LionConfig};
@@ -110,8 +110,8 @@ impl StageConfig {
 /// `build` calls this function, because only then are the devices and the capacity of the channels known.
 type Wire<In, Out> = Box<dyn Fn(&mut Assembly, AnySource<In>) -> AnySource<Out> + Send>;
 
-/// A chain: the stages of a model in order, from the input of a batch (`In`) to the output of the last stage so far
-/// (`Out`).
+/// A chain: the stages of a model in order. A pipeline is built from it. `In` is the input of the first stage, which
+/// comes from the batch. `Out` is the output of the last stage so far.
 ///
 /// [`Pipeline::builder`] begins a chain, [`stage`](Self::stage) appends to it, and [`loss`](Self::loss) ends it.
 ///
@@ -153,7 +153,7 @@ pub struct Chain<In: Payload, Out: Payload> {
 pub trait EndsWithLoss {}
 
 impl Pipeline<(), (), ()> {
-    /// Creates an empty chain, to which the stages of a model are added in order: [`stage`](Chain::stage) appends a
+    /// Creates an empty chain. The stages of a model are then added to it in order: [`stage`](Chain::stage) appends a
     /// stage, and [`loss`](Chain::loss) appends the last one.
     pub fn builder<In: Payload>() -> Chain<In, In> {
         let wire: Wire<In, In> = Box::new(|_, source| source);
@@ -179,8 +179,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         unplaced
     }
 
-    /// Appends a stage to the chain (the stages of a model in order). The stage's input type must be the output type of
-    /// the last stage so far.
+    /// Appends a stage to the chain (the stages of a model in order), with its configuration. The stage's input type
+    /// must be the output type of the last stage so far.
     pub fn stage<S: Stage<Input = Out>>(mut self, module: S, config: StageConfig) -> Chain<In, S::Output> {
         let stage = self.devices.len();
         let unplaced = self.add(module, config);
@@ -198,8 +198,8 @@ impl<In: Payload, Out: Payload> Chain<In, Out> {
         Chain { devices, sources, recompute, operations, owners, wire: Box::new(wire) }
     }
 
-    /// Ends the chain (the stages of a model in order) with the last stage, which computes the loss, and returns the
-    /// builder of the pipeline.
+    /// Ends the chain (the stages of a model in order) with the last stage, which computes the loss. Returns the
+    /// builder of the pipeline, whose methods set everything else.
     pub fn loss<L: LossStage<Input = Out>>(
         mut self,
         module: L,

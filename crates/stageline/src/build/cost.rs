@@ -1,4 +1,4 @@
-//! The costs of a model's layers ([`Costs`]), by which the model is divided into stages of about equal cost.
+//! The costs of a model's layers ([`Costs`]), and the partition of the layers into stages of about equal cost.
 
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -14,7 +14,8 @@ use crate::transfer::hand_over::place;
 use crate::transfer::leaves::{Leaves, track};
 use stageline_nn::counting_flops;
 
-/// The cost of every layer of a model: the layer's parameters, its FLOPs on a sample input and, if measured, its time.
+/// The costs of all layers of a model. [`cut`](Self::cut) uses them to partition the layers into balanced stages. The
+/// cost of a layer consists of its parameters, its FLOPs on a sample input and, if measured, its time.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Costs(pub(super) Vec<LayerCost>);
 
@@ -22,15 +23,15 @@ pub struct Costs(pub(super) Vec<LayerCost>);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerCost {
-    /// The name of a layer of the model, such as `blocks.3`.
+    /// The name of the layer in the model and its checkpoints, such as `blocks.3`.
     pub name: String,
-    /// The number of elements in a layer's parameters.
+    /// The number of elements (not bytes) in the layer's float parameters.
     pub parameters: u64,
-    /// The floating-point operations (FLOPs) of a layer's forward pass on the sample input, as far as the layers inside
-    /// it report them ([`report_flops`](crate::nn::report_flops)).
+    /// The number of floating-point operations (FLOPs) of the layer's forward pass on the sample input, as far as the
+    /// layers inside it report them ([`report_flops`](crate::nn::report_flops)); 0 if they were not counted.
     pub flops: f64,
-    /// The time of a layer's forward and backward pass on the sample input, the shortest of three measurements; `None`
-    /// if the time was not measured.
+    /// The time of one forward and one backward pass of the layer together on the sample input: the shortest of three
+    /// measurements; `None` if the time was not measured.
     pub time: Option<Duration>,
 }
 
@@ -40,12 +41,12 @@ impl Costs {
         &self.0
     }
 
-    /// Returns the number of elements in the parameters of all layers of the model.
+    /// Returns the total number of elements (not bytes) in the float parameters of all layers of the model.
     pub fn parameters(&self) -> u64 {
         self.0.iter().map(|layer| layer.parameters).sum()
     }
 
-    /// Returns the floating-point operations (FLOPs) of the forward passes of all layers of the model on the sample
+    /// Returns the total number of floating-point operations (FLOPs) of one forward pass of all layers on the sample
     /// input.
     pub fn flops(&self) -> f64 {
         self.0.iter().map(|layer| layer.flops).sum()
@@ -54,8 +55,8 @@ impl Costs {
     /// Partitions the model's layers into `stages` stages of consecutive layers such that the cost of the costliest
     /// stage is as low as possible, and returns the partition.
     ///
-    /// The cost of a layer is its time if it was measured. Otherwise it is the layer's share of the model's FLOPs plus
-    /// its share of the parameters, so that both work and memory are balanced.
+    /// The cost of a layer is its time if it was measured. Otherwise it is the layer's fraction of the model's FLOPs
+    /// plus its fraction of the parameters, each from 0 to 1, so that both work and memory are balanced.
     ///
     /// # Errors
     /// Returns [`CutError::Balance`] if there are more stages than layers, or no stages.
@@ -66,9 +67,9 @@ impl Costs {
     /// Partitions the model's layers into stages of consecutive layers, one stage for each entry of `speeds`. The time
     /// of the slowest stage is as low as possible. The time of a stage is its cost divided by the speed of its device.
     ///
-    /// `speeds` has the speed of each stage's device, in any unit and in stage order.
-    /// [`device_speeds`](crate::device_speeds) measures them. If several stages share a device, each has a part of its
-    /// speed. The cost of a layer is as in [`cut`](Self::cut).
+    /// `speeds` lists the speed of each stage's device, in stage order. Only their ratios count.
+    /// [`device_speeds`](crate::device_speeds) measures them. If several stages share a device, divide its speed among
+    /// them. The cost of a layer is as in [`cut`](Self::cut).
     ///
     /// # Errors
     /// Returns [`CutError::Speeds`] if there are more stages than layers, or no stages, or if a speed is not a finite

@@ -1,4 +1,4 @@
-//! The cut of a model ([`Cut`]): the assignment of its layers to pipeline stages.
+//! The cut of a model ([`Cut`]): the partition of its layers into pipeline stages.
 
 use std::fmt;
 use std::ops::Range;
@@ -6,17 +6,17 @@ use std::str::FromStr;
 
 use stageline_schedule::{BalanceError, SpeedError};
 
-/// A cut: the assignment of a model's layers, in order, to pipeline stages. It consists of the number of each stage's
+/// A cut: the partition of a model's layers, in order, into pipeline stages. It consists of the number of each stage's
 /// first layer.
 ///
-/// Layers are counted from 0. As text a cut is a list such as `0,3,6`: three stages, of which the second begins with
-/// layer 3.
+/// Layers are counted from 0. As text a cut is a list such as `0,3,6`: three stages, where the second begins with layer
+/// 3.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cut(Vec<usize>);
 
 impl Cut {
-    /// Creates a cut (an assignment of a model's layers to stages) from `starts`, the number of the first layer of
-    /// every stage.
+    /// Creates a cut (a partition of a model's layers into stages) from `starts`: the number, counted from 0, of the
+    /// first layer of every stage.
     ///
     /// # Errors
     /// Returns [`CutError::Starts`] if the first stage does not begin with layer 0, or a stage does not begin after the
@@ -27,18 +27,19 @@ impl Cut {
         if starts.first() == Some(&0) && ascends { Ok(Self(starts)) } else { Err(CutError::Starts { starts }) }
     }
 
-    /// Creates a cut (an assignment of a model's layers to stages) from the layer range of each stage. There must be at
+    /// Creates a cut (a partition of a model's layers into stages) from the layer range of each stage. There must be at
     /// least one range, and each range must begin where the previous one ends. This is not checked.
     pub(super) fn of(ranges: Vec<Range<usize>>) -> Self {
         Self(ranges.into_iter().map(|range| range.start).collect())
     }
 
-    /// Returns the number of stages among which the cut divides the model's layers.
+    /// Returns the number of stages into which the cut divides the model's layers.
     pub fn stages(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the range of layer numbers of every stage of a cut, for a model of `layers` layers.
+    /// Returns the layers of every stage, in stage order, for a model of `layers` layers. Each entry is a range of
+    /// layer numbers, counted from 0.
     ///
     /// # Errors
     /// Returns [`CutError::Layers`] if a stage begins after the last layer of the model.
@@ -68,11 +69,11 @@ impl fmt::Display for Cut {
     }
 }
 
-/// The reason why a model's layers cannot be divided into the given stages.
+/// Why a model's layers cannot be partitioned into the given stages.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum CutError {
-    /// The text of a cut (an assignment of a model's layers to stages) is not a list of layer numbers such as `0,3,6`.
+    /// The text of a cut (a partition of a model's layers into stages) is not a list of layer numbers such as `0,3,6`.
     #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
     Text {
         /// The text that was given as a cut and is not a list of layer numbers such as `0,3,6`.
@@ -83,7 +84,8 @@ pub enum CutError {
         "a cut at layers {starts:?}: the first stage begins with layer 0, and each other stage behind the one before"
     )]
     Starts {
-        /// The rejected list of the stages' first layers. It does not start at 0, or does not ascend.
+        /// The rejected list: the number of each stage's first layer, counted from 0. It does not start at 0, or does
+        /// not ascend.
         starts: Vec<usize>,
     },
     /// A stage of the cut would begin after the model's last layer, so the model has too few layers for the cut.
@@ -91,8 +93,7 @@ pub enum CutError {
         "a stage begins with layer {start}, and the model has {layers} layers, counted from 0; begin it with an earlier one"
     )]
     Layers {
-        /// The number, counted from 0, of the layer with which the last stage of the cut should begin. The model has no
-        /// such layer.
+        /// The number, counted from 0, of the first layer of the last stage in the cut. The model has no such layer.
         start: usize,
         /// The number of layers of the model. It is too small for the cut.
         layers: usize,
@@ -104,12 +105,12 @@ pub enum CutError {
     /// layers, or a speed is not a finite number above 0.
     #[error(transparent)]
     Speeds(#[from] SpeedError),
-    /// The number of stage configurations differs from the number of stages in the cut of the model.
+    /// The number of stage configurations differs from the number of stages in the cut (the partition of the layers).
     #[error("{configs} stage configurations for a cut into {stages} stages; give one for each stage")]
     Configs {
         /// The number of stage configurations that the caller gave.
         configs: usize,
-        /// The number of stages in the cut of the model. Each stage needs one configuration.
+        /// The number of stages in the cut (the partition of the layers). Each stage needs one configuration.
         stages: usize,
     },
 }

@@ -11,8 +11,8 @@ use crate::failure::refused_fallback::RefusedFallback;
 use crate::update::precision::Precision;
 
 /// The reaction to a fallback: an operation of a layer that Stageline's kernels do not compute on the device of its
-/// stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) sets the reaction, and says what holds if
-/// it is unset.
+/// stage. [`PipelineBuilder::fallbacks`](crate::PipelineBuilder::fallbacks) sets the reaction, and describes the
+/// default.
 ///
 /// [`build`](crate::PipelineBuilder::build) knows only the operations that a stage lists
 /// ([`Stage::operations`](crate::Stage::operations)), and only if the stage computes in one element type. The first

@@ -91,7 +91,7 @@ use crate::pipeline::modules::{ModuleError, Modules};
 /// # Ok::<(), stageline::BoxError>(())
 /// ```
 pub trait LayeredModel: Sized + 'static {
-    /// The type of the configuration from which the parts of a model are created.
+    /// The type of a model's configuration, such as its sizes, which is passed to the functions that create its parts.
     type Config: 'static;
     /// The type of a model's first part, such as embeddings.
     type First: Module + 'static;
@@ -127,22 +127,28 @@ pub trait LayeredModel: Sized + 'static {
     /// Returns the model that consists of the given first part, blocks and last part.
     fn join(first: Self::First, blocks: Vec<Self::Block>, last: Self::Last) -> Self;
 
-    /// Computes the forward pass of a model's first part for one micro-batch.
+    /// Computes the forward pass of a model's first part for one micro-batch. Returns the activations for the first
+    /// block.
     fn forward_input(first: &Self::First, input: Self::Input) -> Self::Hidden;
 
-    /// Computes the forward pass of a model's block with the number `index`, counted from 0, for one micro-batch.
+    /// Computes the forward pass of the block with the number `index`, counted from 0, for one micro-batch. Returns the
+    /// activations for the next block or the last part.
     fn forward_block(block: &Self::Block, index: usize, hidden: Self::Hidden) -> Self::Hidden;
 
-    /// Computes the forward pass of a model's last part for one micro-batch, without a loss.
+    /// Computes the forward pass of a model's last part for one micro-batch. Returns the model's output, such as
+    /// logits, without a loss.
     fn forward_output(last: &Self::Last, hidden: Self::Hidden) -> Self::Output;
 
-    /// Computes the sum of the losses of one micro-batch's targets, as [`LossStage::loss`] does.
+    /// Computes the sum (not the mean) of the losses of one micro-batch's targets, of shape `[1]`. A loss of several
+    /// terms gives one sum for each term, of shape `[terms]`, as in [`LossStage::loss`].
     fn loss(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
-    /// Returns the loss weight of one micro-batch's targets, as [`LossStage::weight`] does.
+    /// Returns the loss weight of one micro-batch's targets, usually the number of unmasked targets: one number for
+    /// each term of the loss, as in [`LossStage::weight`].
     fn weight(last: &Self::Last, target: &Self::Target) -> Weight;
 
-    /// Computes the sum of each metric over one micro-batch's targets, as [`LossStage::metrics`] does.
+    /// Computes the sum of each metric over one micro-batch's targets, of shape `[METRICS.len()]`, as in
+    /// [`LossStage::metrics`]. A model without metrics needs no such method.
     fn metrics(last: &Self::Last, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (last, output, target);
         panic!("`LayeredModel::METRICS` names {}, so the model must override `metrics`", Self::METRICS.join(", "))
@@ -297,7 +303,8 @@ impl<M: LayeredModel> ModelRow<M> {
         self.join(modules).map(joined)
     }
 
-    /// Creates the whole model on one device, for a model that is not cut into stages.
+    /// Creates the whole model on one device, with the same initial parameters as in the stages of a pipeline, for use
+    /// without a pipeline.
     pub fn init_model(&self, device: &Device) -> M {
         joined(self.init(device))
     }

@@ -7,9 +7,9 @@
 //! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. It stores the
 //! devices of stages without their autodiff layer (`Device::inner`). It must not run a step.
 //!
-//! `LossScale` in `update` and `Watchdog` in `failure` say themselves whether their values are sound (`is_sound`). The
-//! checks here ask them, and return a `BuildError`; the texts of these errors are in `failure`. Each stage's
-//! recomputation (`Recompute`) is set here; `pipeline` keeps it and the plan afterwards.
+//! `LossScale` in `update` and `Watchdog` in `failure` say whether their values are valid (`is_sound`). The checks here
+//! ask them, and return a `BuildError`; the texts of these errors are in `failure`. Each stage's recomputation
+//! (`Recompute`) is set here; `pipeline` keeps it and the plan afterwards.
 //!
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`: device, optimizer, learning rate,
 //!   `Recompute`), and types that the compiler checks at every boundary (`EndsWithLoss`).
@@ -24,7 +24,7 @@
 //! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`), as the first layer of each stage
 //!   (`starts`).
 //! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`):
-//!   `Costing` runs each layer's forward and, to measure times, its backward pass (`Way`).
+//!   `Costing` runs each layer forward and, to measure times, backward (`CostMethod`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
 //! - `variants`: variants of a configured pipeline (`Configured`) for a verification, such as the reference on one
 //!   device and the plain loop on one thread; and the settings that a verification reads.
@@ -34,8 +34,8 @@
 //! - `fallbacks`: the setting whether an operation without a kernel is refused (`Fallbacks`), and the search of `build`
 //!   for such operations.
 //! - `start`: `PipelineBuilder::build`: validates, names the tensors (`Layout`), restores a checkpoint, assembles the
-//!   stages and starts the workers. It logs by which paths tensors go between devices, and warns of settings that
-//!   differ from the checkpoint's.
+//!   stages and starts the workers. It logs the paths of tensors between devices, and warns of settings that differ
+//!   from the checkpoint's.
 //! - `watched`: the watch over other hosts while modules are copied to their devices.
 //! - `ownership`: the owner of each parameter (`Owners`): each stage claims its parameters, and a later one shares
 //!   them. Finds parameters, batch norms and clipping optimizers that cannot be trained as configured.

@@ -35,8 +35,8 @@ where
         }
     }
 
-    /// Counts the elements of all parameters of the model, without initialising the lazy parameters of burn's layers. A
-    /// parameter that several layers share is counted once.
+    /// Counts the elements of all float parameters of the model, trained and frozen ones separately, without
+    /// initialising the lazy parameters of burn's layers. A parameter that several layers share is counted once.
     pub fn parameters(&self) -> ParameterCount {
         let mut counting = Counting::default();
         self.visit_new(&mut counting);
@@ -70,10 +70,10 @@ where
     }
 }
 
-/// The number of elements in the float parameters of a model.
+/// The size of a model: the number of elements in its float parameters, trained and frozen ones separately.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
-    /// The number of elements in the parameters that a training run changes.
+    /// The number of elements in the parameters that training changes.
     pub trained: u64,
     /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
     pub frozen: u64,

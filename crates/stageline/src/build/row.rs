@@ -19,7 +19,7 @@ use stageline_nn::params::{describe, seeded_on, unseeded};
 ///
 /// A row knows how to create each layer, and creates none by itself. [`pipeline`](Self::pipeline) cuts it into stages
 /// and creates each layer from a seed of its own, on the device of its stage. So the parameters do not depend on the
-/// cut, and the whole model is never on one device.
+/// cut (the partition of the layers), and the whole model is never on one device.
 ///
 /// ```
 /// use burn::module::Module;
@@ -108,7 +108,7 @@ where
     L: LossStage<Input = F::Output>,
 {
     /// Creates a row (a model as first layer, blocks and last layer) from functions that create the layers on a device.
-    /// `blocks` is the number of blocks. `block` also gets the index of the block.
+    /// `blocks` is the number of blocks. `block` also gets the index of the block, counted from 0.
     pub fn new(
         first: impl Fn(&Device) -> F + 'static,
         blocks: usize,
@@ -119,7 +119,7 @@ where
         Self { first: Box::new(first), block: Box::new(block), last: Box::new(last), blocks, seed: 0, names }
     }
 
-    /// Sets the seed from which the parameters of all layers of the model are drawn; 0 if unset.
+    /// Sets the seed for the initial parameters of all layers of the model; 0 if unset.
     #[must_use]
     pub fn seed(self, seed: u64) -> Self {
         Self { seed, ..self }
@@ -137,8 +137,8 @@ where
         self.blocks + 2
     }
 
-    /// Returns the name and the number of parameters of each layer, as costs without FLOPs and times. No layer is run,
-    /// and the lazy parameters of burn's layers stay uninitialised.
+    /// Returns the name and the number of parameter elements of each layer, as costs with 0 FLOPs and no times. No
+    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
     pub fn sizes(&self) -> Costs {
         let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
         let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
@@ -177,9 +177,9 @@ where
         costing.into_costs()
     }
 
-    /// Creates the layers of every stage of the partition `cut`, and returns the builder of the pipeline. `configs` has
-    /// one configuration for each stage. Each layer is created on the device of its stage. The names of parameters in
-    /// checkpoints do not depend on `cut`.
+    /// Creates the layers of every stage of the partition `cut`, and returns the builder of the pipeline. `configs`
+    /// lists one configuration for each stage, in stage order. Each layer is created on the device of its stage. The
+    /// names of parameters in checkpoints do not depend on `cut`.
     ///
     /// # Errors
     /// Returns [`CutError`] if the row has too few layers for the cut, or if there is not one configuration for each
@@ -222,7 +222,8 @@ where
         Ok(builder.names(names))
     }
 
-    /// Creates all layers of the model on one device, for a model that is not cut into stages.
+    /// Creates all layers of the model on one device, with the same initial parameters as in the stages of a pipeline.
+    /// Returns the first layer, all blocks in order, and the last layer, for use without a pipeline.
     pub fn init(&self, device: &Device) -> (F, Vec<B>, L) {
         match self.part(0..self.layers(), device) {
             Part::Whole(first, blocks, last) => (first, blocks, last),

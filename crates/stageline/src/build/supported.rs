@@ -1,6 +1,6 @@
 //! Checks that the device of every stage computes in the element types of the stage's tensors, such as bf16, that this
-//! program knows which kernels the device has, and that no operation lacks a kernel where this is refused. Returns the
-//! operations that lack a kernel and are accepted.
+//! program knows which kernels the device has, and that no operation lacks a kernel if such operations are refused.
+//! Returns the operations that lack a kernel and are accepted.
 
 use burn::tensor::{DType, Device};
 use stageline_nn::params::Description;

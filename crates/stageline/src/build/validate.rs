@@ -1,5 +1,5 @@
 //! Checks the settings of a pipeline: each setting alone, all settings together, and the plan (order of actions) that
-//! they give.
+//! results from them.
 
 use burn::tensor::Device;
 use stageline_checkpoint::Progress;

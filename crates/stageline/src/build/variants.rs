@@ -1,5 +1,5 @@
 //! Makes variants of a configured pipeline for a verification, which compares the pipeline's training with the same
-//! training on one device. [`Configured`] has the variants, and the settings that the verification reads.
+//! training on one device. [`Configured`] makes the variants, and returns the settings that the verification reads.
 
 use std::collections::HashSet;
 use std::num::NonZero;

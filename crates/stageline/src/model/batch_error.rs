@@ -1,7 +1,7 @@
 //! [`BatchError`]: why a batch is rejected; each message names the values and a remedy.
 
-/// The reason why a batch is rejected, or why the outputs of an inference cannot be concatenated. The error leaves the
-/// parameters unchanged, and the pipeline accepts the next batch.
+/// Why a batch is rejected, or why the outputs of an inference cannot be concatenated. The error leaves the parameters
+/// unchanged, and the pipeline accepts the next batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum BatchError {
@@ -21,8 +21,8 @@ pub enum BatchError {
     /// The tensors of the rejected batch have no rows: the size of their dimension 0 is 0.
     #[error("the batch has 0 rows; give at least one row per micro-batch")]
     NoRows,
-    /// The total loss weight of the rejected batch overflows to infinity. It is the sum over all micro-batches, and it
-    /// divides the loss.
+    /// The total loss weight of the rejected batch overflows to infinity. This sum over all micro-batches divides the
+    /// loss.
     #[error("the loss weights of the batch add up to infinity; count them in a larger unit")]
     TotalWeight,
     /// The caller has split the batch into a wrong number of micro-batches: not the number that the pipeline runs in a
@@ -78,8 +78,8 @@ pub enum BatchError {
         /// The negative or non-finite loss weight that [`LossStage::weight`](crate::LossStage::weight) returned.
         weight: f64,
     },
-    /// A micro-batch's loss weight has the wrong number of terms. It needs at least one term, and as many as the loss
-    /// weight of micro-batch 0.
+    /// A micro-batch's loss weight has the wrong number of terms. It needs one number for each term of the loss: at
+    /// least one, and as many as the loss weight of micro-batch 0.
     #[error(
         "micro-batch {micro_batch} has a loss weight of {found} terms, but the first micro-batch has {terms}; \
          `LossStage::weight` must return one number for each term of the loss, and at least one, for all targets"
@@ -87,22 +87,25 @@ pub enum BatchError {
     Terms {
         /// The index, counted from 0, of the first micro-batch whose loss weight has the wrong number of terms.
         micro_batch: usize,
-        /// The number of terms of the first loss weight with the wrong number of terms.
+        /// The wrong number of terms: the length of the loss weight of micro-batch `micro_batch`.
         found: usize,
-        /// The number of terms of micro-batch 0's loss weight. All other micro-batches must have as many terms.
+        /// The expected number of terms: the length of the loss weight of micro-batch 0, with one number for each term
+        /// of the loss.
         terms: usize,
     },
     /// The user's function [`LossStage::weight`](crate::LossStage::weight) panicked. It returns the loss weight of a
     /// micro-batch's targets.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
-        /// The index, counted from 0, of the micro-batch for which the user's function
-        /// [`LossStage::weight`](crate::LossStage::weight) panicked.
+        /// The index, counted from 0, of the micro-batch whose targets made the user's function
+        /// [`LossStage::weight`](crate::LossStage::weight) panic.
         micro_batch: usize,
-        /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight).
+        /// The message of the panic in the user's function [`LossStage::weight`](crate::LossStage::weight) for these
+        /// targets.
         failure: String,
     },
-    /// The batch is rejected because its total loss weight is 0: every target is masked.
+    /// The total loss weight of the rejected batch is 0, because every target is masked. A training step skips such a
+    /// batch instead of returning this error.
     #[error(
         "the total loss weight of the batch is 0: every target is masked; leave such a batch out, or unmask a target"
     )]

@@ -5,7 +5,8 @@
 
 use std::fmt;
 
-/// The number of samples in one optimizer step, from which step counts and learning rates are computed.
+/// The effective batch size: the number of samples in one training step, over all micro-batches and replicas. Its
+/// methods convert step counts and learning rates between batch sizes.
 ///
 /// ```
 /// use stageline::EffectiveBatch;
@@ -18,7 +19,7 @@ use std::fmt;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EffectiveBatch {
-    /// The number of samples in one micro-batch of the training.
+    /// The number of samples in one micro-batch.
     pub micro_batch: usize,
     /// M, the number of micro-batches that each data-parallel replica runs in a training step.
     pub micro_batches: usize,
@@ -53,14 +54,14 @@ impl EffectiveBatch {
         tokens.div_ceil(self.samples() * context)
     }
 
-    /// Compares the number of samples in a step with `reference`, for which the learning rate and the step counts were
-    /// chosen. Returns both numbers, or `None` if they are equal.
+    /// Compares the number of samples in a step with `reference`, the number of samples per step that the learning rate
+    /// and the step counts were chosen for. Returns both numbers, or `None` if they are equal.
     pub fn change_from(self, reference: usize) -> Option<BatchChange> {
         BatchChange::between(reference, self.samples())
     }
 
-    /// Scales the learning rate `rate`, which was tuned for `reference` samples per step, in proportion to the samples
-    /// of a step: `rate` x samples / `reference`.
+    /// Returns the learning rate `rate`, which was tuned for `reference` samples per step, scaled in proportion to the
+    /// samples of a step: `rate` x samples / `reference`.
     ///
     /// This is the rule for plain gradient descent (Goyal et al., 2017,
     /// [arXiv:1706.02677](https://arxiv.org/abs/1706.02677)).
@@ -68,8 +69,8 @@ impl EffectiveBatch {
         rate * self.samples() as f64 / reference as f64
     }
 
-    /// Scales the learning rate `rate`, which was tuned for `reference` samples per step, with the square root of the
-    /// samples of a step: `rate` x sqrt(samples / `reference`).
+    /// Returns the learning rate `rate`, which was tuned for `reference` samples per step, scaled with the square root
+    /// of the samples of a step: `rate` x sqrt(samples / `reference`).
     ///
     /// This is the rule for Adam (Malladi et al., 2022, [arXiv:2205.10287](https://arxiv.org/abs/2205.10287)).
     pub fn square_root_rate(self, rate: f64, reference: usize) -> f64 {
@@ -77,16 +78,16 @@ impl EffectiveBatch {
     }
 }
 
-/// The difference between a training step's number of samples and the number for which the learning rate and the step
-/// counts were chosen.
+/// A changed batch size: a step has another number of samples than the learning rate and the step counts were chosen
+/// for. It is displayed as a warning.
 ///
 /// Such a difference arises when the number of micro-batches is changed and the learning rate and the step counts are
-/// not. The displayed text is a warning that says how to correct them.
+/// not. The displayed text says how to correct them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BatchChange {
-    /// The number of samples per step for which the learning rate and the step counts were chosen.
+    /// The number of samples per training step that the learning rate and the step counts were chosen for.
     pub reference: usize,
-    /// The number of samples in one training step with the training's present settings.
+    /// The number of samples per training step with the present settings.
     pub samples: usize,
 }
 

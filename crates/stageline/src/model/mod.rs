@@ -5,10 +5,10 @@
 //! and concatenating along dimension 0, and the arithmetic of loss weights and batch sizes. It must not know workers,
 //! channels, devices of stages, or plans.
 //!
-//! A function on every tensor of a payload is a `PayloadMapper` with a method for float, int and bool tensors. Those
-//! here slice, join, replace, measure and count tensors; those of `transfer` move, track or detach tensors, and those
-//! of `update` cast floats or look for NaN. `LossStage::metrics` returns sums of one micro-batch, which `runner`
-//! collects, `update` adds up and `pipeline` divides.
+//! A function on every tensor of a payload is a `PayloadMapper` with a method for float, int and bool tensors. The
+//! mappers here slice, join, replace, measure and count tensors; the mappers of `transfer` move, track or detach
+//! tensors, and the mappers of `update` cast floats or look for NaN. `LossStage::metrics` returns sums of one
+//! micro-batch, which `runner` collects, `update` adds up and `pipeline` divides.
 //!
 //! - `stage`: the traits of a stage (`Stage`) and of the last stage, which computes the loss (`LossStage`: loss,
 //!   weight, metrics); also of tuples and `Vec`s of stages, whose parts run as numbered layers (`in_layers`).
@@ -19,7 +19,7 @@
 //!   micro-batches (`SliceRows`).
 //! - `micro_batches`: the micro-batches of a batch (`MicroBatches`) with their loss weights and sample numbers
 //!   (`Weights`), which are divided among the replicas here, and shapes and rows (`Shapes`).
-//! - `batch_error`: why a batch is rejected (`BatchError`), with their texts for one or several replicas.
+//! - `batch_error`: why a batch is rejected (`BatchError`), with the error messages for one or several replicas.
 //! - `loss_weight`: the divisor of a loss, term by term (`Weight`), and the division of sums by it.
 //! - `scoring`: the loss weight of targets and the names of metrics (`Scoring`).
 //! - `segments`: runs a row of blocks in segments that the backward pass recomputes (`Run`, `Take`, `Put`).

@@ -7,9 +7,9 @@ use burn::tensor::{Bool, DType, Int, Shape, Tensor};
 
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
 ///
-/// Tensors of any rank and kind are payloads; so are tuples, arrays, `Vec`s and `Option`s of payloads, and structs for
-/// which [`payload!`](crate::payload!) was called. Gradients flow back through float tensors, and not through
-/// int and bool tensors.
+/// Tensors of any rank and kind are payloads; so are tuples, arrays, `Vec`s and `Option`s of payloads, and structs that
+/// [`payload!`](crate::payload!) was called for. Gradients flow back through float tensors, and not through int and
+/// bool tensors.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot cross a stage boundary",
     note = "tensors, tuples, arrays, `Vec` and `Option` of payloads can; for a struct of payloads call \
@@ -21,9 +21,9 @@ pub trait Payload: Clone + Send + 'static {
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// Functions that replace the tensors of a [`Payload`] (a value made of tensors). There is one for each kind of tensor,
-/// and one for shared inputs (parts of a batch that several stages read). By default int and bool tensors stay as they
-/// are.
+/// A set of functions that replace the tensors of a [`Payload`] (a value made of tensors), for example to move them to
+/// a device. There is one function for each kind of tensor, and one for shared inputs (parts of a batch that several
+/// stages read). By default int and bool tensors stay as they are.
 pub trait PayloadMapper {
     /// Returns the float tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
     /// dimensions; their sizes may differ.

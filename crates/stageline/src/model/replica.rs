@@ -9,7 +9,7 @@
 pub struct Replica {
     /// The number of this data-parallel replica, counted from 0.
     pub index: usize,
-    /// R, the number of data-parallel replicas of the pipeline to which this replica belongs.
+    /// R, the number of data-parallel replicas of the whole pipeline.
     pub of: usize,
 }
 
@@ -50,10 +50,10 @@ impl Replica {
     }
 }
 
-/// One stage of one data-parallel replica.
+/// The identity of one stage in one data-parallel replica, as errors name it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct ReplicaStage {
-    /// The data-parallel replica to which the stage belongs.
+    /// The data-parallel replica that contains the stage.
     pub replica: Replica,
     /// The index of the stage in the pipeline, counted from 0.
     pub stage: usize,

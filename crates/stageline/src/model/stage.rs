@@ -1,5 +1,5 @@
-//! The traits of a model's parts: a [`Stage`] maps an input to an output, and the output of the last stage, a
-//! [`LossStage`], has a loss.
+//! The traits of a model's parts: a [`Stage`] maps an input to an output. The last stage is a [`LossStage`], which also
+//! computes the loss of its output.
 
 use burn::module::Module;
 use burn::tensor::Tensor;
@@ -108,7 +108,7 @@ pub trait Stage: Module + 'static {
         Ok(self.forward(input))
     }
 
-    /// Returns the operations of the stage's forward and loss for which [`nn`](crate::nn) has kernels. The list is
+    /// Returns the operations of the stage's forward pass and loss that [`nn`](crate::nn) has kernels for. The list is
     /// empty by default.
     ///
     /// `build` checks the listed operations. If the kernels of the stage's device do not compute one, `build` refuses
@@ -121,7 +121,7 @@ pub trait Stage: Module + 'static {
     }
 }
 
-/// The last stage of the model, whose output has a loss: a [`Stage`] that also compares its output with targets.
+/// The last stage of the model: a [`Stage`] that also computes the loss, which compares its output with targets.
 ///
 /// The output is what [`Pipeline::infer`](crate::Pipeline::infer) returns, such as logits. A loss is the *sum* over the
 /// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that the result
@@ -132,7 +132,8 @@ pub trait Stage: Module + 'static {
     note = "the last stage implements `LossStage`: the loss of its output, and the weight of its targets"
 )]
 pub trait LossStage: Stage {
-    /// The targets (labels) of a micro-batch, with which the stage's output is compared; they come from the batch.
+    /// The targets (labels) of a micro-batch, which come from the batch. The loss compares the stage's output with
+    /// them.
     type Target: Payload;
 
     /// The names of the stage's metrics, such as `accuracy`; the list is empty by default.
@@ -149,8 +150,8 @@ pub trait LossStage: Stage {
     /// the output first, with `.cast(FloatDType::F32)`. The pipeline does not round targets to the lower precision.
     fn loss(&self, output: Self::Output, target: Self::Target) -> Tensor<1>;
 
-    /// Computes the loss sums of one micro-batch, as [`loss`](Self::loss) does, or returns an error that stops the
-    /// step.
+    /// Computes the loss sums of one micro-batch, of shape `[terms]`, as [`loss`](Self::loss) does, or returns an error
+    /// that stops the step.
     ///
     /// A stage that can fail overrides this method; by default it calls [`loss`](Self::loss).
     ///
@@ -160,7 +161,8 @@ pub trait LossStage: Stage {
         Ok(self.loss(output, target))
     }
 
-    /// Returns the loss weight of a micro-batch's targets, one number per term: usually the number of unmasked targets.
+    /// Returns the loss weight of a micro-batch's targets, one number for each term of the loss: usually the number of
+    /// unmasked targets.
     ///
     /// The pipeline calls this method before the first forward pass of a step, on a copy of the stage without its
     /// parameters. So the weight may depend on the targets and on the stage's constants, such as a padding id. A weight
@@ -178,8 +180,8 @@ pub trait LossStage: Stage {
         panic!("`LossStage::METRICS` names {}, so the stage must override `metrics`", Self::METRICS.join(", "))
     }
 
-    /// Computes the sum of each loss term of one micro-batch from the stage's input and the targets, for training loops
-    /// that run without a pipeline.
+    /// Computes the sum of each loss term of one micro-batch, of shape `[terms]`, from the stage's input and the
+    /// targets, for training loops that run without a pipeline.
     fn loss_of(&self, input: Self::Input, target: Self::Target) -> Tensor<1> {
         self.loss(self.forward(input), target)
     }
