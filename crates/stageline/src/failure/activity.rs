@@ -1,5 +1,5 @@
-//! The failure of a stage ([`StageFailure`]) with the activity of its worker, and the pass in which it happened
-//! ([`During`]), as errors, stall reports and tracing spans name it.
+//! The failure of a stage ([`StageFailure`]) with the activity of its worker, and the pass when it happened
+//! ([`During`]), as they appear in errors, stall reports and tracing spans.
 
 use std::fmt;
 
@@ -9,18 +9,19 @@ use crate::device::remote::HostName;
 use crate::model::replica::Replica;
 use crate::threads::failure::Failure;
 
-/// The failure of one stage: what the stage was doing at that time, and the panic or error that ended the stage.
+/// The failure of one stage, which stops the pipeline: what the stage was doing at that time, and the panic or error
+/// that ended it.
 #[derive(Debug, thiserror::Error)]
 #[error("{} failed in {activity} of {during}: {failure}{}", replica.stage(*stage), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
-    /// The data-parallel replica of the pipeline to which the failed stage belongs.
+    /// The data-parallel replica that contains the failed stage.
     pub replica: Replica,
     /// The number of the stage that failed, counted from 0 within its replica.
     pub stage: usize,
-    /// The activity, such as a forward or the optimizer step, in which the stage failed.
+    /// The failed activity of the stage, such as a forward pass or the optimizer step.
     pub activity: Activity,
-    /// The step, evaluation or other pass over a batch in which the stage failed.
+    /// The step, evaluation or other pass over a batch that ran when the stage failed.
     pub during: During,
     /// The panic or error that ended the failed stage.
     pub failure: Failure,
@@ -49,8 +50,8 @@ impl StageFailure {
 }
 
 /// A kind of work that all workers do together: a training step, an evaluation, an inference, a snapshot, a checkpoint
-/// or a rehearsal (a step that only measures memory and is rolled back). Each value has the number of training steps
-/// before this work.
+/// or a rehearsal (a step that only measures memory and is rolled back). Errors and reports name it. Each value
+/// contains the number of training steps before this work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step; the value is the number of the step, counted from 0.
@@ -60,7 +61,7 @@ pub enum During {
         /// The number of training steps that the pipeline made before the evaluation.
         steps: usize,
     },
-    /// An inference: forward passes of a batch whose outputs the caller gets.
+    /// An inference: forward passes of a batch, without a loss. The caller gets the outputs.
     Inference {
         /// The number of training steps that the pipeline made before the inference.
         steps: usize,

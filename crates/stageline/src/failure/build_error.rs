@@ -10,8 +10,8 @@ use crate::state::names::NameError;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
 
-/// The reason why [`PipelineBuilder::build`](crate::PipelineBuilder::build) returns no pipeline. Any worker threads
-/// that were started have ended.
+/// Why [`PipelineBuilder::build`](crate::PipelineBuilder::build) returns no pipeline. Any worker threads that were
+/// started have ended.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum BuildError {
@@ -20,14 +20,14 @@ pub enum BuildError {
     Schedule {
         /// The name of the configured schedule.
         schedule: &'static str,
-        /// The reason why the schedule has no plan for the pipeline's numbers of stages and micro-batches.
+        /// The schedule's own error, which says why it has no plan for these numbers of stages and micro-batches.
         cause: ScheduleError,
     },
     /// The plan (the order of all actions) that the schedule generated is invalid, for example because its workers
     /// would wait for each other forever.
     #[error("the plan is rejected: {0}")]
     Check(CheckError),
-    /// The connection to a device of another host, on which a stage runs, failed.
+    /// A device of another host, which should run a stage, cannot be used: the connection to its host failed.
     #[error(transparent)]
     Host(RemoteError),
     /// Hosts became unreachable while the modules of stages were copied from or to their devices. The thread that
@@ -53,7 +53,7 @@ pub enum BuildError {
         /// The number of optimizer steps in the rejected checkpoint. It does not count training steps that the
         /// optimizers skipped.
         optimizer_steps: u64,
-        /// The largest number of optimizer steps in a checkpoint from which training can resume.
+        /// The largest number of optimizer steps that a checkpoint may have for training to resume from it.
         most: u64,
     },
     /// The checkpoint's loss scale is outside the range of the training's dynamic loss scale.
@@ -64,9 +64,10 @@ pub enum BuildError {
     RestoredLossScale {
         /// The loss scale in the checkpoint to restore. It is not between `lowest` and `highest`.
         scale: f64,
-        /// The lowest value that the training's settings permit for the dynamic loss scale.
+        /// The lowest permitted value of the dynamic loss scale, from the pipeline's settings
+        /// ([`DynamicLossScale::lowest`](crate::DynamicLossScale::lowest)).
         lowest: f64,
-        /// The highest value that the training permits for the dynamic loss scale: the largest number in f32.
+        /// The highest permitted value of the dynamic loss scale: the largest number in f32.
         highest: f64,
     },
     /// Two stages have the same (tied) parameter, but in different shapes.
@@ -76,7 +77,7 @@ pub enum BuildError {
     )]
     TiedShapes {
         /// The indices, counted from 0, of two stages that share a tied parameter: the first stage that trains it, and
-        /// a stage in which it has another shape.
+        /// a stage where it has another shape.
         stages: (usize, usize),
     },
     /// Two stages share a parameter, which one of them trains and the other has frozen. The frozen copy would become
@@ -93,7 +94,7 @@ pub enum BuildError {
     /// The configured bound for gradient clipping is not positive and finite.
     #[error("gradients cannot be clipped to {bound}; give a bound that is positive and finite")]
     Clip {
-        /// The rejected bound for gradient clipping.
+        /// The rejected bound for gradient clipping: of the gradient norm or of each gradient element.
         bound: f64,
     },
     /// The configured settings of the loss scale are invalid.
@@ -116,8 +117,8 @@ pub enum BuildError {
         /// The configured precision, bf16 or f16. burn's own batch norms cannot compute in it.
         precision: Precision,
     },
-    /// The device of a stage does not support an element type in which the stage computes, such as bf16. It is the type
-    /// of one of the stage's parameters, or that of the configured precision.
+    /// The device of a stage does not support an element type that the stage computes in, such as bf16. One of the
+    /// stage's parameters has this type, or it is the type of the configured precision.
     #[error(
         "stage {stage} computes in {dtype}{place}, and its device {device} does not: it computes in {supported}; choose one of these \
          types, by `.precision(...)` (`--precision`) or by a cast of the parameters, or another device",
@@ -151,31 +152,32 @@ pub enum BuildError {
         /// The index, counted from 0, of the first stage whose device was opened as a burn device, and not by its name
         /// in Stageline.
         stage: usize,
-        /// The device that was opened as a burn device, and not by its name in Stageline. The text is the one with
-        /// which burn displays the device.
+        /// The device that was opened as a burn device, and not by its name in Stageline. The text is the device's name
+        /// in burn.
         device: String,
     },
-    /// A data-parallel replica was given too many or too few devices: it needs one for each stage.
+    /// The list of devices for a data-parallel replica is too long or too short: it needs one device for each stage.
     #[error(
         "replica {replica} was given {devices} devices for {stages} stages; give it one a stage, by `.replica([...])`"
     )]
     ReplicaDevices {
         /// The index, counted from 0, of the replica with the wrong number of devices.
         replica: usize,
-        /// The number of devices that the user gave for the replica. It is not the number of stages.
+        /// The number of devices that the user gave for the replica. It differs from `stages`.
         devices: usize,
-        /// P, the number of stages of the pipeline, each of which needs one device.
+        /// P, the number of stages of the pipeline. Each stage needs one device in each replica.
         stages: usize,
     },
-    /// The gradients of micro-batches cannot be summed in the configured number of groups. With one replica, this
-    /// number must divide the number of micro-batches. With several replicas, it must be the number of replicas.
+    /// The gradients of micro-batches cannot be summed in the configured number of groups
+    /// ([`gradient_groups`](crate::PipelineBuilder::gradient_groups)). With one replica, this number must divide the
+    /// number of micro-batches. With several replicas, it must be the number of replicas.
     #[error(
         "the gradients of {replicas} replicas with {micro_batches} micro-batches each cannot be summed in {groups} groups: one \
          replica sums in any number of groups that divides its micro-batches, and several in one group each; give \
          `.gradient_groups(...)` such a number, or leave it unset"
     )]
     GradientGroups {
-        /// The rejected number of groups in which the gradients of micro-batches are summed.
+        /// The rejected number of groups of micro-batches whose gradients are summed separately.
         groups: usize,
         /// R, the number of data-parallel replicas of the pipeline.
         replicas: usize,
@@ -213,16 +215,16 @@ pub enum BuildError {
     Spawn {
         /// The index, counted from 0, of the worker whose thread did not start.
         worker: usize,
-        /// The error with which the operating system refused to start the worker's thread.
+        /// The operating system's error for the start of the worker's thread.
         cause: std::io::Error,
     },
     /// The operating system did not start the thread that copies modules to devices of other hosts.
     #[error("the thread that copies modules to other hosts could not be started: {cause}")]
     Assembly {
-        /// The error with which the operating system refused to start the thread.
+        /// The operating system's error for the start of the thread that copies modules.
         cause: std::io::Error,
     },
-    /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, have no name for a parameter.
+    /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, lack a name for a parameter.
     #[error("parameter `{path}` of stage {stage} has no name; give `Names` the part of the model that it is in")]
     Unnamed {
         /// The index, counted from 0, of the stage that contains the parameter without a name.
@@ -237,11 +239,10 @@ pub enum BuildError {
     OneNameTwice {
         /// The name that two parameters of the model have in checkpoints.
         name: String,
-        /// The indices, counted from 0, of the stages that contain the two parameters of the same name.
+        /// The indices, counted from 0, of the stages that contain the two parameters with the same name.
         stages: (usize, usize),
     },
-    /// The checkpoint to restore is of another model: its parameters or optimizer states differ from those of the
-    /// pipeline.
+    /// The checkpoint to restore is of another model: its parameters or optimizer states do not match the pipeline's.
     #[error("the checkpoint is of another model; build the one that it was made of, or take another checkpoint:{0}")]
     Checkpoint(Mismatch),
     /// The configured time limits of the watchdog, which detects stalls, are invalid.
@@ -257,9 +258,9 @@ pub enum BuildError {
     Pool {
         /// The index, counted from 0, of the worker whose threads for kernels could not be started.
         worker: usize,
-        /// The number of CPU cores, and of threads, for the worker's kernels.
+        /// The number of CPU cores for the worker's kernels, which is also the number of threads.
         cores: usize,
-        /// The error message with which the creation of the threads for the worker's kernels failed.
+        /// The error message of the failed start of the threads for the worker's kernels.
         cause: String,
     },
 }

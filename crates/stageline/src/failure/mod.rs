@@ -4,7 +4,7 @@
 //! [`StepError`](step_error::StepError) with stage, action and micro-batch, and waits that end with `Stopped`. This
 //! folder owns the stop signal with its count of committed steps (which can no longer be rolled back), and every wait
 //! on a channel that also watches the stop signal: polls, sends and receives, and the time that a worker waited in
-//! them. It must not decide what happens to the training afterwards, and must not join threads: `pipeline` does.
+//! them. It must not decide how training continues afterwards, and must not join threads: `pipeline` does.
 //!
 //! The messages of a pipeline's rejected settings (`BuildError`) and of failed steps (`StepError`) are worded here,
 //! with the values and the way out. Their parts about batches are worded in `model`, about checkpoints in `state`,
@@ -20,14 +20,15 @@
 //!   (`still`), who is at work, and who waits for whom (`WaitCause`). While `pipeline` waits, it asks for this report
 //!   and acts on it.
 //! - `activity`: the failure of a stage (`StageFailure`), the hosts whose logs may explain it, and the words for the
-//!   pass in which it happened (`During`: a step, or after so many steps an evaluation, an inference, a snapshot, a
+//!   pass when it happened (`During`: a step, or after so many steps an evaluation, an inference, a snapshot, a
 //!   checkpoint or a rehearsal).
 //! - `step_error`: the errors of a step, an evaluation or a checkpoint (`StepError`): failed stage, stall, non-finite
 //!   step, torn step, lost stage or host.
 //! - `build_error`: the errors of building a pipeline from its settings (`BuildError`), also made from the errors of
 //!   parameter names (`NameError`).
-//! - `refused_fallback`: the error of an operation that Stageline's kernels do not compute, of `build` or of a stage's
-//!   first forward pass (`RefusedFallback`), and the words for such an operation and its layer (`fallback_in_stage`).
+//! - `refused_fallback`: the error of an operation that Stageline's kernels do not compute (`RefusedFallback`), which
+//!   `build` or a stage's first forward pass returns, and the words for such an operation and its layer
+//!   (`fallback_in_stage`).
 
 pub(crate) mod activity;
 pub(crate) mod build_error;

@@ -10,20 +10,20 @@ use crate::device::opened::shown;
 /// the device of its stage.
 ///
 /// For an operation that `build` knows, this is the content of [`BuildError::Fallback`](crate::BuildError::Fallback).
-/// For any other operation, it is the [`Failure::Error`](crate::Failure::Error) with which the first forward pass of
-/// its stage fails ([`StepError::Stage`](crate::StepError::Stage)).
+/// For any other operation, the first forward pass of its stage fails with this error, as a
+/// [`Failure::Error`](crate::Failure::Error) in [`StepError::Stage`](crate::StepError::Stage).
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}", message(*stage, device, fallback, *more))]
 #[non_exhaustive]
 pub struct RefusedFallback {
     /// The index, counted from 0, of the first stage with a refused operation.
     pub stage: usize,
-    /// The name of the device on which Stageline has no kernel for the operation.
+    /// The name of the stage's device, such as `cuda:0`. Stageline has no kernel for the operation there.
     pub device: String,
-    /// The first refused operation, with its layer, and the reason why no kernel computes it.
+    /// The first refused operation, with its layer, and why no kernel computes it.
     pub fallback: Fallback,
-    /// The number of further refused operations. An error of `build` counts those of all stages, each once for all
-    /// replicas. An error of a forward pass counts those of its stage.
+    /// The number of further refused operations, besides `fallback`. An error of `build` counts the operations of all
+    /// stages, each once for all replicas. An error of a forward pass counts the operations of its stage.
     pub more: usize,
 }
 

@@ -1,4 +1,4 @@
-//! [`StepError`]: why a step, an evaluation or a checkpoint fails, and what the training can do then.
+//! [`StepError`]: why a step, an evaluation or a checkpoint fails, and how training can continue.
 
 use crate::device::remote::{LostHost, LostLink};
 use crate::failure::activity::{During, StageFailure};
@@ -8,8 +8,8 @@ use crate::threads::failure::Failure;
 use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;
 
-/// The error of a failed step, evaluation, inference or checkpoint. The error `Batch` leaves the pipeline unchanged;
-/// after any other error the pipeline has stopped and runs no further steps.
+/// The error of a failed step, evaluation, inference or checkpoint: why it failed. The error `Batch` leaves the
+/// pipeline unchanged; after any other error the pipeline has stopped and runs no further steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -17,15 +17,15 @@ pub enum StepError {
     /// pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A stage panicked or returned an error. All workers have stopped, their threads are joined, and no optimizer has
-    /// stepped.
+    /// A stage panicked or returned an error. All workers are told to stop, and their threads are joined. No stage
+    /// keeps the failed step.
     #[error(transparent)]
     Stage(Box<StageFailure>),
     /// A stage's gradient sum does not contain every micro-batch of the batch exactly once. All workers have stopped,
-    /// and no optimizer has stepped.
+    /// and no stage keeps the failed step.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no optimizer has stepped.
+    /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no stage keeps the step.
     #[error(
         "the loss or a gradient of step {step} is not finite{}; no stage has stepped: check the data of that micro-batch, \
         lower the learning rate, clip the gradients with `.clip(...)`, or skip such steps with \
@@ -40,14 +40,15 @@ pub enum StepError {
         culprit: Option<Culprit>,
     },
     /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.
-    /// All workers are told to stop. A worker thread that does not end within 5 s is abandoned with its stage's module.
-    /// No stage has stepped its optimizer.
+    /// All workers are told to stop. A worker thread that does not end in time is abandoned with its stage's module.
+    /// The limit is 5 s, or the watchdog's `factor` times the longest action if that is longer. No stage keeps the
+    /// step.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
     Stalled(Box<Stall>),
-    /// One stage has stepped its optimizer, and other stages may not have. The step cannot be undone, because
-    /// [`rollback`](crate::PipelineBuilder::rollback) is off.
+    /// The stages are no longer in the same state: at least one has stepped its optimizer in the failed step, and
+    /// others may not have. The step cannot be undone, because [`rollback`](crate::PipelineBuilder::rollback) is off.
     #[error(
         "{cause}; stage {stage} has made the step that failed, other stages may not have, and without rollback it cannot be undone: \
          resume from {}",
@@ -65,7 +66,7 @@ pub enum StepError {
         checkpoint: Option<usize>,
     },
     /// Hosts that run stages are unreachable. All workers are told to stop. A worker thread that does not end within 5
-    /// s is abandoned with its stage's module. No stage on a reachable host has stepped its optimizer.
+    /// s is abandoned with its stage's module. No stage on a reachable host keeps the step.
     #[error(
         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
@@ -74,15 +75,14 @@ pub enum StepError {
     HostsLost {
         /// The unreachable hosts, each with the stages that run on the host's devices.
         hosts: Vec<LostHost>,
-        /// The step, evaluation or other pass in which the hosts became unreachable.
+        /// The step, evaluation or other pass that ran when the hosts became unreachable.
         during: During,
         /// The first error of the pipeline: the failure of a stage, or a stall. Liveness checks, which ran after this
         /// error, showed that the hosts are unreachable.
         cause: Box<StepError>,
     },
     /// The network link between two hosts is broken, although both answer this program. All workers are told to stop. A
-    /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage has stepped its
-    /// optimizer.
+    /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage keeps the step.
     #[error(
         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",
@@ -91,7 +91,7 @@ pub enum StepError {
     HostsApart {
         /// The broken network links, each with its sending and its receiving host.
         links: Vec<LostLink>,
-        /// The step, evaluation or other pass in which the network links between hosts broke.
+        /// The step, evaluation or other pass that ran when the network links between hosts broke.
         during: During,
         /// The first error of the pipeline: the failure of a stage, or a stall. Tests of the network links, which ran
         /// after this error, showed that links between hosts are broken.

@@ -15,19 +15,21 @@ use crate::model::replica::Replica;
 /// The largest number of recent activities of each worker that the report on a stalled pipeline shows.
 const RECENT: usize = 16;
 
-/// The time limits for a stall: a step or an evaluation in which no worker begins a new activity.
+/// The time limits after which a stalled pipeline is reported and then stopped. A pipeline stalls if no worker begins a
+/// new activity in a step or an evaluation.
 ///
 /// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// The shortest time, without a new activity of any worker, after which the watchdog warns of a stall. The warning
-    /// reports what every stage is doing.
+    /// The shortest time without a new activity of any worker until the watchdog warns of a stall. The warning reports
+    /// what every stage is doing. The default is 60 s.
     pub floor: Duration,
     /// The factor that makes the watchdog wait longer if actions are long. The watchdog warns of a stall when no worker
     /// has begun a new activity for `factor` times the duration of the longest action so far. It waits at least the
-    /// time `floor`.
+    /// time `floor`. The default is 20.
     pub factor: f64,
-    /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled).
+    /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled), if
+    /// the stall lasts. The default is 600 s.
     pub grace: Duration,
 }
 
@@ -105,7 +107,7 @@ impl ProgressBoard {
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stall {
-    /// The step, evaluation or other pass in which the pipeline stalled.
+    /// The step, evaluation or other pass that stalled.
     pub during: During,
     /// The time since any worker of the stalled pipeline last began a new activity.
     pub still: Duration,
@@ -121,9 +123,9 @@ pub struct Stall {
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
-    /// The data-parallel replica to which the worker with this activity belongs.
+    /// The data-parallel replica that the worker with this activity belongs to.
     pub replica: Replica,
-    /// The stage for which the worker began the activity, counted from 0.
+    /// The index, counted from 0 within the replica, of the stage that the activity is for.
     pub stage: usize,
     /// The activity that the worker began: a computation, a transfer, the optimizer step or a wait.
     pub activity: Activity,
@@ -133,8 +135,8 @@ pub struct Stalled {
 }
 
 impl Stalled {
-    /// Returns what the worker waits for in this activity: other stages or the caller. Returns `None` if the worker
-    /// does not wait, but computes.
+    /// Returns what the worker waits for in this activity: other stages, or the caller (the thread that uses the
+    /// pipeline). Returns `None` if the worker computes instead.
     pub fn waits_for(&self) -> Option<WaitCause> {
         let computes = matches!(
             self.activity,

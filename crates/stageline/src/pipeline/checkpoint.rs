@@ -1,4 +1,4 @@
-//! Takes checkpoints of a pipeline. In a pipeline that resumes from a checkpoint, sets the step counts.
+//! Takes checkpoints of a pipeline, and sets the step counts of a pipeline that resumes from a checkpoint.
 
 use stageline_checkpoint::{Checkpoint, Progress};
 
@@ -10,9 +10,9 @@ use crate::state::layout::{NamedTensor, StageState};
 use crate::state::run_settings::RunSettings;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Takes a checkpoint: copies to the host everything from which training resumes. That is the parameters, the
-    /// optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline that is built
-    /// with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
+    /// Takes a checkpoint: copies to the host everything from which training resumes. It consists of the parameters,
+    /// the optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline that is
+    /// built with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
     ///
     /// The checkpoint's field `run` has room for a program's own state. The pipeline adds an entry `pipeline` to it,
     /// with the numbers of micro-batches and of gradient groups and the last learning rate. If these values differ in
@@ -24,9 +24,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// each parameter by its stage and its path in the stage's module. The checkpoint can then be resumed only with the
     /// same partition into stages.
     ///
-    /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. The
-    /// exception is a failed step in which some stage had already stepped its optimizer, if
-    /// [`rollback`](crate::PipelineBuilder::rollback) is off.
+    /// A checkpoint can also be taken after an error, because a failed step is rolled back on every stage. If
+    /// [`rollback`](crate::PipelineBuilder::rollback) is off, this does not hold for a step that failed after a stage
+    /// had stepped its optimizer.
     ///
     /// ```no_run
     /// use std::{num::NonZero, path::Path};

@@ -1,5 +1,5 @@
 //! Estimates the memory of training steps from a rehearsal (a step that is run to measure its memory, and rolled back),
-//! and chooses the least recomputation with which steps fit into memory.
+//! and chooses the least recomputation that lets steps fit into memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -75,9 +75,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         &self.stepping.recompute
     }
 
-    /// Sets, for each stage, the least recomputation (activation checkpointing) with which training steps fit into
-    /// memory, and returns the memory estimate with it. `fits` returns whether a training run with a given estimate
-    /// fits. If not even full recomputation fits, all stages recompute everything.
+    /// Sets, for each stage, the least recomputation (activation checkpointing) that lets training steps fit into
+    /// memory. Returns the memory estimate with this recomputation. `batch` is a batch as training uses it. `fits`
+    /// returns whether a training run with a given estimate fits. If not even full recomputation fits, all stages
+    /// recompute everything.
     ///
     /// The choice is minimal: with less recomputation on any one stage, the estimate would not fit. If several stages
     /// share a memory, the recomputation is lowered first on the stages that recompute the most, because the slowest

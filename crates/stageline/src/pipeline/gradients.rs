@@ -1,5 +1,4 @@
-//! Computes the gradients and losses of a batch without an optimizer step, for the caller, and for the verification
-//! that a pipeline's gradients are those of training on one device.
+//! Computes the gradients and losses of a batch without an optimizer step, for the caller and for verifications.
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
@@ -22,8 +21,8 @@ pub(crate) struct Probe {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Computes the gradients that the next training step would have with `batch`, in layer order, and copies the
-    /// gradients to the host.
+    /// Computes the gradients that the next training step would have with `batch`. Returns one entry for each
+    /// parameter, in layer order, with the values copied to the host.
     ///
     /// No optimizer steps, and the call does not count as a step. Burn's own batch norm still updates its running
     /// statistics, as at every forward pass. If the gradients overflow at the current loss scale, the gradients are

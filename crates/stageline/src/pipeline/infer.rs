@@ -1,4 +1,5 @@
-//! Inference and snapshots: the outputs of the last stage, and copies of the modules, while the pipeline stays alive.
+//! Inference and snapshots: returns the outputs of the last stage, and copies of the modules, while the pipeline stays
+//! alive.
 
 use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
@@ -18,7 +19,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///
     /// The input is split into as many micro-batches as a training step has. An input with fewer rows is split into
     /// single rows. The outputs are concatenated along dimension 0. On a deterministic backend they have the same bits
-    /// for every partition into stages. The tensors are on the device of the last stage of the first replica.
+    /// for every partition into stages. The tensors are on the device of the last stage of replica 0.
     ///
     /// # Errors
     /// Returns [`StepError::Batch`] if the input cannot be split into rows or the outputs cannot be concatenated, which
@@ -57,9 +58,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Returns copies of the modules of all stages, as the last step left them, while the pipeline stays alive.
     ///
-    /// The copies are without autodiff, in the precision in which the parameters are trained. At first a copy shares
-    /// the memory of the pipeline's parameters. The next step gives the pipeline new parameters, and from then on the
-    /// copy occupies memory of its own.
+    /// The copies are not tracked by autodiff. They have the element types of the trained parameters. At first a copy
+    /// shares the memory of the pipeline's parameters. The next step gives the pipeline new parameters, and from then
+    /// on the copy occupies memory of its own.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

@@ -1,13 +1,14 @@
-//! The pipeline: the caller's handle for training steps, evaluations, inferences, memory estimates and checkpoints.
+//! The pipeline ([`Pipeline`]): the caller's handle for training steps, evaluations, inferences, memory estimates and
+//! checkpoints.
 //!
 //! Input: the assembled replicas and settings from `build`, then the caller's batches. Output: [`StepReport`],
 //! [`EvalReport`], outputs, checkpoints, and the trained [`Modules`]. This folder owns the code that runs on the
 //! caller's thread. This thread splits a batch into micro-batches, fills in the context of a pass (step number, loss
 //! weights, loss scale), and commands the workers. Then it waits for the outcomes of all stages (losses, gradient
 //! norms), decides the verdict on the step (whether all stages step their optimizers or skip it), and counts steps.
-//! Whatever is made anew for each pass is made here: each replica's part of the loss weights, the step number, the loss
-//! scale, and for an evaluation the plan and the order of transfers of its forward passes alone. `build` makes only
-//! what is made once, before the first step. This folder must not interpret plans or run a model: the workers do.
+//! What each pass needs anew is made here: each replica's part of the loss weights, the step number, the loss scale,
+//! and for an evaluation the plan and the order of transfers of its forward passes alone. `build` makes only what is
+//! made once, before the first step. This folder must not interpret plans or run a model: the workers do.
 //!
 //! [`Pipeline`] keeps the checked plan and hands it to the workers with each request (`Asked`). It also keeps the
 //! settings of steps (`Stepping`: loss scale, clock, rollback, each stage's `Recompute`), the counts of past steps
@@ -24,7 +25,7 @@
 //!   every replica's workers; evaluations, and second runs of non-finite steps (inspections).
 //! - `gradients`: the gradients and losses of a batch, computed without an optimizer step (`Probe`).
 //! - `estimate_memory`: rehearsals (steps that are run to measure memory, and rolled back), and the change of each
-//!   stage's `Recompute` to the least with which a training run fits into memory.
+//!   stage's `Recompute` to the least recomputation that lets training fit into memory.
 //! - `checkpoint`: checkpoints of parameters, optimizer states, progress and `RunSettings`, from which training
 //!   resumes; reads the states of all stages from running or ended workers.
 //! - `infer`: outputs of the last stage, and snapshots of the modules, while the pipeline stays alive.
@@ -208,20 +209,20 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.plan.plan()
     }
 
-    /// Returns the interval, in training steps, at which workers wait for their device after every action
-    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)). Step 0 is the first such step. The interval is 0 if there
-    /// is no such step.
+    /// Returns the interval, in training steps, between synchronised steps, whose workers wait for their device after
+    /// every action ([`Clock::Synchronised`](crate::Clock::Synchronised)). Step 0 is the first such step. The interval
+    /// is 0 if no step is synchronised.
     pub fn synchronise_every(&self) -> usize {
         self.stepping.synchronise_every
     }
 
-    /// Returns R, the number of data-parallel replicas of the pipeline.
+    /// Returns R, the number of data-parallel replicas of the pipeline; 1 without data parallelism.
     pub fn replicas(&self) -> usize {
         self.workers.replicas()
     }
 
-    /// Returns the number of elements of each stage's parameters, one number for each stage in order. The elements of
-    /// running statistics, such as those of batch norms, count too. A tied parameter counts only for the first stage
+    /// Returns the number of elements (not bytes) of each stage's parameters, one number for each stage in order.
+    /// Running statistics, such as a batch norm's mean, count too. A tied parameter counts only for the first stage
     /// that has it.
     pub fn parameters(&self) -> Vec<u64> {
         self.layout.elements()
@@ -262,8 +263,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         }
     }
 
-    /// Evaluates one batch: computes the loss by forward passes without an autodiff graph, and trains nothing. A batch
-    /// with fewer rows than a step has micro-batches is split into single rows.
+    /// Evaluates one batch: computes its loss and metrics by forward passes without an autodiff graph, and trains
+    /// nothing. A batch with fewer rows than a step has micro-batches is split into single rows. A batch without any
+    /// unmasked target is an error ([`BatchError::NoWeight`]).
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step).

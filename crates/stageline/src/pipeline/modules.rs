@@ -1,10 +1,10 @@
-//! The trained modules of the stages, which the caller takes from [`Modules`] after the training, and [`ModuleError`].
+//! The trained modules of the stages, which the caller takes from [`Modules`] after training, and [`ModuleError`].
 
 use crate::runner::ErasedModule;
 
-/// The modules of a pipeline's stages, one for each stage. [`Pipeline::into_modules`](crate::Pipeline::into_modules)
-/// returns the trained modules themselves, and [`Pipeline::snapshot`](crate::Pipeline::snapshot) returns copies of
-/// them.
+/// The modules of a pipeline's stages, one for each stage, which the caller takes by their types.
+/// [`Pipeline::into_modules`](crate::Pipeline::into_modules) returns the trained modules themselves, and
+/// [`Pipeline::snapshot`](crate::Pipeline::snapshot) returns copies of them.
 pub struct Modules(Vec<Slot>);
 
 /// The state of one stage's module in [`Modules`]: present, taken by the caller, or lost.
@@ -57,7 +57,7 @@ impl Modules {
     }
 }
 
-/// The reason why the caller cannot take a stage's module from [`Modules`].
+/// Why the caller cannot take a stage's module from [`Modules`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModuleError {
@@ -86,8 +86,8 @@ pub enum ModuleError {
         /// The number, counted from 0, of the stage whose module was already taken.
         stage: usize,
     },
-    /// The module of the requested stage cannot be returned. Its worker thread did not end, or panicked outside any
-    /// action. Or the stage made a training step that other stages may lack and that cannot be rolled back.
+    /// The module of the requested stage cannot be returned. Either its worker thread did not end, or it panicked
+    /// outside any action, or the stage made a training step that other stages may lack and that cannot be rolled back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"

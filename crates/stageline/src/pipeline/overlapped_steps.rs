@@ -17,9 +17,10 @@ use crate::update::flush::Flush;
 use crate::update::optimizer_step::Rollback;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Trains on one batch after another with overlapping steps, and returns an iterator over the steps' reports. A
-    /// stage that has finished its part of a step begins the next step at once, while other stages still work. So the
-    /// pipeline does not drain at the end of a step. The parameters have the same bits as with [`step`](Self::step).
+    /// Trains on one batch after another with overlapping steps. Returns an iterator over the reports of the steps,
+    /// which runs each step when its report is requested. A stage that has finished its part of a step begins the next
+    /// step at once, while other stages still work. So the pipeline does not drain at the end of a step. The parameters
+    /// have the same bits as with [`step`](Self::step).
     ///
     /// This is the post-validation of Qi et al., 2023 (*Zero Bubble Pipeline Parallelism*, section 4,
     /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)):

@@ -1,6 +1,6 @@
-//! Makes the requests by which the workers run one pass over a batch, with the context of the pass (step number, loss
-//! weights, loss scale, ...). Also runs the passes that are not training steps: evaluations, and inspections, which run
-//! a non-finite step again to find its first non-finite result.
+//! Makes the requests that tell the workers to run one pass over a batch, with the context of the pass (step number,
+//! loss weights, loss scale, ...). Also runs the passes that are not training steps: evaluations, and inspections,
+//! which run a non-finite step again to find its first non-finite result.
 
 use std::sync::Arc;
 

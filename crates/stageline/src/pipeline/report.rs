@@ -8,15 +8,16 @@ use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 
-/// The report of one training step: the loss, whether the parameters were updated, and recorded times.
+/// The report of one training step, as [`Pipeline::step`](crate::Pipeline::step) returns it: its loss and metrics,
+/// whether the parameters were updated, gradient norms, and recorded times.
 #[derive(Clone, Debug)]
 #[non_exhaustive]
 pub struct StepReport {
     /// The number of the training step, counted from 0. Skipped steps are counted here and by
     /// [`Dropout`](crate::Dropout), but not by optimizers and learning rate schedules.
     pub step: usize,
-    /// The loss of the batch: the sum of the loss terms, each divided by its weight. NaN if the batch has no unmasked
-    /// target.
+    /// The mean loss of the batch: the sum of the loss terms, each divided by its weight (usually the number of
+    /// unmasked targets). NaN if the batch has no unmasked target.
     pub loss: f64,
     /// The terms of the batch's loss, each with its mean and weight; most losses have one term. The list is empty if
     /// the batch has no unmasked target.
@@ -25,14 +26,15 @@ pub struct StepReport {
     /// [`LossStage::METRICS`](crate::LossStage::METRICS). The list is empty if the last stage has no metrics or the
     /// batch has no unmasked target.
     pub metrics: Vec<Metric>,
-    /// The loss scale: the factor by which the loss was multiplied before the backward pass.
+    /// The loss scale: the factor that multiplied the loss before the backward pass. Losses and gradient norms in this
+    /// report are without it.
     pub loss_scale: f64,
     /// The duration of the step, from splitting the batch until the last worker has finished the step. With
     /// [overlapping steps](crate::Pipeline::steps), it is the time since the end of the previous step if that time is
     /// shorter.
     pub step_time: Duration,
-    /// The report of each stage (its busy time and its learning rate), in the order of the stages. The times of all
-    /// replicas are added up.
+    /// The report of each stage (its busy time and its learning rate), in stage order. The times of all replicas are
+    /// added up.
     pub stages: Vec<StageReport>,
     /// M, the number of micro-batches that each data-parallel replica ran in the step.
     pub micro_batches: usize,
@@ -41,7 +43,8 @@ pub struct StepReport {
     /// The number of times that gradient sums were added up over the data-parallel replicas, usually once for each
     /// stage. It is 0 if there is one replica or the batch has no unmasked target.
     pub reductions: usize,
-    /// The recording of every worker's actions in the step, with their times.
+    /// The recording of every worker's actions in the step, with their times and, where it was measured, the memory in
+    /// use.
     pub recording: Recording,
     /// The effect of the training step on the parameters: updated, or skipped for a given reason.
     pub update: Update,
@@ -49,13 +52,15 @@ pub struct StepReport {
     /// the loss scale, in layer order. Each norm comes with the parameter's name in checkpoints, such as
     /// `blocks.3.linear.weight`. The list is empty if the batch has no unmasked target.
     pub gradient_norms: Vec<(Arc<str>, f64)>,
-    /// The health report of every parameter that has a gradient, in layer order; empty unless
+    /// The health of every parameter that has a gradient, in layer order: training statistics such as its gradient
+    /// norm, update norm and second moment. The list is empty unless
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
-    /// The squared norm and the noise of the gradient, before clipping and without the loss scale. They are estimated
-    /// from the micro-batches of all replicas, each weighted by its loss weight (of the first term, if the loss has
-    /// several). `None` unless [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two
-    /// micro-batches have a loss weight, and all gradients are finite.
+    /// The squared norm of the gradient, and its noise (the sum of the variances of its elements), before clipping and
+    /// without the loss scale. They are estimated from the micro-batches of all replicas, each weighted by its loss
+    /// weight (of the first term, if the loss has several). `None` unless
+    /// [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two micro-batches have a loss
+    /// weight, and all gradients are finite.
     pub noise: Option<NoiseReport>,
 }
 
@@ -65,7 +70,8 @@ pub struct LossTerm {
     /// The mean of this term of the loss: its sum over the targets, divided by their total weight; 0 if sum and weight
     /// are both 0.
     pub loss: f64,
-    /// The total loss weight of this term in the batch, usually the number of unmasked targets.
+    /// The total loss weight of this term in the batch, usually the number of unmasked targets. The term's sum was
+    /// divided by it.
     pub weight: f64,
 }
 
@@ -116,7 +122,7 @@ pub enum Update {
     /// Gradients overflowed at the step's loss scale. No parameter changed, and the loss scale was lowered for the next
     /// step.
     Overflow {
-        /// The loss scale (factor on the loss before the backward pass) at which the gradients of the step overflowed.
+        /// The loss scale (factor on the loss before the backward pass) of this step, whose gradients overflowed.
         loss_scale: f64,
         /// The step's first computation whose result overflowed, found by a second run of the step; `None` if the
         /// second run did not overflow.
@@ -141,8 +147,8 @@ impl Update {
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct StageReport {
-    /// The total time of the stage's forward passes, backward passes and optimizer step without waits, added up over
-    /// all replicas.
+    /// The time that the stage computed in the step: its forward passes, backward passes, gradient norms and optimizer
+    /// step, without waits. The times of all replicas are added up.
     pub busy: Duration,
     /// The learning rate of the stage's optimizer step; `None` if the step was skipped.
     pub learning_rate: Option<f64>,
@@ -155,8 +161,8 @@ impl StepReport {
         weight(&self.terms)
     }
 
-    /// Returns the measured bubble: the share of the *total* stage time (workers x step time) in which workers are
-    /// idle.
+    /// Returns the measured bubble: the fraction, from 0 to 1, of the *total* stage time (workers x step time) that
+    /// workers are idle.
     pub fn bubble(&self) -> f64 {
         self.recording.bubble()
     }
@@ -166,9 +172,9 @@ impl StepReport {
         self.recording.events().len()
     }
 
-    /// Returns the ideal bubble of GPipe and 1F1B: the idle share of the total stage time (workers x step time). On P
-    /// workers with M micro-batches it is (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker. All stages are
-    /// assumed to take equal time, and transfers no time. The formula is from Narayanan et al., 2021
+    /// Returns the ideal bubble of GPipe and 1F1B: the idle fraction, from 0 to 1, of the total stage time (workers x
+    /// step time). On P workers with M micro-batches it is (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker.
+    /// All stages are assumed to take equal time, and transfers no time. The formula is from Narayanan et al., 2021
     /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
         let workers = self.recording.plan().plan().workers();
@@ -183,13 +189,16 @@ fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
     fill / (chunk_forwards as f64 + fill).max(1.0)
 }
 
-/// The report of the evaluation of one batch: its loss and its metrics, without training.
+/// The report of an evaluation, as [`Pipeline::eval`](crate::Pipeline::eval) returns it: the loss and the metrics of
+/// one batch, without training.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct EvalReport {
-    /// The loss of the evaluated batch: the sum of the loss terms, each divided by its weight.
+    /// The mean loss of the evaluated batch: the sum of the loss terms, each divided by its weight (usually the number
+    /// of unmasked targets).
     pub loss: f64,
-    /// The terms of the evaluated batch's loss, each with its mean and weight; most losses have one term.
+    /// The terms of the evaluated batch's loss, each with its mean and weight; most losses have one term. Their means
+    /// add up to `loss`.
     pub terms: Vec<LossTerm>,
     /// The metrics of the evaluated batch beside its loss, such as the accuracy, in the order of
     /// [`LossStage::METRICS`](crate::LossStage::METRICS).
@@ -203,8 +212,8 @@ impl EvalReport {
         weight(&self.terms)
     }
 
-    /// Returns one report for several evaluated batches. Each loss term and each metric is averaged over the batches,
-    /// weighted by their loss weights. Returns `None` if there is no batch.
+    /// Returns one report for several evaluated batches of one pipeline. Each loss term and each metric is averaged
+    /// over the batches, weighted by their loss weights. Returns `None` if there is no batch.
     pub fn over(batches: &[Self]) -> Option<Self> {
         let first = batches.first()?;
         let terms = means_over(batches.iter().map(|batch| &batch.terms[..]));

@@ -12,7 +12,7 @@
 //! - `start`: starts a thread for each worker of each replica, and creates its channels (`Prepared`, `BatchChannels`).
 //! - `exchange`: sends commands, batches and verdicts to the workers, and gathers their replies (`Finished`); computes
 //!   the expected ledgers (counts of micro-batches), and divides summed losses and metrics by their weight.
-//! - `watch`: the state by which the watchdog detects a stall (`Watch`): the current pass, its start, the longest
+//! - `watch`: the state from which the watchdog detects a stall (`Watch`): the current pass, its start, the longest
 //!   action.
 //! - `wait`: sends and receives that check in intervals whether any worker makes progress. `failure` computes how long
 //!   none has; here the time is compared with the limit, for a warning or an error.

@@ -1,4 +1,4 @@
-//! The state by which the watchdog detects a stall of the workers ([`Watch`]).
+//! The state from which the watchdog detects a stall of the workers ([`Watch`]).
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
