@@ -1,4 +1,4 @@
-//! Chooses the least recomputation (activation checkpointing) for each stage with which the pipeline fits its memory.
+//! Chooses, for each stage, the least recomputation (activation checkpointing) that lets the pipeline fit its memory.
 
 use std::time::Duration;
 

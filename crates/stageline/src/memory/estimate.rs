@@ -24,28 +24,27 @@ use crate::device::location::{is_host, share_memory};
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 
-/// The predicted memory that one stage needs in a training step, in bytes on its device.
+/// The predicted memory that one stage of replica 0 needs in a training step, in bytes by kind.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct StageEstimate {
-    /// The device of the stage.
+    /// The device that the stage runs on, in replica 0.
     pub device: Device,
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's gradients, summed over the micro-batches.
+    /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that it owns.
     pub gradients: u64,
-    /// The bytes of the optimizer's state on the stage's device.
+    /// The bytes of the state of the stage's optimizer, such as Adam's moments, on the stage's device.
     pub optimizer: u64,
-    /// The bytes of the optimizer's state that is kept in this host's memory
+    /// The bytes of the state of the stage's optimizer that is kept in this host's memory
     /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of the activations that a stage keeps for one micro-batch from its forward pass until its backward
-    /// pass.
+    /// The bytes of the activations that the stage keeps for one micro-batch from its forward pass until its backward
+    /// pass. If backward passes are split, the bytes after the input gradient are separate.
     pub activations: StageMemory,
     /// The working memory of one forward pass of the stage, in bytes: the peak during the forward pass, minus the
-    /// memory in use after it. The activations that are kept for the backward pass are in use after the forward pass,
-    /// so they do not count.
+    /// memory in use after it. So activations that are kept for the backward pass do not count.
     pub forward: u64,
     /// The working memory of one backward pass of the stage, in bytes: the peak during the backward pass, minus the
     /// memory in use before it. It includes the gradients of one micro-batch that layers do not add to the gradient
@@ -54,12 +53,13 @@ pub struct StageEstimate {
     /// The working memory of the stage's optimizer step, in bytes: the peak during the optimizer step, minus the memory
     /// in use before it. The old and the new parameters and optimizer states then exist side by side.
     pub flush: u64,
-    /// The bytes of the activation that a stage sends to the next stage for one micro-batch; 0 for the last stage.
+    /// The bytes of the activations that the stage sends to the next stage for one micro-batch; 0 for the last stage.
     pub output: u64,
-    /// The bytes of gradients that a stage sends to the previous stage for one micro-batch; 0 for the first stage.
+    /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The bytes of tied parameters' gradients that the stage sends for one micro-batch, by the index of the receiving
-    /// stage. The receiving stage owns the parameters: its optimizer steps them.
+    /// The gradients of tied parameters that the stage sends for one micro-batch to the stages that own these
+    /// parameters (whose optimizers step them). Each pair contains the index of the receiving stage, counted from 0,
+    /// and the bytes.
     pub tied_gradients: Vec<(usize, u64)>,
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
@@ -113,7 +113,7 @@ impl StageEstimate {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Leaf {
     pub(crate) device: Device,
-    /// The bytes of the stage's parameters in this replica. If trained parameters share the memory of replica 0, only
+    /// The bytes of the stage's parameters in this replica. For trained parameters in the memory of replica 0, only
     /// their copy in a lower precision counts.
     pub(crate) parameters: u64,
 }
@@ -121,11 +121,9 @@ pub(crate) struct Leaf {
 /// The order of training steps that a memory estimate assumes: one after another, or overlapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Steps {
-    /// In the estimated training, a step begins when all workers have finished the previous step, so steps do not
-    /// overlap.
+    /// A step begins when all workers have finished the previous step, so steps do not overlap.
     Apart,
-    /// In the estimated training, a worker begins a step when it has finished its own actions of the previous step, so
-    /// steps overlap.
+    /// A worker begins a step when it has finished its own part of the previous step, so steps overlap.
     Overlapping,
 }
 
@@ -134,13 +132,13 @@ pub(crate) enum Steps {
 pub(crate) enum Copies {
     /// The memory estimate counts no second copy of parameters and optimizer states.
     None,
-    /// The memory estimate counts a second copy of parameters and optimizer states, for a checkpoint that is being
-    /// written.
+    /// The memory estimate counts a second copy, for a checkpoint that is being written.
     ForACheckpoint,
 }
 
-/// The predicted memory that the training steps of a pipeline need, returned by
-/// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory).
+/// The predicted memory that the training steps of a pipeline need.
+/// [`Pipeline::estimate_memory`](crate::Pipeline::estimate_memory) returns it; its methods give the need of each stage,
+/// worker and device, and the need under other settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct MemoryEstimate {
     /// The plan (order of actions on each worker) that every data-parallel replica of the pipeline follows.
@@ -150,13 +148,11 @@ pub struct MemoryEstimate {
     /// The predicted memory of each stage of replica 0, in bytes by kind (such as parameters, gradients and
     /// activations).
     pub(crate) stages: Vec<StageEstimate>,
-    /// The stages of all data-parallel replicas except replica 0, each with its device and the bytes of its parameters.
-    /// There is one list for each replica.
+    /// The stages of each replica except replica 0, each with its device and the bytes of its parameters.
     pub(crate) leaves: Vec<Vec<Leaf>>,
-    /// The number of groups of micro-batches whose gradients are summed separately, before the groups' sums are added.
+    /// The number of groups of micro-batches whose gradients are summed separately.
     pub(crate) groups: usize,
-    /// The bytes that each worker has in use between steps, without three kinds of memory: parameters, optimizer
-    /// states, and buffers of its kernels' CPU threads.
+    /// The bytes that each worker uses between steps besides parameters, optimizer states and its CPU threads' buffers.
     pub(crate) other: Vec<u64>,
     /// The bytes of host memory that the program needs besides its workers, such as batches that it has read ahead.
     pub(crate) beside_workers: u64,
@@ -167,8 +163,8 @@ pub struct MemoryEstimate {
 }
 
 impl MemoryEstimate {
-    /// Returns the predicted memory of each stage of replica 0, in bytes by kind (such as parameters, gradients and
-    /// activations).
+    /// Returns the predicted memory of each stage of replica 0, in stage order, in bytes by kind (such as parameters,
+    /// gradients and activations).
     pub fn stages(&self) -> &[StageEstimate] {
         &self.stages
     }
@@ -325,8 +321,6 @@ pub(crate) mod tests {
         assert!(!whole.have_devices_to_themselves(), "all CPUs share one memory");
     }
 
-    /// Tests that gradients in flight count for the sending stage if both stages share one memory. Under 1F1B, two
-    /// gradients are in flight at a time: a stage sends one while the previous stage still uses the one before.
     #[test]
     fn steps_without_rollback_do_not_overlap() {
         let mut estimate = of_activations(&[0.0; 3], 8);
@@ -335,6 +329,8 @@ pub(crate) mod tests {
         assert!(matches!(estimate.of_overlapping_steps().steps, Steps::Apart));
     }
 
+    /// Tests that gradients in flight count for the sending stage if both stages share one memory. Under 1F1B, two
+    /// gradients are in flight at a time: a stage sends one while the previous stage still uses the one before.
     #[test]
     fn tensors_in_flight_count_for_the_sender_if_memory_is_shared() {
         let mut estimate = of_activations(&[0.0; 3], 8);

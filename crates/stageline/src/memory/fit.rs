@@ -1,5 +1,5 @@
-//! Checks a memory estimate against the memory of the devices, and lists the changes of settings ([`Remedy`]) with
-//! which the training would fit.
+//! Checks a memory estimate against the memory of the devices, and lists the changes of settings ([`Remedy`]) that
+//! would make the training fit.
 
 use std::fmt;
 
@@ -18,12 +18,13 @@ use crate::memory::worker_estimate::WorkerEstimate;
 #[error("{}", self.explain(Lever::to_string, ", "))]
 #[non_exhaustive]
 pub struct DoesNotFit {
-    /// The device that has too little memory for the training.
+    /// The device that has too little memory for the training. All CPUs of the host count as one device.
     pub device: Device,
-    /// The bytes of memory that the training needs on the device that is too small. They are the sum of the predicted
-    /// peaks of the device's workers. On the host, the memory that the program uses outside its workers is added.
+    /// The bytes of memory that the training is predicted to need on the device that is too small. They are the sum of
+    /// the predicted peaks of the device's workers. On the host, the memory that the program uses outside its workers
+    /// is added.
     pub needs: u64,
-    /// The size, in bytes, of the memory of the device that is too small for the training.
+    /// The size, in bytes, of this device's memory, which is less than `needs`.
     pub has: u64,
     /// The memory estimates of the workers on the device that is too small. If this device is the host's CPU, workers
     /// of other devices that keep optimizer states on the host are included.
@@ -31,12 +32,13 @@ pub struct DoesNotFit {
     /// The bytes that the program needs on the device outside its workers, for example for batches that it reads ahead.
     /// The value is 0 if `device` is not the host's CPU.
     pub beside_workers: u64,
-    /// The proposed changes of settings with which the device needs less memory. Changes of a single setting come
+    /// The proposed changes of settings that lower the memory need of the device. Changes of a single setting come
     /// first. If none of them is enough, one combination of several settings follows.
     pub remedies: Vec<Remedy>,
 }
 
-/// A proposal to change one or more settings so that the training needs less memory.
+/// A proposal to change one or more settings so that the training needs less memory, with the memory that it would need
+/// then.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Remedy {
@@ -50,7 +52,7 @@ pub struct Remedy {
     pub elsewhere: Option<Shortage>,
 }
 
-/// A device whose memory is, or may be, too small for the training.
+/// A device whose memory is, or may be, too small for the training, with its need and its size.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Shortage {
@@ -67,8 +69,8 @@ impl MemoryEstimate {
     /// if it is unknown. Unknown memory counts as enough.
     ///
     /// `schedule` is the pipeline's schedule, and `rows` is the number of rows (samples) of a micro-batch. The proposed
-    /// changes of settings depend on both. Only changes for which `takes` returns true are proposed, so that a program
-    /// can exclude settings that it does not have.
+    /// changes of settings depend on both. `takes` returns whether the program has a setting; changes of other settings
+    /// are not proposed.
     ///
     /// # Errors
     /// Returns [`DoesNotFit`], with the changes of settings that would help, if a device has too little memory.

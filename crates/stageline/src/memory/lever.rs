@@ -2,14 +2,15 @@
 
 use std::fmt;
 
-/// A setting of the training that can be changed to need less memory.
+/// A single change of settings that saves memory, as a memory check proposes it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
     /// A change of settings that saves memory: full recomputation ([`Recompute::Full`](crate::Recompute::Full)), which
     /// takes about a third more computation.
     Recompute,
-    /// A change of settings that saves memory: more and smaller micro-batches of the same batch.
+    /// A change of settings that saves memory: more and smaller micro-batches, with the same number of samples per
+    /// step.
     SmallerMicroBatches {
         /// The number of rows (samples) of each micro-batch after this change.
         rows: usize,
@@ -19,7 +20,7 @@ pub enum Lever {
     /// A change of settings that saves memory: twice as many stages, on twice as many devices. It is proposed only if
     /// every stage has a device of its own that is not the CPU.
     MoreStages {
-        /// P, the number of workers after every stage is divided into two.
+        /// P, the number of workers of each replica after every stage is divided into two.
         workers: usize,
     },
     /// A change of settings that saves memory: a single stage with all layers. Only one micro-batch is then live
@@ -32,7 +33,8 @@ pub enum Lever {
     /// ([`OptimizerState::Host`](crate::OptimizerState)). Every step then takes the time to copy them. It is proposed
     /// only for devices other than the host's CPU.
     StatesOnHost,
-    /// A change of settings that saves memory: an optimizer with little or no state for each parameter.
+    /// A change of settings that saves memory: an optimizer with little or no state for each parameter, such as plain
+    /// SGD. The result of the training changes.
     LeanerOptimizer,
 }
 

@@ -8,14 +8,14 @@
 //! ones. It also scales figures by rows and sums them by device. It must not run stages, measure anything or change
 //! settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps that did run.
 //!
-//! The bytes of a model's parameters are counted here, from their shapes and types; the bytes of a batch are counted in
-//! `model`, and those of sent tensors in `transfer`.
+//! The bytes of a model's parameters are counted here, from their shapes and types; `model` counts the bytes of a
+//! batch, and `transfer` the bytes of sent tensors.
 //!
 //! - `rehearsal`: turns the recorded events of a rehearsal into the figures of each stage (`Rehearsal`), and counts the
 //!   bytes of each stage's parameters, gradients and copies (`Parameters`).
 //! - `estimate`: the memory figures of one stage (`StageEstimate`: parameters, gradients, optimizer, activations,
-//!   forward, backward, flush, tied gradients) and of a pipeline (`MemoryEstimate`), with those of the other replicas
-//!   (`Leaf`), of overlapping steps (`Steps`) and of a checkpoint's copies (`Copies`).
+//!   forward, backward, flush, tied gradients) and of a pipeline (`MemoryEstimate`), also for other replicas (`Leaf`),
+//!   overlapping steps (`Steps`) and a checkpoint's copies (`Copies`).
 //! - `worker_estimate`: the memory figures of one worker (`WorkerEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
 //! - `worker_peaks`: the peak memory of each worker and the needs of each device (`devices`), by walks over the plan's
@@ -23,10 +23,10 @@
 //!   `Transfers`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
-//!   (`Remedy`), and the message with all figures (`Bytes`), in which this host's CPU is "the host".
+//!   (`Remedy`), and the message with all figures (`Bytes`), which calls this host's CPU "the host".
 //! - `change`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and the
-//!   single settings of which they consist (`Lever`).
-//! - `choose_recompute`: the least recomputation of each stage with which a pipeline fits its memory (`Level`).
+//!   single settings in them (`Lever`).
+//! - `choose_recompute`: the least recomputation of each stage that lets a pipeline fit its memory (`Level`).
 
 mod change;
 pub(crate) mod choose_recompute;

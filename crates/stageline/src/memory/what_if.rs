@@ -46,23 +46,23 @@ impl WhateverRows {
 }
 
 impl MemoryEstimate {
-    /// Stores a second estimate in this memory estimate: that of the same training with full recomputation
-    /// (`recomputed`). The check against the devices' memory can then suggest recomputation.
+    /// Adds `recomputed`, a second memory estimate of the same training with full recomputation, to this memory
+    /// estimate. [`check`](Self::check) can then suggest recomputation.
     #[must_use]
     pub fn or_recomputed(self, recomputed: Self) -> Self {
         Self { recomputed: Some(Box::new(recomputed)), ..self }
     }
 
-    /// Returns the memory estimate of this training under another plan (order of actions). The caller must pass a plan
-    /// with the same number of stages and workers; this is not checked.
+    /// Returns the memory estimate of this training under another plan (order of actions on each worker). The caller
+    /// must pass a plan with the same number of stages and workers; this is not checked.
     #[must_use]
     pub fn under(&self, plan: Plan) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.under(plan.clone())));
         Self { plan: Arc::new(plan), recomputed, ..self.clone() }
     }
 
-    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them. It
-    /// is this estimate where steps never overlap: without rollback, and with replicas.
+    /// Returns the memory estimate for overlapping steps, as [`Pipeline::steps`](crate::Pipeline::steps) runs them.
+    /// Without rollback, or with several replicas, steps never overlap, and the result is this estimate.
     #[must_use]
     pub fn of_overlapping_steps(&self) -> Self {
         if self.rollback == Rollback::Off || !self.leaves.is_empty() {
@@ -80,8 +80,8 @@ impl MemoryEstimate {
         Self { copies: Copies::ForACheckpoint, recomputed, ..self.clone() }
     }
 
-    /// Returns this memory estimate for a program that also needs `bytes` bytes of host memory outside its workers.
-    /// Such a need arises for batches that are read ahead, for example.
+    /// Returns this memory estimate for a program that also needs `bytes` bytes of host memory outside its workers, for
+    /// example for batches that are read ahead. The value replaces an earlier one.
     #[must_use]
     pub fn with_host_memory(&self, bytes: u64) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_host_memory(bytes)));

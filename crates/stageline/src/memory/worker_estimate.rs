@@ -6,15 +6,16 @@ use crate::model::replica::Replica;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct WorkerEstimate {
-    /// The data-parallel replica to which the worker belongs.
+    /// The data-parallel replica that the worker belongs to.
     pub replica: Replica,
-    /// The indices of the stages that the worker runs, counted from 0 within its replica.
+    /// The indices of the stages that the worker runs, in ascending order, counted from 0 within its replica.
     pub stages: Vec<usize>,
     /// The bytes that the worker has in use between steps, besides the parameters and optimizer states of its stages.
     /// On CPUs they are mostly buffers for matrix products, one for each thread. If the memory is estimated for the
     /// time while a checkpoint is written, the checkpoint's copies of parameters and optimizer states are included.
     pub other: u64,
-    /// The bytes of the parameters of the worker's stages, with their copies in a lower precision.
+    /// The bytes of the parameters of the worker's stages. If the stages compute in a lower precision, the copies in
+    /// this precision are included.
     pub parameters: u64,
     /// The bytes of the optimizer states that the worker's stages keep on its device.
     pub optimizer: u64,

@@ -1,7 +1,7 @@
 //! The peak memory of each worker, from the figures of its stages and the order of its actions.
 //!
 //! The order of a worker's actions alone determines which micro-batches are live on it (between forward and backward
-//! pass). The tensors in flight between workers depend on time: they are taken from a simulation in which every stage
+//! pass). The tensors in flight between workers depend on time: they are taken from a simulation where every stage
 //! takes equally long.
 
 use std::collections::{BTreeSet, HashMap};
@@ -25,7 +25,7 @@ const BACKWARD: f64 = 2.0;
 const SIMULATED: usize = 4;
 
 impl MemoryEstimate {
-    /// Returns the memory estimates of all workers of a training run, with the workers of replica 0 first.
+    /// Returns the memory estimates of the workers of all replicas, with the workers of replica 0 first.
     pub fn workers(&self) -> Vec<WorkerEstimate> {
         self.placed_workers().into_iter().map(|(_, worker)| worker).collect()
     }
@@ -51,9 +51,9 @@ impl MemoryEstimate {
         rows.filter_map(worker).collect()
     }
 
-    /// Returns the bytes of memory that each device needs: the sum of the peaks of its workers. All CPUs count as one
-    /// device. The sum of the CPUs includes optimizer states that workers of other devices keep on the host. It also
-    /// includes the memory that the program needs outside its workers.
+    /// Returns each device with the bytes of memory that it needs: the sum of the peaks of its workers. All CPUs count
+    /// as one device. The sum of the CPUs includes optimizer states that workers of other devices keep on the host. It
+    /// also includes the memory that the program needs outside its workers.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         self.devices_by(|_, bytes, more| bytes + more)
     }

@@ -19,7 +19,7 @@ pub enum Cause {
         by the weight of all its targets, which `LossStage::weight` must count"
     )]
     MissedDivision {
-        /// The factor by which all gradients are wrong: a gradient of the verified run divided by the correct one.
+        /// The factor that all gradients are wrong by: a gradient of the verified run divided by the correct one.
         factor: f64,
     },
     /// A diagnosis: the training leaves one micro-batch out of the gradients of a stage.
@@ -42,8 +42,8 @@ pub enum Cause {
     /// A diagnosis: the training does not clip its gradients, although gradient clipping is configured.
     #[error("gradients are not clipped; clip them when they are added up")]
     NotClipped,
-    /// A diagnosis: a batch norm normalises each micro-batch by the micro-batch's own statistics, instead of those of
-    /// the whole batch.
+    /// A diagnosis: a batch norm normalises each micro-batch by the micro-batch's own statistics, instead of the
+    /// statistics of the whole batch.
     #[error(
         "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
         accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
@@ -80,11 +80,11 @@ pub enum Cause {
         check what each stage sends on, and what it leaves out or does twice"
     )]
     Cut {
-        /// The index, counted from 0, of the first stage with a parameter whose gradient differs from that in the
-        /// undivided model.
+        /// The index, counted from 0, of the first stage with a parameter whose gradient differs from the gradient in
+        /// the undivided model.
         stage: usize,
-        /// The path, in the stage's module, of the first parameter whose gradient differs from that in the undivided
-        /// model.
+        /// The path, in the stage's module, of the first parameter whose gradient differs from the gradient in the
+        /// undivided model.
         path: String,
     },
     /// A diagnosis: a part of the model gives other values or gradients when the backward pass recomputes it
@@ -96,33 +96,32 @@ pub enum Cause {
         and once more outside of it"
     )]
     Recomputation {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) in which recomputation changes a
-        /// gradient. If no gradient changes, it is the last stage in which recomputation changes a parameter's value
-        /// after the step.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) whose gradients recomputation
+        /// changes. If no gradient changes, it is the last stage with a parameter whose value after the step changes.
         stage: usize,
         /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient is changed by
         /// recomputation. If no gradient changes, it is the last parameter whose value after the step changes.
         name: String,
     },
     /// A diagnosis: a layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs
-    /// from that in a whole backward pass. The difference is larger than the tolerance for gradients.
+    /// from the gradient in a whole backward pass. The difference is larger than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
         differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
         what it computes otherwise"
     )]
     SplitBackward {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) with a wrong gradient in a split
-        /// backward pass (input gradient, then weight gradient). It differs from that of a whole backward pass by more
-        /// than the tolerance.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) with a wrong gradient. Its split
+        /// backward pass (input gradient, then weight gradient) gives a gradient that differs from a whole backward
+        /// pass by more than the tolerance.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter (the nearest to the loss) with a wrong gradient in a split
-        /// backward pass (input gradient, then weight gradient). It differs from that of a whole backward pass by more
-        /// than the tolerance.
+        /// The name, in checkpoints, of the last parameter (the nearest to the loss) with a wrong gradient. A split
+        /// backward pass (input gradient, then weight gradient) gives a gradient that differs from a whole backward
+        /// pass by more than the tolerance.
         name: String,
     },
-    /// A diagnosis: one step of the pipeline differs from that of a plain loop over the same micro-batches on one
-    /// thread. Neither recomputation nor split backward passes are the reason. On this host's CPU, the bits of
+    /// A diagnosis: one step of the pipeline differs from the same step of a plain loop over the same micro-batches on
+    /// one thread. Neither recomputation nor split backward passes are the cause. On this host's CPU, the bits of
     /// gradients or parameters differ. On other devices, gradients differ by more than the tolerance.
     #[error(
         "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
@@ -130,9 +129,9 @@ pub enum Cause {
         static variable"
     )]
     OtherBits {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) in which a gradient of the pipeline
-        /// differs from that of a plain training loop. If no gradient differs, it is the last stage in which a
-        /// parameter's value after the step differs.
+        /// The index, counted from 0, of the last stage (the nearest to the loss) whose gradients in the pipeline and
+        /// in a plain training loop differ. If no gradient differs, it is the last stage with a parameter whose value
+        /// after the step differs.
         stage: usize,
         /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradients in the pipeline
         /// and in a plain training loop differ. If no gradient differs, it is the last parameter whose value after the
@@ -148,8 +147,8 @@ pub enum Cause {
     #[error("the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
         rate that counts micro-batches, and anything that changes from step to step", place = place(*step))]
     AfterTheGradients {
-        /// The first step at which the training losses of the verified run and its reference on one device differ by
-        /// more than the tolerance. `None` if only their validation losses differ.
+        /// The first step, counted from 0, whose training losses in the verified run and its reference on one device
+        /// differ by more than the tolerance. `None` if only their validation losses differ.
         step: Option<usize>,
     },
     /// A diagnosis: no known fault of gradient accumulation or clipping explains the difference.
@@ -177,15 +176,17 @@ pub enum Whose {
     Training,
 }
 
-/// The part of a step's gradients that the training clips separately by mistake: those of one micro-batch, stage or
-/// parameter. All gradients of a step should be clipped together.
+/// The part of a step's gradients that the training clips separately by mistake: the gradients of one micro-batch,
+/// stage or parameter. All gradients of a step should be clipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
     /// A diagnosis: the gradients are clipped at every micro-batch, instead of once per step.
     MicroBatch,
-    /// A diagnosis: the gradients of each stage are clipped separately, instead of those of all stages together.
+    /// A diagnosis: the gradients of each stage are clipped separately, instead of the gradients of all stages
+    /// together.
     Stage,
-    /// A diagnosis: the gradient of each parameter is clipped separately, instead of those of all parameters together.
+    /// A diagnosis: the gradient of each parameter is clipped separately, instead of the gradients of all parameters
+    /// together.
     Parameter,
 }
 

@@ -6,8 +6,8 @@ use std::fmt;
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between two gradients of one parameter: those in the verified run and in its reference (the same
-/// training on one device).
+/// The difference between two gradients of one parameter in the first step: the gradient in the verified run, and the
+/// gradient in its reference (the same training on one device).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The index, counted from 0, of the stage that trains the parameter whose gradients are compared.
@@ -16,7 +16,7 @@ pub struct Difference {
     pub path: String,
     /// The L2 norm of the difference between a parameter's gradients in the verified run and in its reference, divided
     /// by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all gradients, so
-    /// that rounding in a gradient of zero does not count.
+    /// that rounding in a gradient of zero does not count. It is the larger of the values before and after clipping.
     pub relative: f64,
 }
 

@@ -5,22 +5,21 @@ use crate::failure::build_error::BuildError;
 use crate::failure::step_error::StepError;
 use crate::threads::failure::BoxError;
 
-/// The error of a verification (a comparison of a training run with the same training on one device). A difference
-/// between the two runs is not an error.
+/// Why a verification (a comparison of a training run with the same training on one device) cannot be completed. A
+/// difference between the two runs is not an error.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum VerifyError {
-    /// The error that a pipeline of the verification could not be built: the verified one, or its reference on one
-    /// device.
+    /// A pipeline of the verification could not be built: the verified one, or its reference on one device.
     #[error(transparent)]
     Build(#[from] BuildError),
-    /// The error that a step failed: a step of the reference (the same training on one device), or an additional step
-    /// that the verification makes. If the memory was too small, split the reference's batch with
+    /// A step failed: a step of the reference (the same training on one device), or an additional step that the
+    /// verification makes. If the memory was too small, split the reference's batch with
     /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
     Reference(#[from] StepError),
-    /// The error that the caller has split the batches into micro-batches by hand. They cannot be joined to a full
-    /// batch for the reference run on one device.
+    /// The caller has split the batches into micro-batches by hand. They cannot be joined to a full batch for the
+    /// reference run on one device.
     #[error(
         "batches are cut by hand into {given} micro-batches, which cannot be joined; let the reference use as many, by \
          `.reference_micro_batches({given})`, or give uncut batches"
@@ -29,10 +28,10 @@ pub enum VerifyError {
         /// The number of micro-batches into which the caller has split a batch.
         given: usize,
     },
-    /// The error that the verified run failed. The value is the training's error.
+    /// The verified run failed. The value is the error that ended it.
     #[error("the training that is verified failed: {0}")]
     Trial(BoxError),
-    /// The error that the closure which builds the model returned different parameters on different calls. Their values
+    /// The closure that builds the model returned models with different parameters on different calls, so their values
     /// cannot be compared.
     #[error(
         "one model of the verification has {found}, where another has {expected}; the closure that builds the model must \
@@ -46,19 +45,20 @@ pub enum VerifyError {
         /// if only the pipeline's model has the parameter.
         expected: String,
     },
-    /// The error that the verified run's gradients do not match the model's parameters in number or size.
+    /// The verified run's gradients do not match the model's parameters in number or size.
     #[error(
         "gradient {at} of the training that is verified is {found}, where the model has {expected}; give the \
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The first index at which the training's list of gradients does not match the model's list of parameters: the
-        /// two sizes differ, or one of the two is missing.
+        /// The first index, counted from 0, where the list of gradients does not match the model's list of parameters:
+        /// the two sizes differ, or one of the two is missing.
         at: usize,
-        /// The path and size of the verified run's gradient at the index `at`; "none" if the training returned fewer
-        /// gradients.
+        /// The path and size (number of elements) of the verified run's gradient at the index `at`; "none" if the run
+        /// returned fewer gradients.
         found: String,
-        /// The path and size of the model's parameter at the index `at`; "none" if the model has fewer parameters.
+        /// The path and size (number of elements) of the model's parameter at the index `at`; "none" if the model has
+        /// fewer parameters.
         expected: String,
     },
 }

@@ -2,26 +2,26 @@
 //!
 //! [`Verify`] is the entry point. Input: a closure that builds the pipeline, or a custom training loop ([`Trial`]), and
 //! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
-//! training (the reference), the comparison of gradients and losses of two runs, that of the parameters after one step
-//! with a plain loop, and the predictions of wrong gradients by which a fault is recognised. Losses, loss weights and
+//! run (the reference). It compares the gradients and losses of two runs, and the parameters after one step with those
+//! of a plain loop. It predicts the wrong gradients of known faults, to recognise a fault. Losses, loss weights and
 //! gradients of the pieces of a batch are added up and compared here only to find a fault; `model` defines loss weights
-//! and cuts batches for every training. This folder must not run stages itself, which a pipeline or the user's loop
-//! does, and must not change the verified run.
+//! and cuts batches for every pass. This folder must not run stages itself, which a pipeline or the user's loop does,
+//! and must not change the verified run.
 //!
-//! This file runs both runs and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
+//! This file makes both runs and compares their losses ([`Compared`]) within tolerances ([`Bars`]).
 //!
 //! - `trial`: the interface of a training run to verify (`Trial`): a pipeline, or a custom loop.
 //! - `verification`: the result of a verification, and its printed report (`Verification`).
-//! - `one_step`: one optimizer step beside that of a plain loop on one thread (`Run`), with the configured
+//! - `one_step`: compares one optimizer step with the step of a plain loop on one thread (`Run`), with the configured
 //!   recomputation and without (`OneStep`, `AfterOneStep`, which lists each stage's `Recompute`).
 //! - `parameters`: the comparison of parameters by name, bit for bit, with distances in units of the last place
 //!   (`ParameterDifference`).
 //! - `difference`: the comparison of two sets of gradients, parameter by parameter, relative to their norm
 //!   (`Difference`).
 //! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`): whether losses, weights and gradients
-//!   of the batch's pieces, each computed alone, add up to those of the whole, and which known fault would give the
-//!   gradients found. Gradients of single pieces come from probes, which are pipelines that compute gradients without a
-//!   step.
+//!   of the batch's pieces, each computed alone, add up to the values of the whole batch, and which known fault would
+//!   give the gradients found. Gradients of single pieces come from probes, which are pipelines that compute gradients
+//!   without a step.
 //! - `evidence`: the figures that the search compares: sums over micro-batches (`Parts`), and what known faults would
 //!   give (`Predictions`).
 //! - `models`: the closures that build the verified model and its reference (`Models`).
@@ -65,16 +65,17 @@ use one_step::OneStep;
 
 /// Verifies that a pipeline or a custom loop trains as one full batch on one device would.
 ///
-/// A model is trained twice from one seed: as configured, and as the reference on one device. The reference runs the
-/// full batch as one micro-batch, in full precision and without recomputation. The result says whether gradients and
-/// losses agree, and if not, why.
+/// The model is trained twice from the same initial parameters: as configured, and as the reference on one device. The
+/// reference runs the full batch as one micro-batch, in full precision and without recomputation. The result says
+/// whether gradients and losses agree, and if not, why.
 ///
 /// A pipeline also makes one optimizer step as configured, and one without recomputation if it recomputes. After each
-/// step, its parameters are compared by name with those of a plain loop over the same micro-batches on one thread. On
-/// the CPU of this host the parameters must be equal bit for bit. On other devices only their gradients must agree.
+/// step, its parameters are compared by name with the parameters of a plain loop over the same micro-batches on one
+/// thread. On the CPU of this host the parameters must be equal bit for bit. On other devices only their gradients must
+/// agree.
 ///
-/// A pipeline may split its backward passes into input gradient and weight gradient. If its step then differs from that
-/// of a loop with whole backward passes, it is compared with a loop that splits the same backward passes. The
+/// A pipeline may split its backward passes into input gradient and weight gradient. If its step then differs from the
+/// step of a loop with whole backward passes, it is compared with a loop that splits the same backward passes. The
 /// comparison stays with whole backward passes if the loop's results differ from run to run, or if the gradients of
 /// split and whole backward passes differ by more than the tolerance.
 ///
@@ -100,8 +101,8 @@ pub struct Verify {
     bars: Option<Bars>,
 }
 
-/// The tolerances of a verification: the largest differences between a training run and its reference (the full batch
-/// on one device) with which the verification passes.
+/// The tolerances of a verification: the largest permitted differences between a training run and its reference (the
+/// full batch on one device).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bars {
     /// The tolerance for the gradients of the first step: the largest difference between a parameter's gradients in the
@@ -131,36 +132,38 @@ impl Default for Verify {
 }
 
 impl Verify {
-    /// Creates a verification of 100 training steps. Its reference (the training on one device) runs each batch as a
-    /// single micro-batch.
+    /// Creates a verification of 100 training steps, with the default tolerances. Its reference (the run on one device)
+    /// trains on each batch as a single micro-batch.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the number of training steps that are compared with those of the reference (the same training on one
-    /// device). The default is 100. A value of 0 counts as 1.
+    /// Sets the number of training steps of the verified run and of its reference (the run on one device). The default
+    /// is 100. A value of 0 counts as 1.
     pub fn steps(self, steps: usize) -> Self {
         Self { steps: steps.max(1), ..self }
     }
 
-    /// Sets the number of micro-batches into which the reference (the training on one device) splits a batch. The
-    /// default is 1. More are needed if the full batch does not fit on the device, or if batches are split into
-    /// micro-batches by hand. The verification then cannot find mistakes that such a split causes, because the
-    /// reference has them too.
+    /// Sets the number of micro-batches that the reference (the run on one device) splits a batch into. The default is
+    /// 1, and a value of 0 counts as 1. More are needed if the full batch does not fit on the device, or if batches are
+    /// split into micro-batches by hand. The verification then cannot find mistakes that such a split causes, because
+    /// the reference has them too.
     pub fn reference_micro_batches(self, micro_batches: usize) -> Self {
         Self { reference_micro_batches: micro_batches.max(1), ..self }
     }
 
-    /// Sets the tolerances: the largest differences in gradients and losses with which the verification passes. If
-    /// unset, they depend on the precision ([`Bars::of`]).
+    /// Sets the tolerances: the largest permitted differences in gradients and losses. If unset, they depend on the
+    /// precision ([`Bars::of`]).
     pub fn bars(self, bars: Bars) -> Self {
         Self { bars: Some(bars), ..self }
     }
 
-    /// Verifies that a pipeline trains as its own stages would on one device (the reference). Returns the differences.
+    /// Verifies that a pipeline trains as its own stages would on one device (the reference). Returns the differences
+    /// and their likely cause.
     ///
-    /// `build` builds the pipeline, each time with the same parameters ([`seeded`](crate::seeded)). `batch` returns the
-    /// batch of a step. `validation` has batches that are not trained on.
+    /// `build` returns the builder of the pipeline, each time with the same parameters ([`seeded`](crate::seeded)).
+    /// `batch` returns the batch of a step, which is counted from 0. `validation` lists held-out batches, which may be
+    /// empty.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a pipeline cannot be built, or if a step of the verified pipeline or of the reference
@@ -174,8 +177,9 @@ impl Verify {
         self.verify(build().build()?, Models { build: &build, uncut: None, is_pipeline: true }, batch, validation)
     }
 
-    /// Verifies that a pipeline trains as the undivided model would. `uncut` builds a pipeline of one stage that has
-    /// the whole model, with the same parameters in the same order.
+    /// Verifies that a pipeline trains as the undivided model would. `uncut` returns the builder of a pipeline whose
+    /// only stage is the whole model, with the same parameters in the same order. The other arguments are those of
+    /// [`pipeline`](Self::pipeline).
     ///
     /// [`pipeline`](Self::pipeline) finds no mistake in the division into stages, such as a missing skip connection. It
     /// runs the same stages on one device for comparison, so both runs have the mistake.
@@ -199,13 +203,14 @@ impl Verify {
     }
 
     /// Verifies a training loop of the user's own (`trial`). Its gradients at the first step, and its losses, are
-    /// compared with those of plain training on one device. That training uses the model that `build` builds, which
-    /// must begin with the parameters of the loop's model. The loop must return gradients in the order of that model's
-    /// parameters.
+    /// compared with those of plain training on one device. `build` returns the builder of the model for plain
+    /// training, which must begin with the parameters of the loop's model. `batch` returns the batch of a step, which
+    /// is counted from 0. `validation` lists held-out batches, which may be empty. The loop must return gradients in
+    /// the order of that model's parameters.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a step of the loop or of the training on one device fails, if the model cannot be
-    /// built, or if the loop's gradients differ in number or size from those of the model.
+    /// built, or if the loop's gradients do not match the model's parameters in number or size.
     pub fn trial<In: Payload, Out: Payload, Target: Payload>(
         self,
         trial: impl Trial<In, Target>,
@@ -216,7 +221,7 @@ impl Verify {
         self.verify(trial, Models { build: &build, uncut: None, is_pipeline: false }, batch, validation)
     }
 
-    /// Runs the verified run (`trial`) and its reference on one device, and compares their gradients and losses. The
+    /// Makes the verified run (`trial`) and its reference on one device, and compares their gradients and losses. The
     /// reference trains the undivided model `models.uncut` if the caller gave one, and otherwise the stages of
     /// `models.build`.
     fn verify<In: Payload, Out: Payload, Target: Payload>(
@@ -309,18 +314,18 @@ pub(super) struct Trained {
     validation: Option<f64>,
 }
 
-/// A pair of losses that a verification compares: that of the training as configured, and that of its reference on one
-/// device.
+/// A pair of losses that a verification compares, for one step or for the validation: the loss of the verified run, and
+/// the loss of its reference on one device.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Compared {
-    /// The loss of the training that is verified, with the user's configuration.
+    /// The loss of the verified run, with the user's configuration.
     pub configured: f64,
-    /// The loss of the reference run, which runs with the full batch on one device.
+    /// The loss of the reference, which trains with the full batch on one device.
     pub reference: f64,
 }
 
 impl Compared {
-    /// Returns the absolute difference between the loss of the training as configured and that of its reference on one
+    /// Returns the absolute difference between the loss of the verified run and the loss of its reference on one
     /// device.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()

@@ -1,9 +1,9 @@
-//! One optimizer step of a pipeline beside the same step of a plain loop on one thread ([`OneStep`]): the parameters
-//! after it, compared by name and bit for bit, and the place where gradients begin to differ.
+//! Compares one optimizer step of a pipeline with the same step of a plain loop on one thread ([`OneStep`]): the
+//! parameters after it, by name and bit for bit, and the place where gradients begin to differ.
 //!
 //! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes, so a deterministic
-//! device gives the same bits. The gradients of split backward passes must agree with those of whole backward passes
-//! only within the tolerance, because a weight that a stage uses three times or more is then summed in another order.
+//! device gives the same bits. The gradients of split and whole backward passes must agree only within the tolerance,
+//! because a weight that a stage uses three times or more is then summed in another order.
 //!
 //! A gradient is computed from the loss backwards. A faulty backward pass therefore changes the gradients of its own
 //! layer and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the
@@ -33,14 +33,14 @@ const MOST_OVERFLOWS: usize = 64;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
-    /// The part of its forward pass that each stage recomputes in its backward passes (activation checkpointing), in
-    /// stage order.
+    /// The part of its forward pass that each stage of the compared pipeline recomputes in its backward passes
+    /// (activation checkpointing), in stage order.
     pub recompute: Vec<Recompute>,
     /// The number of parameters whose values after the step are compared, including frozen parameters and running
     /// statistics.
     pub parameters: usize,
     /// The parameters whose bits differ after one step of the pipeline and of a plain training loop, in the order from
-    /// the loss to the model's input. Empty if all are equal.
+    /// the loss to the model's input. The list is empty if all are equal.
     pub differences: Vec<ParameterDifference>,
 }
 

@@ -1,5 +1,5 @@
-//! The comparison of a model's parameters after one step of a pipeline with those after one step of a plain loop, by
-//! name and bit for bit: [`ParameterDifference`].
+//! Compares a model's parameters after one step of a pipeline with those after one step of a plain loop, by name and
+//! bit for bit ([`ParameterDifference`]).
 
 use std::collections::HashMap;
 use std::fmt;

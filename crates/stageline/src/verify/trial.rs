@@ -8,11 +8,11 @@ use crate::pipeline::report::LossTerm;
 use crate::threads::failure::BoxError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// A training run that a verification compares with the same training on one device: a pipeline, or a custom training
-/// loop.
+/// A training run that a verification compares with the same training on one device. A [`Pipeline`] implements it;
+/// implement it for a custom training loop to verify that loop.
 pub trait Trial<In, Target> {
-    /// Returns the gradients that a training step on `batch` would have, in the order of the model's parameters. The
-    /// parameters and the optimizer do not change.
+    /// Returns the gradients that a training step on `batch` would have: one entry for each parameter, in the order of
+    /// the model's parameters. The parameters and the optimizer do not change.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.
@@ -25,8 +25,8 @@ pub trait Trial<In, Target> {
     /// Returns the error of the training, if it fails.
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError>;
 
-    /// Returns the terms of a batch's loss, each with its mean and weight, without training on the batch. Most losses
-    /// have one term.
+    /// Evaluates a batch without training on it. Returns the terms of its loss, each with its mean and its weight; most
+    /// losses have one term.
     ///
     /// # Errors
     /// Returns the error of the training, if it fails.

@@ -8,17 +8,17 @@ use crate::verify::{AfterOneStep, Cause, Difference};
 
 use std::fmt;
 
-/// The result of a verification: the differences between the verified run and its reference (the training on one
-/// device), and their likely cause.
+/// The result of a verification: the differences between the verified run and its reference (the same training on one
+/// device), and their likely cause. It is displayed as a report.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Verification {
-    /// The tolerances: the largest differences between the verified run and its reference on one device with which the
-    /// verification passes.
+    /// The tolerances of this verification: the largest permitted differences between the verified run and its
+    /// reference on one device.
     pub bars: Bars,
-    /// The comparisons of a pipeline's parameters after one optimizer step with those of a plain loop over the same
-    /// micro-batches on one thread. The first is that of the pipeline as configured. A second follows without
-    /// recomputation if the pipeline recomputes. The list is empty for a training loop of the user's own.
+    /// The comparisons, by name, of a pipeline's parameters after one optimizer step with those of a plain loop over
+    /// the same micro-batches on one thread. The first entry is the pipeline as configured. If the pipeline recomputes,
+    /// a second entry is the pipeline without recomputation. The list is empty for a training loop of the user's own.
     pub parameters: Vec<AfterOneStep>,
     /// The largest rounding difference between the gradients of split backward passes (input gradient, then weight
     /// gradient) and of whole backward passes in the first step. Split backward passes sum the gradients of a weight in
@@ -28,11 +28,12 @@ pub struct Verification {
     /// ([`Cause::SplitBackward`]).
     pub split_rounding: Option<Difference>,
     /// The relative difference of each parameter's gradient at the first step between the verified run and its
-    /// reference on one device, in layer order. It is the larger of the differences before and after clipping.
+    /// reference on one device, in layer order.
     pub gradients: Vec<Difference>,
-    /// The training losses of every step: a pair of the loss as configured and the loss of the reference on one device.
+    /// The training losses of every step, in order: each entry has the loss of the verified run and the loss of its
+    /// reference on one device.
     pub losses: Vec<Compared>,
-    /// The validation losses after the last step: a pair of the loss as configured and the loss of the reference on one
+    /// The mean losses on the validation batches after the last step: of the verified run, and of its reference on one
     /// device. `None` if there were no validation batches.
     pub validation: Option<Compared>,
     /// The likely cause of the difference between the verified run and its reference on one device. `None` if the
@@ -42,14 +43,16 @@ pub struct Verification {
 
 impl Verification {
     /// Whether the verification passes. All gradients of the first step and the last loss must agree with the reference
-    /// (the same training on one device) within the tolerances ([`Bars`]). A pipeline on the CPU of this host must also
-    /// have the parameters of a plain training loop after one step, bit for bit.
+    /// (the same training on one device) within the tolerances ([`Bars`]). The last loss is the validation loss, or the
+    /// loss of the last step without validation. A pipeline on the CPU of this host must also have the parameters of a
+    /// plain training loop after one step, bit for bit. On other devices, its gradients must agree with the loop's
+    /// within the tolerance.
     pub fn passes(&self) -> bool {
         self.cause.is_none()
     }
 
-    /// Returns the difference of the parameter whose gradients in the verified run and its reference on one device
-    /// differ most. `None` if there are no parameters.
+    /// Returns the entry of `gradients` with the largest relative difference between the verified run and its reference
+    /// on one device. `None` if there are no parameters.
     pub fn worst(&self) -> Option<&Difference> {
         difference::worst(&self.gradients)
     }
