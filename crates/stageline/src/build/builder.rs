@@ -203,9 +203,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the interval, in training steps, between synchronised steps. With 0, no step is synchronised.
     ///
     /// In a synchronised step, workers wait for their device after every action, so that recordings have the device's
-    /// times ([`Clock::Synchronised`](crate::Clock)). The first step of the training is synchronised, unless the
-    /// interval is 0. A synchronised step is slower than other steps, so it does not show the usual throughput of the
-    /// training.
+    /// times ([`Clock::Synchronised`](crate::Clock)). The first training step is synchronised, unless the interval is
+    /// 0. A synchronised step is slower than other steps, so it does not show the usual throughput.
     ///
     /// In all other steps, the recorded times on an asynchronous device are the times when work was enqueued. The
     /// bubble is then computed from these times.
@@ -221,7 +220,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// step; true if unset.
     ///
     /// With these copies, an error while the optimizers step rolls the step back on all stages. Without them, such an
-    /// error is [`StepError::Torn`](crate::StepError), and the training has to resume from a checkpoint.
+    /// error is [`StepError::Torn`](crate::StepError), and training has to resume from a checkpoint.
     ///
     /// Without the copies, the optimizer step needs less memory: with Adam in f32, 12 bytes less per parameter.
     /// [`Pipeline::steps`](crate::Pipeline::steps) then waits for all stages after every step, as
@@ -251,16 +250,16 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// learning rates, the loss scale and the number of steps.
     ///
     /// The stages must have the same optimizers and learning rate schedulers as before. Three settings may differ from
-    /// those in the checkpoint. The training then continues, and a warning names both values:
+    /// those in the checkpoint. Training then continues, and a warning names both values:
     ///
     /// - the number of micro-batches,
     /// - the number of gradient groups ([`gradient_groups`](Self::gradient_groups)),
     /// - the learning rate at the checkpoint's last optimizer step.
     ///
-    /// With the same batches and settings, the training continues bit for bit. This holds for any partition, schedule
-    /// and devices, and for any number of replicas with the same number of gradient groups. A checkpoint does not
-    /// contain the state of burn's random number generator, which burn's dropout uses. [`Dropout`](crate::Dropout) does
-    /// not depend on it.
+    /// With the same batches and settings, training continues bit for bit. This holds for any partition, schedule and
+    /// devices, and for any number of replicas with the same number of gradient groups. A checkpoint does not contain
+    /// the state of burn's random number generator, which burn's dropout uses. [`Dropout`](crate::Dropout) does not
+    /// depend on it.
     ///
     /// burn restores the states of its optimizers on its default device, which is a GPU if a feature for GPUs is
     /// enabled. They are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState) restores

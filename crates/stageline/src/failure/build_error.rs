@@ -215,13 +215,13 @@ pub enum BuildError {
     Spawn {
         /// The index, counted from 0, of the worker whose thread did not start.
         worker: usize,
-        /// The operating system's error for the start of the worker's thread.
+        /// The operating system's error, which says why the worker's thread did not start.
         cause: std::io::Error,
     },
     /// The operating system did not start the thread that copies modules to devices of other hosts.
     #[error("the thread that copies modules to other hosts could not be started: {cause}")]
     Assembly {
-        /// The operating system's error for the start of the thread that copies modules.
+        /// The operating system's error, which says why the thread that copies modules did not start.
         cause: std::io::Error,
     },
     /// The configured [`Names`](crate::Names), the names of parameters in checkpoints, lack a name for a parameter.
@@ -260,7 +260,7 @@ pub enum BuildError {
         worker: usize,
         /// The number of CPU cores for the worker's kernels, which is also the number of threads.
         cores: usize,
-        /// The error message of the failed start of the threads for the worker's kernels.
+        /// The error message, which says why the threads for the worker's kernels did not start.
         cause: String,
     },
 }

@@ -8,8 +8,8 @@ use crate::threads::failure::Failure;
 use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;
 
-/// The error of a failed step, evaluation, inference or checkpoint: why it failed. The error `Batch` leaves the
-/// pipeline unchanged; after any other error the pipeline has stopped and runs no further steps.
+/// Why a step, evaluation, inference or checkpoint failed. The error `Batch` leaves the pipeline unchanged; after any
+/// other error the pipeline has stopped and runs no further steps.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum StepError {
@@ -17,8 +17,8 @@ pub enum StepError {
     /// pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A stage panicked or returned an error. All workers are told to stop, and their threads are joined. No stage
-    /// keeps the failed step.
+    /// A stage panicked or returned an error. All workers are told to stop, and their threads are joined; one that does
+    /// not end in time, as with `Stalled`, is abandoned. No stage keeps the failed step.
     #[error(transparent)]
     Stage(Box<StageFailure>),
     /// A stage's gradient sum does not contain every micro-batch of the batch exactly once. All workers have stopped,

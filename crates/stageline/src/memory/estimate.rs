@@ -41,7 +41,7 @@ pub struct StageEstimate {
     /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
     /// The bytes of the activations that the stage keeps for one micro-batch from its forward pass until its backward
-    /// pass. If backward passes are split, the bytes after the input gradient are separate.
+    /// pass. A second number is for the time between the two halves of a split backward pass.
     pub activations: StageMemory,
     /// The working memory of one forward pass of the stage, in bytes: the peak during the forward pass, minus the
     /// memory in use after it. So activations that are kept for the backward pass do not count.
@@ -145,8 +145,7 @@ pub struct MemoryEstimate {
     pub(crate) plan: Arc<Plan>,
     pub(crate) steps: Steps,
     pub(crate) copies: Copies,
-    /// The predicted memory of each stage of replica 0, in bytes by kind (such as parameters, gradients and
-    /// activations).
+    /// The predicted memory of each stage of replica 0, in bytes by kind.
     pub(crate) stages: Vec<StageEstimate>,
     /// The stages of each replica except replica 0, each with its device and the bytes of its parameters.
     pub(crate) leaves: Vec<Vec<Leaf>>,

@@ -9,7 +9,8 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A diagnosis: the training averages the mean losses of its micro-batches, whatever their numbers of targets.
+    /// A diagnosis: the training averages the mean losses of its micro-batches, whatever their numbers of targets. The
+    /// value says whether the loss function or the training loop does so.
     #[error("mean of means: {0}")]
     MeanOfMeans(Whose),
     /// A diagnosis: all gradients are too large or too small by the same factor. A division by the loss weight (the
@@ -19,7 +20,7 @@ pub enum Cause {
         by the weight of all its targets, which `LossStage::weight` must count"
     )]
     MissedDivision {
-        /// The factor that all gradients are wrong by: a gradient of the verified run divided by the correct one.
+        /// The common factor of all wrong gradients: a gradient of the verified run divided by the correct gradient.
         factor: f64,
     },
     /// A diagnosis: the training leaves one micro-batch out of the gradients of a stage.
@@ -36,7 +37,7 @@ pub enum Cause {
         micro_batch: usize,
     },
     /// A diagnosis: gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a
-    /// step together.
+    /// step together. The value says which.
     #[error("a clip per {0}: clip all gradients together, once a step, when they are added up")]
     ClippedApart(ClipScope),
     /// A diagnosis: the training does not clip its gradients, although gradient clipping is configured.
