@@ -203,8 +203,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// Sets the interval, in training steps, between synchronised steps. With 0, no step is synchronised.
     ///
     /// In a synchronised step, workers wait for their device after every action, so that recordings have the device's
-    /// times ([`Clock::Synchronised`](crate::Clock)). The first training step is synchronised, unless the interval is
-    /// 0. A synchronised step is slower than other steps, so it does not show the usual throughput.
+    /// times ([`Clock::Synchronised`](crate::Clock)). Unless the interval is 0, the first training step is
+    /// synchronised. A synchronised step is slower than other steps, so it does not show the usual throughput.
     ///
     /// In all other steps, the recorded times on an asynchronous device are the times when work was enqueued. The
     /// bubble is then computed from these times.
