@@ -7,6 +7,7 @@ use crate::device::gpu_search::GpuSearchError;
 use crate::device::remote::RemoteError;
 
 /// The errors of all devices that could not be opened, one for each device.
+/// [`DeviceName::open_all`](crate::DeviceName::open_all) returns them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceErrors(pub(super) Vec<DeviceError>);
 
@@ -26,11 +27,12 @@ impl fmt::Display for DeviceErrors {
 
 impl std::error::Error for DeviceErrors {}
 
-/// An error in the name of a device, or in opening the device.
+/// The error for one device that cannot be opened: its name is not valid, or the device cannot be found, reached or
+/// used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeviceError {
-    /// The list of device names that was to be opened is empty.
+    /// A list of device names, such as the value of a flag, contains no name.
     #[error("no devices: name at least one, such as `cpu` or `cuda:0,cuda:1`")]
     None,
     /// A text that was given as the name of a device is not valid. Examples of valid names are `cpu` and `cuda:0`.
@@ -47,10 +49,10 @@ pub enum DeviceError {
     NotBuilt {
         /// The name of the device whose backend is missing in this program.
         device: String,
-        /// The Cargo feature with which the program must be built to use the device.
+        /// The Cargo feature that the program must be built with to use the device, such as `cuda`.
         feature: &'static str,
     },
-    /// A device of another host cannot be reached or used.
+    /// A device of another host cannot be reached or used. The value says why.
     #[error(transparent)]
     Remote(#[from] RemoteError),
     /// A GPU exists, but the first test kernels that run on it fail or return a wrong result.
@@ -58,8 +60,7 @@ pub enum DeviceError {
     Unusable {
         /// The name of the GPU whose test kernels fail or return a wrong result.
         device: String,
-        /// The reason why the GPU does not compute: the root cause of the error in a test kernel, or the kernel's wrong
-        /// result.
+        /// Why the GPU does not compute: the root cause of the error in a test kernel, or the kernel's wrong result.
         cause: String,
         /// The advice to the user whose GPU does not compute: a compiler or driver to install, or another interface to
         /// try.
@@ -73,9 +74,9 @@ pub enum DeviceError {
     OldDriver {
         /// The name of the GPU whose driver is too old.
         device: String,
-        /// The newest CUDA version that the NVIDIA driver supports. This program needs a newer one.
+        /// The newest CUDA version that the NVIDIA driver supports, such as `12.4`. This program needs a newer one.
         found: String,
-        /// The oldest CUDA version with which this program works.
+        /// The oldest CUDA version that this program works with, such as `12.8`.
         needed: String,
     },
     /// The search for a named GPU failed, for example because the library of its interface, such as CUDA, is missing.
@@ -83,7 +84,7 @@ pub enum DeviceError {
     Search {
         /// The name of the GPU that the failed search should have found, such as `cuda:0`.
         device: String,
-        /// The reason why the search for the GPUs of an interface failed, such as a missing library.
+        /// Why the search for the GPUs of an interface failed, such as a missing library.
         cause: GpuSearchError,
     },
     /// This machine has no GPU with the index in the given device name, or no GPU at all.

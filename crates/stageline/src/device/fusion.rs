@@ -1,4 +1,4 @@
-//! Sets which tensor operations burn fuses into kernels on GPUs, and in which order.
+//! Sets which tensor operations burn fuses into kernels on GPUs, and the order of these operations.
 
 use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
@@ -22,8 +22,8 @@ pub(crate) fn set_fusion() {
     });
 }
 
-/// Makes burn fuse tensor operations in the order in which they are issued, by burn's setting `max_blocks = 1`. The
-/// setting is not changed if it differs from burn's default, or if the program has set or used burn's settings before.
+/// Makes burn fuse tensor operations in the order of issue, by burn's setting `max_blocks = 1`. The setting is not
+/// changed if it differs from burn's default, or if the program has set or used burn's settings before.
 ///
 /// By default, burn 0.22 searches for operations to fuse in at most five independent blocks of operations. A backward
 /// pass has more blocks, and every operation beyond the five runs as a kernel of its own. The layers of the crate
@@ -43,7 +43,7 @@ fn fuse_in_issue_order() {
 }
 
 /// Returns burn's settings `given`, with `max_blocks = 1` in place of burn's default. burn then fuses tensor operations
-/// in the order in which they are issued.
+/// in the order of issue.
 fn chosen(given: &BurnConfig) -> BurnConfig {
     let mut settings = serde_json::to_value(given).expect("burn's settings are numbers, names and flags");
     if is_default(given) {

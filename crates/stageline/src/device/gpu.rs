@@ -1,4 +1,4 @@
-//! The GPUs of this host ([`Gpu`]), listed for each interface by which programs use them.
+//! Lists the GPUs of this host ([`Gpu`]) that can be used through an interface, such as CUDA.
 
 #[cfg(feature = "gpu")]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -9,11 +9,11 @@ use crate::device::gpu_api::GpuApi;
 use crate::device::gpu_search::GpuSearchError;
 use crate::device::memory::DeviceMemory;
 
-/// The description of a GPU of this host: its model and its memory.
+/// The description of a GPU of this host: its model and its memory. [`GpuApi::gpus`] returns one for each GPU.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Gpu {
-    /// The name of the GPU's model, or the reason why the GPU cannot be opened.
+    /// The name of the GPU's model, or an error message that says why the GPU cannot be opened.
     pub model: Result<String, String>,
     /// Whether the GPU is software that runs on the CPU, such as Mesa's llvmpipe, instead of hardware.
     pub is_software: bool,

@@ -1,12 +1,12 @@
-//! The interfaces by which programs use GPUs ([`GpuApi`]), with the drivers and packages that they need.
+//! The interfaces through which programs use GPUs ([`GpuApi`]), with the drivers and packages that they need.
 
 use std::fmt;
 
-/// An interface by which programs use the GPUs of this host. One GPU can often be used through several of these
+/// An interface through which programs use the GPUs of this host. One GPU can often be used through several of these
 /// interfaces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum GpuApi {
-    /// CUDA, the interface by which programs use NVIDIA's GPUs.
+    /// CUDA, NVIDIA's interface to its GPUs.
     Cuda,
     /// ROCm (HIP), AMD's interface to its GPUs.
     Rocm,
@@ -24,12 +24,12 @@ pub enum GpuApi {
 }
 
 impl GpuApi {
-    /// The list of all interfaces to GPUs (CUDA, ROCm, WebGPU, Vulkan and Metal), in the order in which messages list
-    /// them.
+    /// The list of all interfaces to GPUs (CUDA, ROCm, WebGPU, Vulkan and Metal). Messages list the interfaces in this
+    /// order.
     pub const ALL: [Self; 5] = [Self::Cuda, Self::Rocm, Self::Wgpu, Self::Vulkan, Self::Metal];
 
     /// Returns the name that an interface to GPUs, such as CUDA, has in device names: `cuda` in `cuda:0`. The Cargo
-    /// feature with which a program must be built to use the interface has the same name.
+    /// feature that a program must be built with to use the interface has the same name.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Cuda => "cuda",
@@ -64,8 +64,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice for a GPU that an interface, such as CUDA, did not find. It names the drivers and libraries
-    /// that the interface needs on this operating system, and how to check them.
+    /// Returns the advice to a user whose GPU an interface, such as CUDA, did not find. It names the drivers and
+    /// libraries that the interface needs on this operating system, and how to check them.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Cuda => {

@@ -48,9 +48,9 @@ pub enum GpuSearchError {
         packages = GpuApi::Cuda.packages()
     )]
     OldDriver {
-        /// The newest CUDA version that the NVIDIA driver supports. This program needs a newer one.
+        /// The newest CUDA version that the NVIDIA driver supports, such as `12.4`. This program needs a newer one.
         found: String,
-        /// The oldest CUDA version with which this program works.
+        /// The oldest CUDA version that this program works with, such as `12.8`.
         needed: String,
     },
     /// The search for GPUs panicked, for example in a driver.
@@ -66,7 +66,7 @@ pub enum GpuSearchError {
 /// A library that an interface to GPUs, such as CUDA, needs to find any GPU.
 #[cfg(any(feature = "gpu", test))]
 struct Library {
-    /// The file name by which error messages name the library, such as `libcuda.so.1`.
+    /// The file name of the library in error messages, such as `libcuda.so.1`.
     name: &'static str,
     /// The names or paths of files, one of which burn must be able to load as the library.
     files: Vec<String>,
@@ -86,8 +86,8 @@ fn libraries(api: GpuApi) -> Vec<Library> {
     }
 }
 
-/// Returns the description of the ROCm library `name`: the paths from which burn tries to load it, in burn's order.
-/// The folders named by ROCM_PATH and HIP_PATH come first, and then the search path of the dynamic linker. Each place is
+/// Returns the description of the ROCm library `name`: the paths that burn tries to load it from, in burn's order. The
+/// folders named by ROCM_PATH and HIP_PATH come first, and then the search path of the dynamic linker. Each place is
 /// tried without and with a version number at the end of the name.
 #[cfg(any(feature = "gpu", test))]
 fn of_rocm(name: &'static str) -> Library {

@@ -1,4 +1,4 @@
-//! The folder in which cubecl, burn's library for GPU kernels, keeps compiled and tuned kernels between runs.
+//! The folder where cubecl, burn's library for GPU kernels, keeps compiled and tuned kernels between runs.
 
 use std::env;
 use std::path::Path;

@@ -1,6 +1,6 @@
 //! Tries to load the library of an interface to GPUs (such as CUDA), to tell a missing library from a broken one.
 
-/// The reason why the dynamic linker does not load a library, such as that of CUDA.
+/// Why the dynamic linker does not load a library, such as the library of CUDA.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Unloadable {
     /// A library is missing: the dynamic linker finds no file with its name.

@@ -66,7 +66,8 @@ pub(crate) fn one_gpu(from: &Device, to: &Device) -> bool {
 }
 
 /// Returns the index of the communication stream of each device: the queue of its transfers to other GPUs. Every CUDA
-/// device of this host has one. Other devices have `None`.
+/// device of this host has one, and devices that are the same GPU have the same index. The entry is `None` for other
+/// devices.
 pub(crate) fn communication_streams(devices: &[Device]) -> Vec<Option<usize>> {
     let mut gpus: Vec<Device> = Vec::new();
     let mut stream = |device: &Device| {

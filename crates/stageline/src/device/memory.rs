@@ -8,8 +8,8 @@ use burn::tensor::Device;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DeviceMemory {
-    /// The size of the GPU's memory; `None` if its interface reports no size. WebGPU reports none. Other programs may
-    /// use a part of the memory.
+    /// The size of the GPU's memory in bytes; `None` if its interface reports no size. WebGPU reports none. Other
+    /// programs may use a part of the memory.
     pub total: Option<u64>,
     /// The number of bytes that this program has reserved on the GPU, in use or kept for later tensors.
     pub reserved: u64,

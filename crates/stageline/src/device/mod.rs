@@ -1,4 +1,4 @@
-//! Devices: opening them by name, locating them, and preparing the libraries by which tensors move between them.
+//! Devices: opening them by name, locating them, and preparing the libraries that move tensors between them.
 //!
 //! Input: names such as `cuda:0`, `vulkan:1` or `iroh:<id>/0`. Output: burn's devices, or an error for every device
 //! that cannot be used; and facts about devices, such as whether two of them share a memory. This folder owns parsing
@@ -11,10 +11,10 @@
 //! - `name`: names on a command line (`DeviceName`), and the devices that they open.
 //! - `error`: the errors of opening devices (`DeviceError`, `DeviceErrors`), with the advice to the user.
 //! - `location`: tests whether a device is this host's CPU (`is_host`), a GPU of this host (`is_gpu`, `is_cuda`), or a
-//!   device of another host (`is_remote`), and whether two devices share a memory (`share_memory`); numbers the streams
-//!   on which GPUs transfer.
+//!   device of another host (`is_remote`), and whether two devices share a memory (`share_memory`); numbers the
+//!   communication streams of GPUs.
 //! - `cuda_driver`: the check of the CUDA version that the NVIDIA driver supports.
-//! - `gpu_api`: the interfaces by which programs use GPUs (`GpuApi`: CUDA, ROCm, WebGPU, Vulkan, Metal) with the
+//! - `gpu_api`: the interfaces through which programs use GPUs (`GpuApi`: CUDA, ROCm, WebGPU, Vulkan, Metal) with the
 //!   drivers and packages that they need.
 //! - `gpu_search`: the search for the GPUs of an interface: its libraries, and the errors (`GpuSearchError`).
 //! - `gpu`: the GPUs that are present (`Gpu`), listed for each interface.

@@ -22,17 +22,17 @@ pub enum DeviceName {
     /// The name of a GPU of this host, such as `cuda:0`. It consists of the interface through which the GPU is used,
     /// and of the GPU's index among the GPUs that this interface finds.
     ///
-    /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order in
-    /// which they are issued. It changes nothing if the program has set or used `BurnConfig` before, or if a
-    /// `burn.toml` sets `fusion.beam_search.max_blocks` to another value than burn's default of 5. It also makes burn
-    /// compute matrix products in kernels of their own, in the whole program.
+    /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order of
+    /// issue. It changes nothing if the program has set or used `BurnConfig` before, or if a `burn.toml` sets
+    /// `fusion.beam_search.max_blocks` to another value than burn's default of 5. It also makes burn compute matrix
+    /// products in kernels of their own, in the whole program.
     Gpu {
         /// The interface, such as CUDA, through which the GPU is used.
         api: GpuApi,
         /// The index of a GPU among the GPUs that its interface (such as CUDA) finds on this host, counted from 0.
         index: usize,
     },
-    /// The name of a device of another host, on which `stageline serve` or a [`Server`](crate::remote) runs.
+    /// The name of a device of another host. `stageline serve` or a [`Server`](crate::remote) must run on that host.
     Remote(RemoteName),
 }
 
@@ -98,8 +98,8 @@ impl DeviceName {
     }
 
     /// Begins to open the device with this name, and returns a function that completes the opening. A device of another
-    /// host is connected on a thread, for which the returned function waits. `token` is the secret that the other host
-    /// may require.
+    /// host is connected on a thread, and the returned function waits for this thread. `token` is the secret that the
+    /// other host may require.
     fn begin(&self, token: Option<&Token>) -> Box<dyn FnOnce() -> Result<Device, DeviceError>> {
         #[cfg(feature = "remote")]
         if let Self::Remote(name) = self {
@@ -115,8 +115,8 @@ impl DeviceName {
         Box::new(|| name.open())
     }
 
-    /// Opens the device that has this name. A device of another host can be opened only if that host requires no token;
-    /// otherwise use [`open_all`](Self::open_all).
+    /// Opens the device that has this name, and returns it as a burn device. A device of another host can be opened
+    /// only if that host requires no token; otherwise use [`open_all`](Self::open_all).
     ///
     /// # Errors
     /// Returns [`DeviceError`] if this build or this machine lacks the device, if the GPU fails its test kernels, or if

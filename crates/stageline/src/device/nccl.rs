@@ -1,4 +1,4 @@
-//! Loads NCCL, the library by which burn moves tensors directly between the GPUs of this host; without it they go
+//! Loads NCCL, the library that burn uses to move tensors directly between the GPUs of this host; without it they go
 //! through the host's memory.
 //!
 //! burn loads NCCL through cudarc. cudarc 0.19 does not look for `libnccl.so.2`, the name that NVIDIA's packages
@@ -25,7 +25,7 @@ pub(crate) enum BetweenGpus {
     /// Tensors go from one GPU of this host to another through the host's memory, because NCCL was not found.
     Host,
     /// Tensors go from one GPU of this host to another through the host's memory, because NCCL's library cannot be
-    /// loaded. The value has the file name and the dynamic linker's message.
+    /// loaded. The value contains the file name and the dynamic linker's message.
     HostWithBrokenNccl(String),
 }
 

@@ -10,7 +10,7 @@ use crate::device::supported::computes_in;
 /// The shortest time of matrix products from which a device's speed is computed. In a shorter time, starting the
 /// kernels and reading the result would count too much.
 const LONG_ENOUGH: Duration = Duration::from_millis(20);
-/// The smallest and the largest number of rows of the square matrices by which a device's speed is measured.
+/// The smallest and the largest number of rows of the square matrices for measuring a device's speed.
 const ROWS: [usize; 2] = [256, 4096];
 /// The largest number of matrix products that are timed together. With matrices of 4096 rows, this many products take
 /// 140 ms on a device that computes 1 PFLOP/s.
@@ -18,12 +18,13 @@ const MOST_PRODUCTS: usize = 1024;
 /// The number of times that the matrix products of a device are timed; the shortest time counts.
 const REPEATS: usize = 3;
 
-/// Measures the speed of each device with a matrix product in the type `dtype`. Returns the speeds relative to the
-/// slowest device, whose speed is 1. A device that is listed several times is measured once.
+/// Measures the speed of each device with a matrix product in the type `dtype`. Returns one speed for each entry of
+/// `devices`, in the same order, relative to the slowest device, whose speed is 1. A device that is listed several
+/// times is measured once.
 ///
-/// `dtype` should be the type in which a training multiplies, because the ratio of two devices' speeds depends on it.
-/// This type is f32 in full precision, and otherwise the type of the training's [`Precision`](crate::Precision). A
-/// device that does not compute in `dtype` is measured in f32.
+/// `dtype` should be the element type of the matrix products in training, because the ratio of two devices' speeds
+/// depends on it. This type is f32 in full precision, and otherwise the type of the run's
+/// [`Precision`](crate::Precision). A device that does not compute in `dtype` is measured in f32.
 ///
 /// The matrices are enlarged until their product takes 20 ms or they have 4096 rows. A faster device then computes
 /// several products one after the other. Each size runs once untimed, so that its kernel is compiled and tuned. The

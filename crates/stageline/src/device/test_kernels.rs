@@ -12,7 +12,7 @@ use crate::threads::failure::Failure;
 /// here as an error, and not later as a panic on a library's thread.
 ///
 /// # Errors
-/// Returns the reason why the GPU does not compute.
+/// Returns an error message that says why the GPU does not compute.
 pub(super) fn try_kernels(opened: &Device) -> Result<(), String> {
     let compute_two = || (Tensor::<1>::zeros([1], opened).erf() + 2.0).into_scalar::<f32>();
     match catch_unwind(AssertUnwindSafe(compute_two)) {

@@ -109,8 +109,8 @@ pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 impl TransferPaths {
     /// Returns the pairs of devices between which a pipeline transfers tensors, with the path of each (such as NCCL).
     /// They are the devices of neighbouring stages, of the same stage in two replicas, and of stages with tied
-    /// parameters. `replicas` has one list for each replica, with the device of each stage. `tied` has pairs of stages:
-    /// the owner of a tied parameter, and another stage that uses it. Devices that share a memory are left out.
+    /// parameters. `replicas` lists the device of each stage, for each replica. `tied` lists pairs of stages: the owner
+    /// of a tied parameter, and another stage that uses it. Devices that share a memory are left out.
     pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
         let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
         let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));
@@ -138,8 +138,8 @@ impl TransferPaths {
         Self(paths)
     }
 
-    /// Logs by which path each kind of tensors goes between the devices of a pipeline. The message is a warning with
-    /// the remedy if NCCL is missing or broken.
+    /// Logs the path of each kind of tensors between the devices of a pipeline. The message is a warning with the
+    /// remedy if NCCL is missing or broken.
     pub(crate) fn log(&self) {
         for ((moved, path), pairs) in &self.0 {
             let message = message(*moved, *path, &pairs.join(", "), nccl());
@@ -152,8 +152,8 @@ impl TransferPaths {
 }
 
 /// Returns the log message about the path of one kind of tensors. `pairs` lists the pairs of devices that use the path.
-/// `nccl` is the file name of NCCL's library, or an error if NCCL cannot be used. The error is the reason why NCCL is
-/// broken, or `None` if NCCL was not found.
+/// `nccl` is the file name of NCCL's library, or an error if NCCL cannot be used. The error says why NCCL is broken; it
+/// is `None` if NCCL was not found.
 fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Option<&str>>) -> String {
     let subject = moved.subject();
     match path {
@@ -180,8 +180,8 @@ fn message(moved: Moved, path: TransferPath, pairs: &str, nccl: Result<&str, Opt
     }
 }
 
-/// Returns the file name of NCCL's library. The error is the reason why NCCL is broken, or `None` if NCCL was not
-/// found. A build without CUDA does not look for NCCL.
+/// Returns the file name of NCCL's library. The error says why NCCL is broken; it is `None` if NCCL was not found. A
+/// build without CUDA does not look for NCCL.
 #[cfg(feature = "cuda")]
 fn nccl() -> Result<&'static str, Option<&'static str>> {
     use crate::device::nccl::{BetweenGpus, load};

@@ -1,7 +1,7 @@
 //! Liveness checks: asking a host whether its server still runs and is the same process.
 //!
-//! A liveness check uses its own session (connection to a device of the host), because the sessions of the training may
-//! be blocked or lost while the host is alive.
+//! A liveness check uses its own session (connection to a device of the host), because the sessions of the run may be
+//! blocked or lost while the host is alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -33,15 +33,15 @@ pub(super) fn check_liveness(connected: Arc<Connected>) -> LivenessCheck {
 
 impl LivenessCheck {
     /// Waits for the result of the liveness check, at most until [`LIVENESS_TIMEOUT`] after its start. Returns the
-    /// address of the host, and `Ok` if the host is alive. The error is the reason why the host counts as lost.
+    /// address of the host, and `Ok` if the host is alive. The error says why the host counts as lost.
     pub(super) fn finish(self) -> (HostName, Result<(), String>) {
         let silent = |_| Err(format!("it did not answer within {} s", LIVENESS_TIMEOUT.as_secs()));
         (self.host, self.answer.within(LIVENESS_TIMEOUT).unwrap_or_else(silent))
     }
 }
 
-/// Checks that the server of a connected device is alive and was not restarted. The error is the reason why the host
-/// counts as lost. The check uses the session (connection) of the previous check, or a new one if that is lost.
+/// Checks that the server of a connected device is alive and was not restarted. The error says why the host counts as
+/// lost. The check uses the session (connection) of the previous check, or a new one if that is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {

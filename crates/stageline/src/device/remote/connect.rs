@@ -1,4 +1,4 @@
-//! Connects to devices of other hosts. Each device has one session in which it computes, and further sessions for
+//! Connects to devices of other hosts. Each device has one session for its computations, and further sessions for
 //! transfers, which are opened when they are first needed. A session is a connection to a device whose server executes
 //! the session's requests in order.
 //!

@@ -35,7 +35,7 @@ pub(super) struct Connected {
 /// host.
 ///
 /// A server executes the requests of one session one after the other, and a session that waits for a tensor does
-/// nothing else. So tensors are transferred in separate sessions, in which no kernels run.
+/// nothing else. So tensors are transferred in separate sessions that run no kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
     /// The session (a connection to a device of another host) carries activations that the device receives from the

@@ -23,9 +23,9 @@ pub enum RemoteError {
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
     Broken {
-        /// The name of the device to which no session (connection) could be opened.
+        /// The name of the device that no session (connection) could be opened to.
         device: RemoteName,
-        /// The reason why no session (connection) with the device could be opened.
+        /// Why no session (connection) with the device could be opened, as an error message.
         cause: String,
     },
     /// The device's host requires a token, and the given token is wrong or missing.

@@ -1,6 +1,6 @@
 //! The greeting ([`Greeting`]): the answer of a server on another host to the first request of a client that connects a
-//! device. It has the server's version and the kernels of the device. Other requests of a client ask for the numbers
-//! that identify the server's process, introduce other servers to it, and announce a session.
+//! device. It contains the server's version and the kernels of the device. Other requests of a client ask for the
+//! numbers that identify the server's process, introduce other servers to it, and announce a session.
 //!
 //! A client requests a greeting by an operation that only a server of this crate has. burn itself compares only the
 //! versions of its protocol.
@@ -15,12 +15,12 @@ use super::connected::{self, Process};
 use super::within_server::session_name;
 use stageline_nn::kernels::remote::{ServedKernels, ask, name};
 
-/// The greeting: the first answer of a server to a client that connects a device. It has the version of the server's
-/// program and the kernels of the device.
+/// The greeting: the first answer of a server to a client that connects a device. It contains the version of the
+/// server's program and the kernels of the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Greeting {
     pub(super) version: Version,
-    /// The kernels by which the server computes on the device; `None` if this program does not know these kernels.
+    /// The kernels that the server runs on the device; `None` if this program does not know these kernels.
     pub(super) kernels: Option<ServedKernels>,
 }
 
@@ -98,8 +98,8 @@ pub(super) fn process(device: &Device) -> Result<Process, String> {
     numbers(device, name::PROCESS)
 }
 
-/// Tells the server of a device the ids (public keys) of the other servers of a training, so that it accepts tensors
-/// from them.
+/// Tells the server of a device the ids (public keys) of the other servers of a run, so that it accepts tensors from
+/// them.
 pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String> {
     let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
     let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;

@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-/// The measured speed (latency and bandwidth) of the network between two devices.
+/// The measured speed (latency and bandwidth) of the network between two devices. `link_speeds` measures it for each
+/// pair of neighbouring devices in a list.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LinkSpeed {
     /// The latency of the network: the time that a tensor of one element takes from one device to the other, in one
@@ -16,7 +17,7 @@ pub struct LinkSpeed {
 /// host.
 ///
 /// # Errors
-/// This function never fails; its signature is that of the function with the feature `remote`.
+/// This function never fails. It returns a `Result` because the function with the feature `remote` can fail.
 #[cfg(not(feature = "remote"))]
 pub fn link_speeds(
     devices: &[burn::tensor::Device],

@@ -1,4 +1,4 @@
-//! Detection of lost hosts ([`LostHost`]): liveness checks of the hosts on which stages run.
+//! Detection of lost hosts ([`LostHost`]): liveness checks of the hosts that run stages.
 
 use std::fmt;
 use std::time::Duration;
@@ -14,9 +14,10 @@ use crate::model::replica::ReplicaStage;
 pub struct LostHost {
     /// The address of the lost host.
     pub host: HostName,
-    /// The stages that run on devices of the lost host.
+    /// The stages that run on devices of the lost host, each with its data-parallel replica.
     pub stages: Vec<ReplicaStage>,
-    /// The reason why the host counts as lost, from its liveness check.
+    /// Why the host counts as lost: the error message of its liveness check, a request that a working server answers
+    /// within 5 s.
     pub cause: String,
 }
 
@@ -53,8 +54,8 @@ pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (ReplicaStage, &'a Dev
     checks.into_iter().filter_map(lost).collect()
 }
 
-/// Returns the addresses of the other hosts to which the given devices belong, each host once. Devices of this host are
-/// left out.
+/// Returns the addresses of the other hosts that own the given devices, each host once. Devices of this host are left
+/// out.
 #[cfg(feature = "remote")]
 pub(crate) fn hosts_of<'a>(devices: impl Iterator<Item = &'a Device>) -> Vec<HostName> {
     let mut hosts = Vec::new();

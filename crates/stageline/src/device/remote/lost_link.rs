@@ -13,9 +13,9 @@ use super::name::HostName;
 pub struct LostLink {
     /// The sending host of the broken network link, whose tensors do not arrive at the receiving host.
     pub from: HostName,
-    /// The receiving host of the broken network link, at which no tensor of the sending host arrives.
+    /// The receiving host of the broken network link. No tensor of the sending host arrives there.
     pub to: HostName,
-    /// The error of a test transfer over the broken network link.
+    /// The error message of a test transfer over the broken network link.
     pub cause: String,
 }
 
@@ -27,7 +27,7 @@ impl fmt::Display for LostLink {
 }
 
 /// Tests the network links between the hosts of neighbouring stages, in both directions and in parallel. Returns the
-/// broken links. `chains` has one list for each replica, with the devices of its stages in order.
+/// broken links. `chains` lists the devices of each replica's stages in order.
 #[cfg(feature = "remote")]
 pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostLink> {
     use std::sync::Arc;
@@ -63,7 +63,7 @@ pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> V
 }
 
 /// Tests the network link between two devices of other hosts: moves one number from `from` to `to`, and reads it there.
-/// The test uses new sessions (connections), because those of the training may be blocked.
+/// The test uses new sessions (connections), because the sessions of the run may be blocked.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub struct RemoteName {
     /// The address of the host that serves a device to this program.
     pub host: HostName,
-    /// The index of a device among those that its host serves, counted from 0.
+    /// The index of a device among the devices that its host serves, counted from 0.
     pub index: usize,
 }
 
@@ -21,8 +21,8 @@ pub enum HostName {
     Iroh {
         /// The public key of a host that serves devices, as 64 hexadecimal digits.
         id: String,
-        /// The means by which a client finds the host on the network: the public lookup service, a private relay
-        /// server, or a given address.
+        /// The way to find the host on the network: the public lookup service, a private relay server, or a given
+        /// address.
         by: Reach,
     },
     /// A host that is identified by its address; the connection is neither authenticated nor encrypted.
@@ -32,7 +32,7 @@ pub enum HostName {
     },
 }
 
-/// The means by which a client finds a host on the network, given the host's public key.
+/// The way to find a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
     /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker, and connects through

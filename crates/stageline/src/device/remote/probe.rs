@@ -23,11 +23,11 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// fewer transfers than [`ROUNDS`] are therefore timed.
 const LONG_ENOUGH: Duration = Duration::from_secs(1);
 
-/// The number of f32 elements in the tensor (4 MB) by which the bandwidth of a network link is measured.
+/// The number of f32 elements in the tensor (4 MB) for measuring the bandwidth of a network link.
 const LARGE: usize = 1 << 20;
 
-/// Measures the latency and bandwidth of transfers from each device to the next one in the list, on the route by which
-/// a training sends activations.
+/// Measures the latency and bandwidth of transfers from each device to the next one in the list, on the route that
+/// activations take in training.
 ///
 /// The result has one entry for each pair of neighbouring devices. The entry is `None` if both are on one host. A
 /// remote device that was not opened by its name counts as a device of this host. The network links are measured one

@@ -15,30 +15,31 @@ use super::error::RemoteError;
 use super::within_server;
 use crate::device::location::between_other_gpus;
 
-/// The route by which two neighbouring stages exchange tensors. The sender moves a tensor to a device or to a session
-/// (a connection to a device). The receiver moves the tensor from there to its own device.
+/// The route of tensors between two neighbouring stages, one way for activations and one for gradients. The sender
+/// moves a tensor to a device or to a session (a connection to a device). The receiver moves the tensor from there to
+/// its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
     pub(crate) gradients: Lanes,
 }
 
-/// The connections by which activations, or gradients, are sent to the neighbouring stage: its device, or several
-/// sessions (connections) with its device on another host. Successive micro-batches use them in turn, so that their
-/// transfers need not wait for each other.
+/// The connections that carry activations, or gradients, to the neighbouring stage: its device, or several sessions
+/// (connections) with its device on another host. Successive micro-batches use them in turn, so that their transfers
+/// need not wait for each other.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the target to which the sender moves the tensors of a micro-batch: a device, or a session (a connection
-    /// to a device). Micro-batches are counted from 0.
+    /// Returns the target for the tensors of a micro-batch that a stage sends: a device, or a session (a connection to
+    /// a device). Micro-batches are counted from 0.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
 }
 
 impl Route {
-    /// Prepares one route for every pair of neighbouring stages, all in parallel. `devices` has the device of each
+    /// Prepares one route for every pair of neighbouring stages, all in parallel. `devices` lists the device of each
     /// stage, in stage order.
     ///
     /// # Errors

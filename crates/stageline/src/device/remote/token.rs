@@ -1,4 +1,4 @@
-//! The token ([`Token`]): the secret by which a server admits programs to its devices.
+//! The token ([`Token`]): the secret that a program must present to use the devices of a server.
 
 use std::fmt;
 use std::io;

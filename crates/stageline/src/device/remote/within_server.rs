@@ -1,8 +1,8 @@
 //! Moves tensors between two sessions (connections to devices) of this program with one server, inside the server.
 //!
 //! burn 0.22 can do this as well, but names the tensors by numbers that every program counts from 0. Two programs that
-//! use one server would take each other's tensors, and a program those of an earlier one whose sessions have not ended.
-//! Here the name of a tensor begins with random numbers of this program.
+//! use one server would take each other's tensors, and a program would take the tensors of an earlier one whose
+//! sessions have not ended. Here the name of a tensor begins with random numbers of this program.
 
 use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};

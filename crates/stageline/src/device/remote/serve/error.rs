@@ -14,9 +14,9 @@ pub enum ServeError {
     /// The server cannot listen at its address, most often because another program uses the port.
     #[error("{address} cannot be bound: {cause}; give an address of this host, and a port that no other program uses")]
     Address {
-        /// The address at which the server could not listen.
+        /// The address where the server could not listen.
         address: SocketAddr,
-        /// The error message about the address that could not be bound.
+        /// Why the server could not listen at the address, as an error message.
         cause: String,
     },
     /// The server's secret key cannot be read or written.
@@ -24,7 +24,7 @@ pub enum ServeError {
     Identity {
         /// The file with the secret key of the server.
         path: PathBuf,
-        /// The error in reading or writing the file with the server's secret key.
+        /// The operating system's error in reading or writing the file with the server's secret key.
         cause: io::Error,
     },
     /// The server refuses to start, because programs on other hosts could use its devices without a token (a shared

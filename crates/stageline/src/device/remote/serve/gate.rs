@@ -31,7 +31,8 @@ const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
 
-/// The time after which a connection counts as broken whose client acknowledges no data. Meanwhile it is not probed.
+/// The time after which a connection counts as broken if the client acknowledges no data. Meanwhile the connection is
+/// not probed.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
@@ -74,9 +75,8 @@ struct Place {
 }
 
 impl Waiting {
-    /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if too many
-    /// connections have no session (an exchange of requests with a device): those of this client, or those of all
-    /// clients together.
+    /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if this client,
+    /// or all clients together, have too many connections without a session (an exchange of requests with a device).
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();

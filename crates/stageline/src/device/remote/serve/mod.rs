@@ -3,19 +3,18 @@
 //! Input: devices, an [`Admission`] (a token or none) and a [`Listen`] address. Output: burn's remote server on a bound
 //! address, with the operations of `stageline-nn`, until a signal ends it. This folder owns the server's side of the
 //! network: sockets, HTTP and WebSocket frames, iroh endpoints, the check of tokens, and limits for clients that have
-//! not opened a session (an exchange of requests with a device). It must not know stages or trainings: a client drives
-//! the devices.
+//! not opened a session (an exchange of requests with a device). It must not know stages or training runs: a client
+//! drives the devices.
 //!
-//! This file binds the address (`Bound`), makes the names by which other hosts open the devices, and authorises
-//! clients.
+//! This file binds the address (`Bound`), makes the names of the devices for other hosts, and authorises clients.
 //!
 //! - `error`: the errors of a server (`ServeError`).
 //! - `operations`: the operations that the server runs for clients, among them the answers to their first requests.
 //! - `handed_over`: tensors that a session of a program gives to another session of the same program (`HandedOver`).
 //! - `gate`: accepts WebSocket clients, reads the head and the first frame of each, and forwards to burn's server those
 //!   that observe the limits. Counts the connections of each address that have no session yet (`Waiting`, `Place`).
-//! - `peers`: the limits for iroh clients and other servers (`Guarded`), and those admitted, for which the limits are
-//!   lifted (`Peers`).
+//! - `peers`: the limits for iroh clients and other servers (`Guarded`), and the admitted ones, whose limits are lifted
+//!   (`Peers`).
 //! - `limits`: the values of these limits: time, bytes, streams and connections.
 //! - `signals`: the signals that end a server, Ctrl-C and `SIGTERM` (`EndSignals`).
 
@@ -46,17 +45,18 @@ use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
 use super::token::Token;
 
-/// The clients that a server admits to its devices.
+/// The policy of a device server: which clients it accepts, those with a token or all on this host. [`Server::bind`]
+/// takes it.
 #[derive(Clone, Debug)]
 pub enum Admission {
-    /// The server admits only clients that present this token, a secret text.
+    /// The server accepts only clients that present this token, a secret text.
     Token(Token),
-    /// The server admits every client that can reach it, without a token. It must therefore listen at an address that
+    /// The server accepts every client that can reach it, without a token. It must therefore listen at an address that
     /// only programs on this host can reach.
     AnyoneHere,
 }
 
-/// The transport (iroh or WebSocket) and the address at which a server listens for clients.
+/// The transport (iroh or WebSocket) and the address of a device server, where it listens for clients.
 #[derive(Clone, Debug)]
 pub enum Listen {
     /// The server listens for iroh connections, which are authenticated and encrypted.
@@ -65,13 +65,13 @@ pub enum Listen {
         identity: PathBuf,
         /// The iroh relay servers (public, private or none) through which clients find and reach the server.
         relays: IrohRelays,
-        /// The UDP address at which the server listens; port 0 selects a free port.
+        /// The UDP address where the server listens for iroh connections; port 0 selects a free port.
         address: SocketAddr,
     },
     /// The server listens for WebSocket connections, which are neither authenticated nor encrypted. Use it on trusted
     /// networks only.
     WebSocket {
-        /// The TCP address at which the server listens; port 0 selects a free port.
+        /// The TCP address where the server listens for WebSocket connections; port 0 selects a free port.
         address: SocketAddr,
     },
 }
@@ -96,7 +96,7 @@ pub struct Server {
     ends: EndSignals,
 }
 
-/// The bound socket of a server, at which clients connect: an iroh endpoint and its relays, or a listener for WebSocket
+/// The bound socket of a server, where clients connect: an iroh endpoint and its relays, or a listener for WebSocket
 /// connections.
 enum Bound {
     Iroh(Endpoint, IrohRelays),
@@ -109,8 +109,9 @@ impl Server {
     /// the process.
     ///
     /// # Errors
-    /// Returns [`ServeError`] if the address cannot be bound, if the server's secret key cannot be read or written, or
-    /// if a server without a token would be reachable from other hosts.
+    /// Returns [`ServeError`] if the address cannot be bound, if the server's secret key cannot be read or written, if
+    /// a server without a token would be reachable from other hosts, or if the operating system refuses a thread, a
+    /// socket or a signal handler.
     pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
         if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
@@ -133,11 +134,11 @@ impl Server {
         Ok(Self { runtime, server, bound, peers, ends })
     }
 
-    /// Returns the beginnings of the names by which other hosts open the server's devices, such as
-    /// `ws://10.0.0.2:3000`. The full name of a device ends with `/` and the device's index.
+    /// Returns the beginnings of the names of the server's devices, such as `ws://10.0.0.2:3000`. Other hosts open a
+    /// device by its full name, which ends with `/` and the device's index, counted from 0.
     ///
-    /// A server that listens on all addresses of this host has several possible names. The result has the one with the
-    /// address from which this host reaches other networks.
+    /// A server that listens on all addresses of this host has several possible names. The result contains the name
+    /// with this host's address on the route to other networks.
     pub fn names(&self) -> Vec<String> {
         match &self.bound {
             Bound::WebSocket(listener) => {
@@ -202,8 +203,8 @@ impl fmt::Debug for Server {
     }
 }
 
-/// Returns the server's address as other hosts can use it. An unspecified address, such as 0.0.0.0, is replaced by the
-/// address from which this host reaches other networks.
+/// Returns the server's address as other hosts can use it. An unspecified address, such as 0.0.0.0, is replaced by this
+/// host's address on the route to other networks.
 fn from_elsewhere(address: SocketAddr) -> String {
     if !address.ip().is_unspecified() {
         return address.to_string();

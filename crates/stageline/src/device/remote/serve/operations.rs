@@ -37,7 +37,7 @@ pub(super) fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<
     operations
 }
 
-/// Adds the operations by which tensors are moved from one session of a client to another.
+/// Adds the operations that move tensors from one session of a client to another.
 fn hand_over<B: Served>(operations: &mut CustomOpRegistry<B>) {
     let handed_over = HandedOver::<B>::new();
     let sessions = Arc::clone(&handed_over);
@@ -52,7 +52,7 @@ fn hand_over<B: Served>(operations: &mut CustomOpRegistry<B>) {
 }
 
 /// Decodes the ids (public keys) of servers from the integers that a client has sent to this server. These are the
-/// other servers of the client's training, with which this server may exchange tensors. Invalid ids are left out.
+/// other servers of the client's run, which may exchange tensors with this server. Invalid ids are left out.
 fn introduced(scalars: &[ScalarIr]) -> Vec<EndpointId> {
     let words: Vec<u64> = scalars.iter().map(|scalar| scalar.elem()).collect();
     let (ids, _) = words.as_chunks::<ID_WORDS>();

@@ -1,8 +1,8 @@
 //! The peers of an iroh server ([`Peers`]): clients and other servers, with limits for those that are not admitted.
 //!
 //! A client is admitted when it opens a session (an exchange of requests with a device) with the token. Servers
-//! exchange tensors without a session, so an admitted client names the other servers of its training, and those are
-//! admitted as well. Admitted peers have higher limits, which no training reaches.
+//! exchange tensors without a session, so an admitted client names the other servers of its run, and those are admitted
+//! as well. Admitted peers have higher limits, which no training run reaches.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -21,11 +21,11 @@ use super::limits;
 /// (an exchange of requests with a device) and every tensor in flight needs a stream.
 const STREAMS: u32 = 4096;
 
-/// The interval at which the server checks the connections of peers (clients and other servers) that are not admitted.
-/// It checks how long a connection has been open and how many bytes the peer has sent.
+/// The interval between two checks of the connections of peers (clients and other servers) that are not admitted. A
+/// check looks at how long a connection has been open, and how many bytes the peer has sent.
 const INTERVAL: Duration = Duration::from_millis(100);
 
-/// The QUIC error code with which the server closes a refused connection.
+/// The QUIC error code of a connection that the server refuses and closes.
 const REFUSED: u32 = 1;
 
 /// A record of the peers (clients and other servers) of an iroh server: which peers the server has admitted, and the
