@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
 /// A global allocator that counts the host memory of each worker: an allocation counts for the worker whose thread made
-/// it, until any thread frees it.
+/// it, until any thread frees it. The memory comes from the allocator `A`, by default the system's.
 ///
 /// With this allocator a step's [`Recording`](crate::Recording) contains the memory of stages on CPUs. Every allocation
 /// grows by its alignment, and by at least 16 bytes.

@@ -18,8 +18,8 @@ pub(crate) struct Reading {
     pub(crate) asked: Duration,
 }
 
-/// Returns the total duration of the forwards, backwards, gradient norms and optimizer steps among the recorded
-/// `events`, without waits.
+/// Returns the total duration of the forward passes, backward passes, gradient norms and optimizer steps among the
+/// recorded `events`, without waits.
 pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration {
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
@@ -39,7 +39,7 @@ pub(crate) struct Diary {
     /// The events of the current step so far. The list drops events beyond its capacity, so that recording allocates no
     /// memory.
     events: Vec<Event>,
-    /// The progress board on which the worker shows its activities to the watchdog, which detects stalls.
+    /// The progress board that shows the worker's activities to the watchdog, which detects stalls.
     board: ProgressBoard,
 }
 

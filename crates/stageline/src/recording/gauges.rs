@@ -1,5 +1,5 @@
-//! Takes the measurements at the end of every activity of a worker: waits for the device in a synchronised step (in
-//! which workers wait for their device after every action), and reads the memory in use.
+//! Takes the measurements at the end of every activity of a worker: waits for the device in a synchronised step (a step
+//! whose workers wait for their device after every action), and reads the memory in use.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};

@@ -9,7 +9,7 @@ pub(crate) fn of_worker(events: &[Event]) -> Option<WorkerMemory> {
 }
 
 /// Returns the bytes of each send of a stage in a training step. `carried` selects activations or gradients, and `rows`
-/// has the recorded events of each worker.
+/// lists the recorded events of each worker.
 pub(crate) fn sent(stage: usize, carried: Carried, rows: &[Vec<Event>]) -> impl Iterator<Item = u64> {
     rows.iter().flatten().filter_map(move |event| match event.activity {
         Activity::Instruction(Instruction::Send(transfer)) => {
@@ -25,8 +25,8 @@ pub(crate) fn output(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     (!sent.is_empty()).then(|| sent.iter().sum::<u64>() as f64 / sent.len() as f64)
 }
 
-/// Returns the mean number of bytes that a stage's forward keeps for the backward of the same micro-batch. Returns
-/// `None` if memory was not measured.
+/// Returns the mean number of bytes that a stage's forward pass keeps for the backward pass of the same micro-batch.
+/// Returns `None` if memory was not measured.
 pub(crate) fn activation(stage: usize, rows: &[Vec<Event>]) -> Option<f64> {
     let forward = |event: &&Event| match event.activity {
         Activity::Instruction(Instruction::Compute(action)) => {

@@ -37,7 +37,7 @@ use stageline_schedule::{
 use crate::recording::events::busy;
 use crate::recording::memory::{activation, of_worker, output};
 
-/// The clock by which the times of a step's recorded events are measured.
+/// The clock that measures the times of a step's recorded events. The default is the host's clock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Clock {
     /// The host's clock. On an asynchronous device this clock shows when work was enqueued, not when the work was
@@ -60,8 +60,8 @@ impl fmt::Display for Clock {
     }
 }
 
-/// The recording of one training step: the events of every worker with their times, from which the bubble and the
-/// causes of idle time are computed.
+/// The recording of one training step: the events of every worker with their times. Its methods compute the bubble and
+/// the causes of idle time from them.
 #[derive(Clone, Debug)]
 pub struct Recording {
     plan: Arc<Checked>,
@@ -75,7 +75,7 @@ impl Recording {
         Self { plan, took, rows, clock }
     }
 
-    /// Returns the clock by which the events of the recorded step were timed.
+    /// Returns the clock that timed the events of the recorded step.
     pub fn clock(&self) -> Clock {
         self.clock
     }
@@ -85,12 +85,13 @@ impl Recording {
         &self.plan
     }
 
-    /// Returns the duration of the recorded step, from splitting the batch until the last worker finished.
+    /// Returns the duration of the recorded step, from splitting the batch until the last worker has finished.
     pub fn took(&self) -> Duration {
         self.took
     }
 
-    /// Returns the part of this recording that covers the workers of one replica.
+    /// Returns the part of this recording that covers the workers of the data-parallel replica with the index
+    /// `replica`, counted from 0.
     ///
     /// # Panics
     /// Panics if the pipeline has no replica with this number.
@@ -111,17 +112,17 @@ impl Recording {
         &self.rows
     }
 
-    /// Returns the measured bubble of the step: the share of the *total* stage time (workers x step time) in which
-    /// nothing is computed.
+    /// Returns the measured bubble of the step: the fraction, from 0 to 1, of the *total* stage time (workers x step
+    /// time) that is not spent on forward passes, backward passes, gradient norms or optimizer steps.
     pub fn bubble(&self) -> f64 {
         let total = self.took.as_secs_f64() * self.rows.len() as f64;
         let busy = busy(self.rows.iter().flatten());
         if total > 0.0 { (1.0 - busy.as_secs_f64() / total).max(0.0) } else { 0.0 }
     }
 
-    /// Returns the bubble of a simulated step: the share of the total stage time (workers x step time) in which nothing
-    /// is computed. The simulation runs the recorded step's plan with the measured times of all computations and
-    /// transfers, but without the overhead of the runtime.
+    /// Returns the bubble of a simulated step: the fraction, from 0 to 1, of the total stage time (workers x step time)
+    /// that is not spent on computation. The simulation runs the recorded step's plan with the measured times of all
+    /// computations and transfers, but without the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -130,11 +131,11 @@ impl Recording {
     }
 
     /// Returns the measured times of replica 0 as [`Costs`] for simulations, in seconds. They are the times of every
-    /// forward, backward and send, and each stage's time for gradient norms and optimizer step (the flush).
+    /// forward pass, backward pass and send, and each stage's time for gradient norms and optimizer step (the flush).
     ///
-    /// The latency of a send is the time for which it occupied the sending worker plus the time for which it occupied
-    /// the receiving worker. If backwards were not split, input gradient and weight gradient are assumed to take half
-    /// the time of the backward each. For another replica, call this method on the recording that
+    /// The latency of a send is the time that it kept the sending worker busy plus the time that it kept the receiving
+    /// worker busy. If backward passes were not split, the input gradient and the weight gradient are each assumed to
+    /// take half the time of the backward pass. For another replica, call this method on the recording that
     /// [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
@@ -167,27 +168,28 @@ impl Recording {
         rows.iter().zip(idle).map(account).collect()
     }
 
-    /// Returns the memory that each worker had in use in the step, replica after replica; `None` if memory was not
-    /// measured (see [`Held`](crate::Held)).
+    /// Returns the memory in bytes that each worker had in use at the start of the step and at its peak, replica after
+    /// replica; `None` if memory was not measured (see [`Held`](crate::Held)).
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
         self.rows.iter().map(|row| of_worker(row)).collect()
     }
 
-    /// Returns the measured bytes of activations that each stage keeps for one micro-batch from its forward until its
-    /// backward. They are means over the micro-batches. Returns `None` if memory was not measured.
+    /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its
+    /// forward pass until its backward pass. They are means over the micro-batches. Returns `None` if memory was not
+    /// measured.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
 
-    /// Returns the mean number of bytes that each stage sends to the next stage for one micro-batch; `None` for the
-    /// last stage.
+    /// Returns, for each stage, the mean number of bytes that the stage sends to the next stage for one micro-batch;
+    /// `None` for the last stage.
     pub fn outputs(&self) -> Vec<Option<f64>> {
         (0..self.plan.plan().stages()).map(|stage| output(stage, &self.rows)).collect()
     }
 
     /// Returns the times of computations, transfers and optimizer steps in one replica, by stage and micro-batch.
-    /// `rows` has the recorded events of its workers. `took` returns the part of an event's duration that counts, such
-    /// as the duration without waits.
+    /// `rows` lists the recorded events of its workers. `took` returns the part of an event's duration that counts,
+    /// such as the duration without waits.
     fn tally(&self, rows: &[Vec<Event>], took: fn(&Event) -> Duration) -> Tally {
         let (stages, micro_batches) = (self.plan.plan().stages(), self.plan.plan().micro_batches());
         let costs = vec![vec![StageCost::new(0.0, 0.0, 0.0); micro_batches]; stages];
@@ -223,9 +225,9 @@ impl Recording {
     /// Returns the timeline of a simulated step of one replica. Actions take the measured times of the recorded events
     /// (`rows`), and the runtime has no overhead. `counted` selects the kinds of activity that take time.
     ///
-    /// A send counts as part of the forward or backward before it. A receive counts as part of the forward or backward
-    /// that needs the received tensor. The gradient norms at the end count as part of a worker's last backward, because
-    /// they do not wait for other workers.
+    /// A send counts as part of the forward or backward pass before it. A receive counts as part of the forward or
+    /// backward pass that needs the received tensor. The gradient norms at the end count as part of a worker's last
+    /// backward pass, because they do not wait for other workers.
     fn simulated(&self, rows: &[Vec<Event>], counted: Counted) -> Timeline {
         let mut tally = match counted {
             Counted::Computes | Counted::Transfers => self.tally(rows, Event::worked),
@@ -264,28 +266,28 @@ impl Recording {
 /// the simulation. Each variant also counts the activities of the variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
-    /// The simulation counts only the time of forwards, backwards and the flush (gradient norms and optimizer step).
-    /// All other activities take no time in it.
+    /// The simulation counts only the time of forward passes, backward passes and the flush (gradient norms and
+    /// optimizer step). All other activities take no time in it.
     Computes,
-    /// The simulation counts the time of sends and receives, in addition to forwards, backwards and the flush (gradient
-    /// norms and optimizer step).
+    /// The simulation counts the time of sends and receives, in addition to forward passes, backward passes and the
+    /// flush (gradient norms and optimizer step).
     Transfers,
     /// The simulation counts the time of computations, of transfers, and of asking devices whether they have finished
     /// their work.
     Asking,
 }
 
-/// Returns the time for which a receive kept the worker busy, without the wait for the sender. The time of asking the
-/// device whether it has finished is included, because a receiver always needs to ask.
+/// Returns the time that a receive kept the worker busy, without the wait for the sender. The time of asking the device
+/// whether it has finished is included, because a receiver always needs to ask.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
 
 /// The measured times of one data-parallel replica in a step, in seconds.
 struct Tally {
-    /// The times of forwards, backwards and sends in seconds, by stage and then by micro-batch.
+    /// The times of forward passes, backward passes and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time in seconds for which each transfer's receive kept the receiving worker busy.
+    /// The time in seconds that the receive of each transfer kept the receiving worker busy.
     received: Vec<(Transfer, f64)>,
     /// The time in seconds that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,

@@ -26,7 +26,7 @@ pub(crate) struct StageState {
     pub(crate) optimizer: Vec<Field>,
 }
 
-/// The values in a checkpoint from which one stage resumes: the stage's tensors and its optimizer state.
+/// The values in a checkpoint that one stage resumes from: the stage's tensors and its optimizer state.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
     pub(crate) optimizer: Vec<Field>,
@@ -158,11 +158,11 @@ impl Layout {
         Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer }
     }
 
-    /// Divides a checkpoint into one part for each stage, from which the stage resumes.
+    /// Divides a checkpoint into one part for each stage, which the stage resumes from.
     ///
     /// # Errors
-    /// Returns all differences between checkpoint and model if the checkpoint's names, shapes or types are not those of
-    /// the model.
+    /// Returns all differences between checkpoint and model if the checkpoint's names, shapes or types differ from the
+    /// model's.
     pub(crate) fn restore(&self, checkpoint: &Checkpoint) -> Result<Vec<Restored>, Mismatch> {
         let mut differences = self.differences(checkpoint);
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {

@@ -8,7 +8,8 @@ use stageline_checkpoint::{Dtype, Printable};
 /// The largest number of differences that the error message of a [`Mismatch`] lists.
 const LISTED: usize = 10;
 
-/// The error of a checkpoint that does not fit the model: all differences between the checkpoint and the model.
+/// The error of a checkpoint that does not fit the model that should resume from it. It lists all differences between
+/// the two.
 ///
 /// The error message escapes and shortens the checkpoint's names, which may come from an untrusted file.
 #[derive(Clone, PartialEq)]
@@ -41,7 +42,7 @@ pub enum Difference {
     Bytes {
         /// The name of the tensor whose number of bytes is wrong.
         name: String,
-        /// The number of bytes that the checkpoint has for the tensor.
+        /// The number of bytes that the checkpoint contains for the tensor.
         found: usize,
         /// The number of bytes that a tensor of its type and shape needs; `None` if it is above the largest `usize`.
         expected: Option<usize>,

@@ -1,7 +1,7 @@
 //! Checkpoint contents: parameters and optimizer states under names that do not depend on the partition.
 //!
 //! Input: the tensors and optimizer fields of all stages, or a checkpoint that was read. Output: a
-//! [`Checkpoint`](stageline_checkpoint::Checkpoint), or the part of a checkpoint from which each stage resumes. This
+//! [`Checkpoint`](stageline_checkpoint::Checkpoint), or the part of a checkpoint that each stage resumes from. This
 //! folder owns the table of all tensor names, the comparison of names, types, shapes and values between checkpoint and
 //! model, and the conversion of burn's tensors and optimizer records. A checkpoint that does not fit is rejected with
 //! every difference ([`Mismatch`](mismatch::Mismatch)). It must not read or write files, which `stageline-checkpoint`
@@ -9,17 +9,17 @@
 //!
 //! - `names`: the names of a model's tensors, which are the same for every partition of the model (`Names`), and the
 //!   error of a tensor without a name, or of one name for two (`NameError`), which `failure` turns into a `BuildError`.
-//! - `layout`: the names of all stages' tensors (`Layout`), with the stage from which a checkpoint takes each
-//!   (`Entry`); a stage's state (`StageState`) to a checkpoint, and a checkpoint to each stage's part (`Restored`) or
-//!   to tensors by name (`NamedTensor`).
+//! - `layout`: the names of all stages' tensors (`Layout`), with the stage that each is taken from (`Entry`); a stage's
+//!   state (`StageState`) to a checkpoint, and a checkpoint to each stage's part (`Restored`) or to tensors by name
+//!   (`NamedTensor`).
 //! - `optimizer_state`: the fields of an optimizer's state (`Field`, `Value`), read from burn's saved form and written
 //!   to it (`Reader` and `Writer` of `burn_pack`).
 //! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
 //!   produce (`Unfit`, `Reason`, `Bound`): counts of steps, finite numbers, squares of at least 0.
 //! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit, with the types of
 //!   both (`DType`, `Dtype`) and the bytes of quantized tensors.
-//! - `run_settings`: the settings that a checkpoint records (`RunSettings`), and the words for a resumed training with
-//!   others, which `build` logs.
+//! - `run_settings`: the settings that a checkpoint records (`RunSettings`), and the words for a resumed run with other
+//!   settings, which `build` logs.
 //! - `mismatch`: the error with all differences between a checkpoint and a model (`Difference`, `Kind`: type and
 //!   shape), with a hint about names that begin with a stage.
 

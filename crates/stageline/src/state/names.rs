@@ -41,8 +41,8 @@ impl Names {
         self
     }
 
-    /// Returns the name that a parameter has in checkpoints. Returns `None` if the parameter is in no part of the model
-    /// to which the user gave a name.
+    /// Returns the name that a parameter has in checkpoints. Returns `None` if the user has named no part of the model
+    /// that contains the parameter.
     pub fn of(&self, id: ParamId) -> Option<&str> {
         self.0.get(&id).map(String::as_str)
     }

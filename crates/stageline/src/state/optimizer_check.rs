@@ -16,8 +16,8 @@ use crate::state::optimizer_state::{Field, NotRestored, STATELESS, Value, read};
 enum Kind {
     Tensor(DType, Vec<usize>),
     Number(std::mem::Discriminant<Scalar>),
-    /// The rank (number of dimensions) of the parameter, from which burn chooses the Rust type of the parameter's
-    /// optimizer state.
+    /// The rank (number of dimensions) of the parameter. It decides the Rust type of the parameter's optimizer state in
+    /// burn.
     Rank(Scalar),
 }
 
@@ -54,19 +54,19 @@ impl From<NotRestored> for Unfit {
     }
 }
 
-/// The reason why a field of a checkpoint's optimizer state is rejected: the stage's optimizer does not keep such a
-/// field, or cannot have its value.
+/// Why a field of a checkpoint's optimizer state is rejected: the stage's optimizer does not keep such a field, or
+/// cannot have its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint lacks a field of optimizer state that the stage's optimizer keeps. Or it has a field that the
     /// optimizer does not keep, or keeps with another type or shape.
     OtherOptimizer,
-    /// The optimizer cannot produce the value `found`, which the checkpoint has in a field of optimizer state.
+    /// The optimizer cannot produce the value `found`, which the checkpoint contains in a field of optimizer state.
     /// `expected` describes the possible values.
     Value { found: String, expected: String },
 }
 
-/// The optimizer state that a checkpoint has for the parameters of one stage.
+/// The optimizer state that a checkpoint contains for the parameters of one stage.
 pub(crate) struct Given<'a> {
     pub(crate) fields: &'a [Field],
     /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
@@ -125,8 +125,8 @@ struct Bound {
     field: &'static str,
     of: &'static str,
     power: i32,
-    /// The tolerance for rounding errors: the share of its lower bound by which an element of optimizer state may be
-    /// below that bound.
+    /// The tolerance for rounding errors: an element of optimizer state may be below its lower bound by this fraction
+    /// of the bound.
     rounding: f64,
     expected: &'static str,
 }
@@ -152,8 +152,8 @@ const BOUNDS: [Bound; 2] = [
 ];
 
 impl Bound {
-    /// Returns the reason why `value`, a tensor of optimizer state, is below this lower bound; `None` if the bound
-    /// holds. `smaller` is the tensor that gives the bound. Also returns `None` for values that are not float tensors.
+    /// Returns why `value`, a tensor of optimizer state, is below this lower bound; `None` if the bound holds.
+    /// `smaller` is the tensor that gives the bound. Also returns `None` for values that are not float tensors.
     fn broken(&self, value: &Value, smaller: &Value) -> Option<Reason> {
         let (Value::Tensor(value), Value::Tensor(smaller)) = (value, smaller) else { return None };
         if !(value.dtype().is_float() && smaller.dtype().is_float()) {
@@ -170,11 +170,11 @@ impl Bound {
     }
 }
 
-/// The names of the fields of optimizer state in which burn's optimizers count the steps of a parameter. The first name
+/// The names of the fields of optimizer state that count the steps of a parameter, in burn's optimizers. The first name
 /// is used by Adam, AdamW and Adan, the second by Lamb and Adafactor, and the third by AdaGrad.
 const COUNTS: [&str; 3] = ["momentum.time", "time", "lr_decay.time"];
 
-/// The names of the fields of optimizer state in which burn's optimizers keep sums or means of squared gradients. In
+/// The names of the fields of optimizer state that contain sums or means of squared gradients, in burn's optimizers. In
 /// order, they belong to Adam and AdamW (the same field), AMSGrad, Lamb, Adan, RMSProp, AdaGrad, and Adafactor (the
 /// last two fields).
 const SQUARES: [&str; 8] = [
@@ -188,8 +188,8 @@ const SQUARES: [&str; 8] = [
     "column_second_moment",
 ];
 
-/// Returns the reason why an optimizer cannot have a value in the field `name` of its state after `steps` steps.
-/// Returns `None` if it can.
+/// Returns why an optimizer cannot have a value in the field `name` of its state after `steps` steps. Returns `None` if
+/// it can.
 ///
 /// `first` is the value that the field has after one optimizer step.
 fn wrong_value(name: &str, value: &Value, first: &Value, steps: u64) -> Option<Reason> {

@@ -1,7 +1,8 @@
 //! Optimizer states as fields: reading and restoring the state that an optimizer keeps for each parameter.
 //!
-//! burn gives access to an optimizer's state only in its saved form. That form has tensors and numbers named
-//! `{parameter id}.{field}`, and under each parameter's id alone the path by which parameter groups find the parameter.
+//! burn gives access to an optimizer's state only in its saved form. That form contains tensors and numbers named
+//! `{parameter id}.{field}`. Under each parameter's id alone it contains the parameter's path, which parameter groups
+//! use to find the parameter.
 
 use std::collections::BTreeMap;
 
@@ -65,7 +66,7 @@ fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
 }
 
 /// Returns the optimizer with its state restored from `fields`. `paths` are the parameters' paths in the stage's
-/// module, by which parameter groups find the parameters.
+/// module, which parameter groups use to find the parameters.
 ///
 /// # Errors
 /// Returns the fields that burn did not restore because this optimizer cannot use them, or that it restored in another
@@ -119,6 +120,6 @@ pub(crate) fn write<'a>(
 pub(crate) struct NotRestored {
     pub(crate) id: ParamId,
     pub(crate) field: String,
-    /// The type of the saved tensor, and that of the restored one; `None` if the field was not restored at all.
+    /// The types of the saved tensor and of the restored one; `None` if the field was not restored at all.
     pub(crate) types: Option<(DType, DType)>,
 }

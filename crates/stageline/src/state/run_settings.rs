@@ -1,21 +1,21 @@
-//! The settings of a training that a checkpoint records ([`RunSettings`]), so that a training that resumes with other
+//! The settings of a training run that a checkpoint records ([`RunSettings`]), so that a run that resumes with other
 //! settings is reported.
 
 use std::collections::BTreeMap;
 
 use serde_json::{Value, json};
 
-/// The name of the entry for the pipeline's settings in a checkpoint's map `run`, which has a program's own state.
+/// The name of the entry for the pipeline's settings in a checkpoint's map `run`, which holds a program's own state.
 const ENTRY: &str = "pipeline";
 
-/// The relative difference up to which two learning rates count as equal. Functions such as a cosine may differ in
-/// their last bits between machines.
+/// The largest relative difference between two learning rates that count as equal. Functions such as a cosine may
+/// differ in their last bits between machines.
 const SAME_RATE: f64 = 1e-9;
 
 /// The settings of a pipeline that decide the bits of its parameters, and that a checkpoint of the pipeline records.
 ///
-/// A training may be resumed with settings that differ from those in the checkpoint, on purpose or by mistake. The
-/// pipeline then continues, and reports each setting that differs.
+/// A run may be resumed with settings that differ from those in the checkpoint, on purpose or by mistake. The pipeline
+/// then continues, and reports each setting that differs.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct RunSettings {
     /// R x M, the number of micro-batches of a training step: M for each of R data-parallel replicas.
@@ -51,7 +51,7 @@ impl RunSettings {
         })
     }
 
-    /// Returns a message for each setting that differs between this pipeline and the checkpoint from which it resumes
+    /// Returns a message for each setting that differs between this pipeline and the checkpoint that it resumes from
     /// (`before`). Learning rates are compared only if both are known.
     pub(crate) fn changes(self, before: Self) -> Vec<String> {
         let mut changes = Vec::new();

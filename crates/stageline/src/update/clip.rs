@@ -5,14 +5,16 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::visit_floats;
 
-/// The kind of gradient clipping. Gradients are clipped once a step, after they are summed over all micro-batches.
+/// The kind of gradient clipping: by the norm of all gradients together, or element by element. Gradients are clipped
+/// once per step, after they are summed over all micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Clip {
     /// Gradient clipping that limits the global norm (the Euclidean norm of all gradients of all stages) to this
     /// maximum `max` (Pascanu et al., 2013, [arXiv:1211.5063](https://arxiv.org/abs/1211.5063)). Every gradient is
     /// multiplied by `max / (norm + 1e-6)` if that factor is below 1, as PyTorch's `clip_grad_norm_` does.
     GlobalNorm(f64),
-    /// Gradient clipping that clamps every element to the range from minus the given value to the given value.
+    /// Gradient clipping that clamps every element of every gradient to the range from minus the given value to the
+    /// given value.
     Value(f64),
 }
 

@@ -13,7 +13,7 @@ use crate::model::replica::Replica;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OnNonFinite {
     /// After a non-finite loss or gradient, the step fails with [`StepError::NonFinite`](crate::StepError::NonFinite).
-    /// The pipeline runs no further steps.
+    /// The pipeline runs no further steps. This is the default.
     #[default]
     Stop,
     /// After a non-finite loss or gradient, the step is skipped, and its report says so. Parameters, optimizer states
@@ -21,36 +21,36 @@ pub enum OnNonFinite {
     Skip,
 }
 
-/// The origin of the NaN or infinity in a step. It is the first input that contains NaN, or the first forward or
-/// backward that made non-finite numbers from finite ones. A forward that turns a received infinity into NaN, or into
-/// an infinite loss, counts too. A forward that only passes an infinity on, such as that of an attention mask, does not
-/// count.
+/// The origin of the NaN or infinity in a step, for an error message or a report. It is the first input that contains
+/// NaN, or the first forward or backward pass that made non-finite numbers from finite ones. A forward pass that turns
+/// a received infinity into NaN, or into an infinite loss, counts too. A forward pass that only passes an infinity on,
+/// such as the infinity of an attention mask, does not count.
 ///
-/// Inputs and forwards are searched before backwards, because only a backward can overflow through the loss scale. A
-/// non-finite parameter or target appears as the forward that uses it.
+/// Inputs and forward passes are searched before backward passes, because only a backward pass can overflow through the
+/// loss scale. A non-finite parameter or target appears as the forward pass that uses it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Culprit {
-    /// The data-parallel replica in which the first NaN or infinity of the step appeared.
+    /// The data-parallel replica where the first NaN or infinity of the step appeared.
     pub replica: Replica,
-    /// The index, from 0, of the stage in which the first NaN or infinity of the step appeared.
+    /// The index, from 0, of the stage where the first NaN or infinity of the step appeared.
     pub stage: usize,
-    /// The micro-batch in which the first NaN or infinity of the step appeared, counted from 0 within the replica. With
-    /// M micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
+    /// The micro-batch where the first NaN or infinity of the step appeared, counted from 0 within the replica. With M
+    /// micro-batches per replica, micro-batch 0 of replica r is micro-batch r x M of the batch.
     pub micro_batch: usize,
-    /// The kind of place where the first NaN or infinity of the step appeared: an input, a forward or a backward.
+    /// The kind of place where the first NaN or infinity of the step appeared: an input, a forward or a backward pass.
     pub origin: Origin,
 }
 
-/// The kind of place where the first NaN or infinity of a step appeared: an input, a forward or a backward.
+/// The kind of place where the first NaN or infinity of a step appeared: an input, a forward or a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Origin {
     /// The first NaN of the step is in an input, as it came with the batch. An infinity in an input is not searched
     /// for, because it can be intended.
     Input,
-    /// The first NaN or infinity of the step is in the result of a forward: the stage's output, or the loss.
+    /// The first NaN or infinity of the step is in the result of a forward pass: the stage's output, or the loss.
     Forward,
-    /// The first NaN or infinity of the step is in the result of a backward: gradients of parameters, or of the stage's
-    /// input.
+    /// The first NaN or infinity of the step is in the result of a backward pass: gradients of parameters, or of the
+    /// stage's input.
     Backward,
 }
 
@@ -67,8 +67,8 @@ impl fmt::Display for Culprit {
 }
 
 /// Returns the earliest of a step's computations that gave NaN or infinity; `None` if there are none. Inputs and
-/// forwards come before backwards. Both are ordered by replica and then by micro-batch. Within a micro-batch, forwards
-/// are ordered by ascending stage, and backwards by descending stage.
+/// forward passes come before backward passes. Both are ordered by replica and then by micro-batch. Within a
+/// micro-batch, forward passes are ordered by ascending stage, and backward passes by descending stage.
 pub(crate) fn first(culprits: impl Iterator<Item = Culprit>) -> Option<Culprit> {
     culprits.min_by_key(|culprit| {
         let position = if culprit.origin == Origin::Backward { usize::MAX - culprit.stage } else { culprit.stage };

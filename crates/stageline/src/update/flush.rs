@@ -13,8 +13,8 @@ use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{GradientNoise, NoiseReport};
 
-/// The settings of the end of a step, at which gradients are summed and optimizers step: gradient clipping, the
-/// reaction to non-finite results, and the intervals of reports.
+/// The settings of the end of a step, when gradients are summed and optimizers step: gradient clipping, the reaction to
+/// non-finite results, and the intervals of reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
@@ -113,7 +113,8 @@ pub(crate) struct Outcome {
     pub(crate) culprits: Vec<Culprit>,
     /// The number of micro-batches in the stage's gradient sum, and the sum of their loss weights.
     pub(crate) ledger: Ledger,
-    /// The loss of every micro-batch, as a list of its terms. Empty except on the last stage.
+    /// The loss of every micro-batch, in micro-batch order: one number for each loss term, summed over the
+    /// micro-batch's targets. Empty except on the last stage.
     pub(crate) losses: Vec<Vec<f64>>,
     /// The metrics of every micro-batch, each summed over the micro-batch's targets. Empty except on a last stage that
     /// has metrics.
@@ -134,9 +135,9 @@ impl Outcome {
 
 /// The totals of a step over all stages, such as its losses and its gradient norm.
 pub(crate) struct Sums {
-    /// Each term of the training step's loss, summed over the micro-batches.
+    /// Each term of the training step's loss, summed over the micro-batches and not divided by a loss weight.
     pub(crate) losses: Vec<f64>,
-    /// Each metric of the training step, summed over the micro-batches.
+    /// Each metric of the training step, summed over the micro-batches and not divided by a loss weight.
     pub(crate) metrics: Vec<f64>,
     /// The global norm before clipping: the Euclidean norm of all gradients of all stages together.
     pub(crate) gradient_norm: f64,
@@ -151,8 +152,8 @@ pub(crate) struct Sums {
 
 impl Sums {
     /// Computes the totals of a step (losses, metrics, gradient norm) from the stages' reports. Checks before that
-    /// every stage has summed the gradients of all its micro-batches. `expected` has one entry for each replica: the
-    /// number of its micro-batches and the sum of their loss weights. `weights` has the loss weights of all
+    /// every stage has summed the gradients of all its micro-batches. `expected` contains one entry for each replica:
+    /// the number of its micro-batches and the sum of their loss weights. `weights` lists the loss weights of all
     /// micro-batches in the first term of the loss.
     ///
     /// # Errors
@@ -192,7 +193,7 @@ pub(crate) fn metrics(outcomes: &[Outcome]) -> Vec<f64> {
     summed(outcomes.iter().flat_map(|outcome| outcome.metrics.iter().cloned()))
 }
 
-/// Estimates the gradient noise of a step from the reports of all stages of all replicas. `weights` has the loss
+/// Estimates the gradient noise of a step from the reports of all stages of all replicas. `weights` lists the loss
 /// weights of all micro-batches in the first term of the loss. Returns `None` if the step did not measure the
 /// micro-batches' gradients, if fewer than two micro-batches have a weight, or if a gradient is not finite.
 fn noise(outcomes: &[Outcome], weights: &[f64]) -> Option<NoiseReport> {

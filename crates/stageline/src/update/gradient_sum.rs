@@ -32,10 +32,10 @@ pub(crate) struct GradientSum {
     /// The ids of the parameters that had several gradients in one micro-batch of this step so far, such as one from a
     /// layer and one from the autodiff graph. No layer adds their gradients to the sum at once.
     several: HashSet<ParamId>,
-    /// The ids of the parameters whose gradients layers have added to the sum in the last backward.
+    /// The ids of the parameters whose gradients layers have added to the sum in the last backward pass.
     at_once: HashSet<ParamId>,
-    /// The gradients that arrived before those of an earlier micro-batch, by the index of their micro-batch. They are
-    /// added to the sum after the missing ones.
+    /// The gradients that arrived before the gradients of an earlier micro-batch, by the index of their micro-batch.
+    /// They are added to the sum after the missing ones.
     early: BTreeMap<usize, Half>,
     /// The bytes of the last added micro-batch's gradients that existed beside the sum all at once, because layers did
     /// not add them to it one by one.
@@ -61,12 +61,12 @@ impl GradientSum {
         }
     }
 
-    /// Runs `backward`, a whole backward of `micro_batch`. Its layers add the gradients of the parameters `ids` to the
-    /// step's sum at once, where this gives the same bits as adding them later. `ids` has the parameters that one layer
-    /// used once in this micro-batch.
+    /// Runs `backward`, a whole backward pass of `micro_batch`. Its layers add the gradients of the parameters `ids` to
+    /// the step's sum at once, where this gives the same bits as adding them later. `ids` lists the parameters that one
+    /// layer used once in this micro-batch.
     ///
-    /// Returns the backward's result, which lacks the gradients of these layers, and those of them that are not in the
-    /// sum yet. They are those of a group's first micro-batch, which become the sum.
+    /// Returns the result of the backward pass, without the gradients that layers added. Also returns the gradients of
+    /// these layers that are not in the sum yet. They belong to a group's first micro-batch, and become the sum.
     pub(crate) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -92,8 +92,8 @@ impl GradientSum {
     /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
     /// gradients of an earlier micro-batch are still missing, the new ones are added after them.
     ///
-    /// Returns the ids of the parameters of which a layer has added a gradient to the sum already, although they have
-    /// another one in this micro-batch. They had one gradient in each earlier micro-batch of the step.
+    /// Returns the ids of the parameters that have another gradient in this micro-batch, although a layer has already
+    /// added one to the sum. They had one gradient in each earlier micro-batch of the step.
     pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) -> HashSet<ParamId> {
         let several = half.several(module);
         if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || !several.is_empty()) {
@@ -252,9 +252,9 @@ mod tests {
         assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "groups of one, or one group");
     }
 
-    /// Sums the gradients of a linear layer over micro-batches, in whole backwards. `uses` says for each micro-batch
-    /// whether the loss also uses the layer's weight directly. Returns for each micro-batch the number of parameters of
-    /// which a layer added a gradient too early.
+    /// Sums the gradients of a linear layer over micro-batches, in whole backward passes. `uses` says for each
+    /// micro-batch whether the loss also uses the layer's weight directly. Returns for each micro-batch the number of
+    /// parameters of which a layer added a gradient too early.
     fn too_early(uses: &[bool]) -> Vec<usize> {
         let device = Device::flex().autodiff();
         let layer = Linear::from(LinearConfig::new(4, 3).init(&device));

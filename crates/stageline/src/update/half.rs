@@ -14,8 +14,8 @@ use stageline_nn::{Deferred, Sum};
 pub(crate) struct Half {
     /// The gradients from burn's autodiff graph, or all gradients that are computed.
     pub(crate) gradients: GradientsParams,
-    /// The gradients that layers computed outside the autodiff graph, and that are not in a gradient sum yet. A
-    /// parameter may also have a gradient in `gradients`.
+    /// The gradients that layers computed themselves, without burn's autodiff graph, and that are not in a gradient sum
+    /// yet. A parameter may also have a gradient in `gradients`.
     pub(crate) of_layers: GradientsParams,
     /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that computes those
     /// of one layer call later.
@@ -24,7 +24,8 @@ pub(crate) struct Half {
 }
 
 impl Half {
-    /// Returns no gradients of a micro-batch with the loss weight `weight`, for an inspection, which sums none.
+    /// Creates a value without gradients for a micro-batch with the loss weight `weight`. It is for an inspection,
+    /// which sums no gradients.
     pub(crate) fn of_weight(weight: Weight) -> Self {
         Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
     }
@@ -52,8 +53,8 @@ impl Half {
     }
 
     /// Returns the ids of the parameters that have several gradients in this micro-batch: from the autodiff graph, from
-    /// a layer outside the graph, or deferred. They must be added to each other before they are added to those of other
-    /// micro-batches.
+    /// a layer outside the graph, or deferred. They must be added to each other before they are added to the gradients
+    /// of other micro-batches.
     pub(super) fn several<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         if self.deferred.is_empty() && self.of_layers.is_empty() {
             return HashSet::new();

@@ -1,4 +1,5 @@
-//! The health of each parameter: gradient norm, update size, share of zeros and histogram of one step.
+//! The health of each parameter: training statistics of one step, such as gradient norm, update size, fraction of zeros
+//! and a histogram of the gradient.
 
 use std::collections::HashMap;
 
@@ -7,27 +8,30 @@ use burn::optim::GradientsParams;
 
 use stageline_nn::params::{Named, named_gradients, values_by_id};
 
-/// The health of one parameter in one step: the size of its update, and the norm, zeros and histogram of its gradient.
-/// Norms are Euclidean, over all elements of the parameter.
+/// Training statistics of one parameter in one step: the size of its update, and the norm, zeros and histogram of its
+/// gradient. Norms are Euclidean, over all elements of the parameter.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterHealth {
-    /// The index of the stage that trains the parameter whose health is reported.
+    /// The index, from 0, of the stage that trains the parameter.
     pub stage: usize,
-    /// The name, in checkpoints, of the parameter whose health is reported, such as `blocks.3.linear.weight`.
+    /// The name of the parameter in checkpoints, such as `blocks.3.linear.weight`.
     pub name: String,
-    /// The norm of the parameter's gradient, which is summed over the micro-batches and not yet clipped.
+    /// The Euclidean norm of the parameter's gradient, which is summed over all micro-batches of the step and not yet
+    /// clipped.
     pub gradient_norm: f64,
     /// The Euclidean norm of the parameter's values after the optimizer step.
     pub parameter_norm: f64,
-    /// The norm of the parameter's update: the difference between its values after and before the optimizer step.
+    /// The Euclidean norm of the parameter's update: the difference between its values after and before the optimizer
+    /// step.
     pub update_norm: f64,
-    /// The optimizer's second moment of the gradient, averaged over the elements. `None` unless the optimizer is Adam,
-    /// AdamW, Lamb, Adan or RMSProp. If it grows while the loss does not fall, the gradients are mostly noise.
+    /// The optimizer's second moment of the gradient (a running mean of its square), averaged over the parameter's
+    /// elements. `None` unless the optimizer is Adam, AdamW, Lamb, Adan or RMSProp. If it grows while the loss does not
+    /// fall, the gradients are mostly noise.
     pub second_moment: Option<f64>,
-    /// The share of the gradient's elements that are exactly 0, from 0 to 1.
+    /// The fraction, from 0 to 1, of the gradient's elements that are exactly 0.
     pub zeros: f64,
-    /// The histogram of the elements of the parameter's gradient by magnitude.
+    /// The histogram of the magnitudes of the gradient's elements, before clipping.
     pub histogram: Histogram,
 }
 
@@ -39,17 +43,18 @@ impl ParameterHealth {
     }
 }
 
-/// A histogram of numbers by magnitude, such as those of a gradient, with one bin for each power of two.
+/// A histogram of the magnitudes of a gradient's elements, with one bin for each power of two.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Histogram {
     counts: [u64; Self::BINS],
 }
 
 impl Histogram {
-    /// The number of bins in a histogram of a gradient's elements by magnitude.
+    /// The number of bins in a histogram of a gradient's elements: one for magnitudes below 2^-32, and 39 for the
+    /// powers of two from there on.
     pub const BINS: usize = 40;
 
-    /// The exponent of the power of two at which the histogram's second bin begins. The first bin counts all smaller
+    /// The exponent of the power of two where the histogram's second bin begins. The first bin counts all smaller
     /// magnitudes except 0. The last bin has no upper end.
     const LOWEST: i32 = -32;
 

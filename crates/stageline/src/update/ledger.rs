@@ -1,11 +1,12 @@
-//! The ledger of a stage's gradient sum, which counts the summed micro-batches, and the check of all ledgers: every
-//! stage must have summed the whole batch before any stage steps its optimizer.
+//! Checks, before any optimizer step is committed, that every stage has summed the gradients of the whole batch. The
+//! ledger of a stage counts the micro-batches in its gradient sum, and their loss weights.
 
 use crate::model::loss_weight::Weight;
 use crate::model::replica::{Replica, ReplicaStage};
 
-/// The contents of a stage's gradient sum: the number of micro-batches, and the sum of their loss weights (usually
-/// numbers of unmasked targets). In a valid step, both equal those of the replica's part of the batch.
+/// A check on a stage's accumulated gradient: the number of micro-batches in it, and the sum of their loss weights
+/// (usually numbers of unmasked targets). Both must equal the numbers of the replica's part of the batch. Otherwise the
+/// step fails with [`LedgerError`], and no optimizer step is committed.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Ledger {
     /// The number of micro-batches whose gradients are in the stage's gradient sum.
@@ -48,8 +49,8 @@ impl LedgerError {
     }
 }
 
-/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has the stage
-/// and the contents of each sum. `expected` has the right contents for each replica.
+/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` lists the
+/// stage and the contents of each sum. `expected` lists the right contents for each replica.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (ReplicaStage, Ledger)>,
     expected: &[Ledger],

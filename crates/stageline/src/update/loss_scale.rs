@@ -1,4 +1,4 @@
-//! Loss scaling: a factor on the loss before the backward keeps small gradients within the range of f16.
+//! Loss scaling: a factor on the loss before the backward pass keeps small gradients within the range of f16.
 
 use std::ops::RangeInclusive;
 
@@ -6,7 +6,7 @@ use stageline_checkpoint::LossScale as State;
 
 use crate::update::precision::Precision;
 
-/// The loss scale: a factor on the loss of each micro-batch before the backward, so that small gradients do not
+/// The loss scale: a factor on the loss of each micro-batch before the backward pass, so that small gradients do not
 /// underflow (Micikevicius et al., 2018, [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)). Before that, the loss
 /// is divided by the step's total loss weight (usually its number of unmasked targets).
 ///
@@ -14,24 +14,26 @@ use crate::update::precision::Precision;
 /// overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// A loss scale (factor on the loss before the backward) that never changes. The value is the scale.
+    /// A loss scale (factor on the loss before the backward pass) that never changes. The value is the scale.
     Fixed(f64),
-    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow. The value has
-    /// its settings.
+    /// A loss scale that falls when gradients overflow and rises after many steps without an overflow. The value
+    /// contains its settings.
     Dynamic(DynamicLossScale),
 }
 
 /// The settings of a loss scale that falls when gradients overflow, and rises after many steps without an overflow. The
-/// defaults are those of PyTorch's `GradScaler`.
+/// defaults are the values of PyTorch's `GradScaler`, which has no lowest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicLossScale {
-    /// The loss scale (the factor on the loss before the backward) of the first step. The default is 65536.
+    /// The loss scale (the factor on the loss before the backward pass) of the first step. The default is 65536.
     pub initial: f64,
-    /// The factor, above 1, by which the loss scale rises after many steps without an overflow. The default is 2.
+    /// The factor, above 1, that multiplies the loss scale after `growth_interval` steps without an overflow. The
+    /// default is 2.
     pub growth: f64,
-    /// The factor, below 1, by which the loss scale falls after a step with an overflow. The default is 0.5.
+    /// The factor, above 0 and below 1, that multiplies the loss scale after a step with an overflow. The default is
+    /// 0.5.
     pub back_off: f64,
-    /// The number of training steps without an overflow after which the loss scale rises. The default is 2000.
+    /// The number of consecutive training steps without an overflow before the loss scale rises. The default is 2000.
     pub growth_interval: usize,
     /// The lowest value of the loss scale. The default is 1. If a step overflows even at this value, the loss scale is
     /// not the cause.
@@ -53,7 +55,8 @@ impl DynamicLossScale {
 }
 
 impl LossScale {
-    /// Returns the default loss scale for a precision of forwards and backwards: dynamic for f16, and 1 for all others.
+    /// Returns the default loss scale for the precision of forward and backward passes: dynamic for f16, and 1 for all
+    /// others.
     pub(crate) fn of(precision: Precision) -> Self {
         match precision {
             Precision::Full | Precision::Bf16 => Self::Fixed(1.0),
@@ -75,8 +78,7 @@ impl LossScale {
     }
 }
 
-/// The current loss scale of a training, which falls after a step with an overflow and rises after many steps without
-/// one.
+/// The current loss scale of a run, which falls after a step with an overflow and rises after many steps without one.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Scaler {
     config: LossScale,
@@ -91,8 +93,8 @@ impl Scaler {
         Self { config, scale, calm: 0 }
     }
 
-    /// Returns the loss scale of a resumed training. A dynamic scale continues from its value in the checkpoint.
-    /// Without that value, it starts as configured.
+    /// Returns the loss scale of a resumed run. A dynamic scale continues from its value in the checkpoint. Without
+    /// that value, it starts as configured.
     pub(crate) fn resumed(config: LossScale, state: Option<State>) -> Self {
         let fresh = Self::new(config);
         match (config, state) {

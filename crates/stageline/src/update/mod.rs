@@ -4,15 +4,16 @@
 //! Output: the stage's ledger (the count of its summed micro-batches) and gradient norms, the common verdict on the
 //! step (step the optimizers, or skip it), and the stage's module after the optimizer step. This folder owns gradient
 //! sums, gradient norms, the optimizer with its rollback, and the visitors and mappers of a module's parameters that
-//! these need. It must not run forwards, send tensors to other stages, or start threads: the runner calls it for each
-//! stage, and `pipeline` for the sums of all stages.
+//! these need. It must not run forward passes, send tensors to other stages, or start threads: the runner calls it for
+//! each stage, and `pipeline` for the sums of all stages.
 //!
 //! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`).
-//! - `half`: the gradients of one micro-batch, with the weight gradients that a split backward puts off (`Half`).
+//! - `half`: the gradients of one micro-batch, with the weight gradients that a split backward pass puts off (`Half`).
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`, `LedgerError`).
 //! - `flush`: the settings of a flush (`FlushConfig`), the report of a stage at the end of a pass (`Outcome`), the
 //!   totals of all stages (`Sums`: losses, metrics, norms), and the common verdict on the step (`Verdict`: `Step`,
-//!   `Show` the gradients, `Rehearse` or `Skip`). The settings also say in which steps health and noise are measured.
+//!   `Show` the gradients, `Rehearse` or `Skip`). The settings also select the steps that measure health (training
+//!   statistics of parameters) and noise.
 //! - `optimizer_step`: a stage's module with its optimizer and learning rate (`Trained`), whose step (`Made`) is
 //!   committed or rolled back (`Before`, `Rollback`), and whose state is read and restored.
 //! - `state_memory`: the memory of optimizer states between steps, the device or the host (`OptimizerState`,

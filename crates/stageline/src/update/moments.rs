@@ -7,7 +7,7 @@ use burn::optim::ModuleOptimizer;
 
 use crate::state::optimizer_state::{Field, Value, read};
 
-/// The names of the state fields that have the second moment in burn's optimizers: Adam and AdamW, Lamb, Adan, and
+/// The names of the state fields that contain the second moment in burn's optimizers: Adam and AdamW, Lamb, Adan, and
 /// RMSProp.
 const NAMES: [&str; 4] = ["momentum.moment_2", "moment_2", "momentum.exp_avg_sq", "square_avg.square_avg"];
 

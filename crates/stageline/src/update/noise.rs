@@ -15,8 +15,8 @@ pub struct NoiseReport {
 /// An estimate of the gradient's squared norm, and of its noise: the sum of the variances of the gradient's elements
 /// for a batch of loss weight 1.
 ///
-/// The estimates of a single step are rough, and that of the squared norm can even be negative. Average each of the two
-/// over many steps, and then take their ratio.
+/// The estimates of a single step are rough, and the estimate of the squared norm can even be negative. Average each of
+/// the two over many steps with [`NoiseAverage`], and then take their ratio, the noise scale.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct GradientNoise {
     /// The estimate of the squared norm of the gradient of an infinite batch. The estimate is unbiased under two
@@ -34,10 +34,10 @@ impl GradientNoise {
     /// are `weights`. `of_sum` is the squared norm of the sum of these gradients. `of_each` is the sum of their squared
     /// norms. Returns `None` unless at least two micro-batches have a weight.
     ///
-    /// The gradient of a micro-batch with the share f of the total weight W has the expected squared norm
-    /// f² |G|² + f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the
-    /// squared norm of the true gradient, and S is the gradient noise. With equal shares this is the estimate of
-    /// McCandlish et al., 2018 ([arXiv:1812.06162](https://arxiv.org/abs/1812.06162), appendix A.1).
+    /// The gradient of a micro-batch with the fraction f of the total weight W has the expected squared norm f² |G|² +
+    /// f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the squared
+    /// norm of the true gradient, and S is the gradient noise. With equal fractions this is the estimate of McCandlish
+    /// et al., 2018 ([arXiv:1812.06162](https://arxiv.org/abs/1812.06162), appendix A.1).
     pub fn of_micro_batches(weights: &[f64], of_sum: f64, of_each: f64) -> Option<Self> {
         let total: f64 = weights.iter().sum();
         let shares: f64 = weights.iter().map(|weight| (weight / total).powi(2)).sum();
@@ -56,12 +56,12 @@ impl GradientNoise {
     }
 }
 
-/// Running averages of the gradient's squared norm and noise over the steps of a training. The noise scale is taken
-/// from the averages, because the ratio of a single step is biased.
+/// Running averages of the gradient's squared norm and noise over the steps of a run. The noise scale is taken from the
+/// averages, because the ratio of a single step is biased.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseAverage {
-    /// The decay of the running average: the factor by which earlier estimates are multiplied when the next one is
-    /// added. It is at least 0 and less than 1.
+    /// The decay of the running average: the factor on earlier estimates when the next one is added. It is at least 0
+    /// and less than 1.
     kept: f64,
     /// The weighted sum of all estimates so far of the gradient's squared norm and noise. Later estimates have larger
     /// weights.

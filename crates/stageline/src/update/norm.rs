@@ -1,4 +1,4 @@
-//! The squared norm of every parameter's gradient, from which the global norm is computed.
+//! The squared norm of every parameter's gradient. The global norm is computed from these norms.
 
 use std::collections::HashSet;
 

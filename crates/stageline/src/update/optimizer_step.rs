@@ -1,5 +1,5 @@
-//! The optimizer step of one stage, with its commit and rollback. `Trained` has a stage's module, the module's copy in
-//! a lower precision, the optimizer and the learning rate; it also reads and restores their state in checkpoints.
+//! The optimizer step of one stage, with its commit and rollback. `Trained` holds a stage's module, the module's copy
+//! in a lower precision, the optimizer and the learning rate; it also reads and restores their state in checkpoints.
 
 use std::collections::HashMap;
 
@@ -31,7 +31,7 @@ pub(super) struct Before<M> {
 pub(crate) struct Trained<M> {
     /// The stage's module in full precision. `None` only while the module is being changed, as in an optimizer step.
     module: Option<M>,
-    /// The copy of the stage's module in a lower precision, for forwards and backwards. `None` in full precision.
+    /// The copy of the stage's module in a lower precision, for forward and backward passes. `None` in full precision.
     copy: Option<M>,
     precision: Precision,
     rounding: Option<Rounding>,
@@ -109,7 +109,7 @@ impl<M: Module> Trained<M> {
         optimizer
     }
 
-    /// Returns the module for forwards and backwards: the copy in a lower precision, or the module itself in full
+    /// Returns the module for forward and backward passes: the copy in a lower precision, or the module itself in full
     /// precision.
     pub(crate) fn computing(&self) -> &M {
         self.copy.as_ref().unwrap_or_else(|| self.module())

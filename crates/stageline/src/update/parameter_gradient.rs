@@ -10,14 +10,15 @@ use stageline_nn::params::named_gradients;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct ParameterGradient {
-    /// The index of the stage that trains the parameter to which this gradient belongs.
+    /// The index, from 0, of the stage that trains the parameter of this gradient.
     pub stage: usize,
     /// The path of the parameter in the stage's module, such as `0.linear.weight`.
     pub path: String,
-    /// The parameter's gradient, summed over the micro-batches and not clipped. Its elements are in row-major order.
+    /// The parameter's gradient, summed over the micro-batches and not clipped: one number for each element of the
+    /// parameter, in row-major order.
     pub summed: Vec<f32>,
     /// The parameter's gradient as the optimizer would receive it: summed over the micro-batches and clipped as
-    /// configured. Its elements are in row-major order.
+    /// configured. It contains one number for each element of the parameter, in row-major order.
     pub applied: Vec<f32>,
 }
 

@@ -11,13 +11,13 @@ use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::batch_norms;
 use stageline_nn::params::{AnyTensor, Description, is_quantized, map_floats, unify, visit_floats};
 
-/// The precision in which forwards and backwards compute (Micikevicius et al., 2018, *Mixed Precision Training*,
+/// The precision of forward and backward passes (Micikevicius et al., 2018, *Mixed Precision Training*,
 /// [arXiv:1710.03740](https://arxiv.org/abs/1710.03740)).
 ///
 /// In a lower precision, every stage computes with a copy of its module whose parameters are rounded. The float inputs
-/// of a batch are rounded too. Activations and their gradients are transferred in the precision in which they were
-/// computed. Gradients are summed over the micro-batches in f32. The optimizer steps the original parameters (the
-/// master weights), and the copy is then made from them again.
+/// of a batch are rounded too. Activations and their gradients are transferred in the precision of their computation.
+/// Gradients are summed over the micro-batches in f32. The optimizer steps the original parameters (the master
+/// weights), and the copy is then made from them again.
 ///
 /// Targets are not rounded. The loss must be computed in f32: cast its inputs with `.cast(FloatDType::F32)`, which does
 /// nothing in a run in f32.
@@ -26,14 +26,14 @@ use stageline_nn::params::{AnyTensor, Description, is_quantized, map_floats, uni
 /// own batch norm, which cannot compute on rounded inputs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Precision {
-    /// Forwards and backwards compute in the precision of the model's own parameters, most often f32. This setting does
-    /// not change whether a GPU multiplies f32 matrices as TF32; burn decides that.
+    /// Forward and backward passes compute in the precision of the model's own parameters, most often f32. This is the
+    /// default. This setting does not change whether a GPU multiplies f32 matrices as TF32; burn decides that.
     #[default]
     Full,
-    /// Forwards and backwards compute in bfloat16, which has the range of f32 with 8 bits of precision.
+    /// Forward and backward passes compute in bfloat16, which has the range of f32 with 8 bits of precision.
     Bf16,
-    /// Forwards and backwards compute in IEEE half precision (f16). It has 11 bits of precision and a range of 6e-8 to
-    /// 65504, which needs loss scaling. Loss scaling is on by default.
+    /// Forward and backward passes compute in IEEE half precision (f16). It has 11 bits of precision and a range of
+    /// 6e-8 to 65504, which needs loss scaling. Loss scaling is on by default.
     F16,
 }
 
@@ -106,8 +106,8 @@ impl Rounding {
     }
 }
 
-/// Returns the ids of the parameters that are not rounded to the type `rounded` in copies of a module: those of batch
-/// norms, and running states.
+/// Returns the ids of the parameters that are not rounded to the type `rounded` in copies of a module: the parameters
+/// of batch norms, and running states.
 fn kept<M: Module>(module: &M, rounded: FloatDType) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
     // A running state can only be recognised because a module and its copies share it: a write to a copy changes the

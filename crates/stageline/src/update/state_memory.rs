@@ -1,4 +1,4 @@
-//! The memory in which a stage keeps the state of its optimizer between steps: that of its device, or that of this host
+//! The memory for the state of a stage's optimizer between steps: the memory of its device, or of this host
 //! ([`OptimizerState`]).
 //!
 //! An optimizer steps one parameter after the other. A state on the host is copied to the device when its parameter is
@@ -15,8 +15,8 @@ use burn_pack::Scalar;
 
 use crate::device::location::{host, is_host};
 
-/// The memory in which a stage keeps the state of its optimizer (such as Adam's moments) between steps: that of its
-/// device, or that of this host.
+/// The memory for the state of a stage's optimizer (such as Adam's moments) between steps: the memory of its device, or
+/// of this host.
 ///
 /// [`of`](Self::of) makes an optimizer keep its state in the chosen memory:
 ///
@@ -29,11 +29,11 @@ use crate::device::location::{host, is_host};
 /// let config = StageConfig::new(Device::flex(), optimizer, 1e-3);
 /// ```
 ///
-/// The setting does not change the trained parameters by a single bit, and checkpoints do not depend on it: a training
-/// may resume with the other value.
+/// The setting does not change the trained parameters by a single bit, and checkpoints do not depend on it: a run may
+/// resume with the other value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OptimizerState {
-    /// Optimizer states stay on the device of their stage.
+    /// Optimizer states stay in the memory of their stage's device. This is the default.
     #[default]
     Device,
     /// Optimizer states are in the memory of this host between steps. They are on the device of their stage only while
@@ -47,9 +47,9 @@ pub enum OptimizerState {
 }
 
 impl OptimizerState {
-    /// Returns `optimizer`, changed so that it keeps its state between steps in the memory `self`: that of the stage's
-    /// device, or that of this host. The result takes the place of `optimizer` in a [`StageConfig`](crate::StageConfig)
-    /// and in burn's `ModuleOptimizer::with_group`.
+    /// Returns `optimizer`, changed so that it keeps its state between steps in the memory `self`: the memory of the
+    /// stage's device, or of this host. The result takes the place of `optimizer` in a
+    /// [`StageConfig`](crate::StageConfig) and in burn's `ModuleOptimizer::with_group`.
     ///
     /// `optimizer` must be an optimizer of single parameters (burn's trait `Optimizer`), which the method `build` of
     /// burn's configurations returns. A `ModuleOptimizer` is not accepted, because burn has no setting for the memory
@@ -77,7 +77,7 @@ impl FromStr for OptimizerState {
     }
 }
 
-/// The error for a text that names no memory of optimizer states: `device` or `host`.
+/// The error for a text that should name the memory of optimizer states, and is neither `device` nor `host`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("`{0}` is no memory of optimizer states; write `device` or `host`")]
 pub struct OptimizerStateError(String);
@@ -226,8 +226,8 @@ mod tests {
     const COLUMNS: usize = 4;
 
     /// Makes five optimizer steps on a matrix, each with a different gradient. If `moves` is true, the optimizer state
-    /// is moved to the host after every step, as in trainings on a GPU that keep the state on the host. Returns the
-    /// bits of the matrix after each step, and those of the last state.
+    /// is moved to the host after every step, as in runs on a GPU that keep the state on the host. Returns the bits of
+    /// the matrix after each step, and the bits of the last state.
     fn trained<O: Optimizer>(optimizer: &O, moves: bool) -> Vec<u32> {
         let device = Device::flex();
         let matrix = |step: usize| {

@@ -58,7 +58,7 @@ impl WarmupCosine {
         Ok(Self { peak, lowest: 0.0, warm_up: warm_up as u64, steps: steps as u64, taken: 0 })
     }
 
-    /// Sets the lowest learning rate, to which the cosine falls, to `lowest` instead of 0.
+    /// Sets the learning rate at the end of the cosine, the lowest one, to `lowest` instead of 0.
     ///
     /// # Errors
     /// Returns [`WarmupCosineError`] if `lowest` is not between 0 and the peak.
