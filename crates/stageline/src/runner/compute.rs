@@ -1,5 +1,5 @@
-//! The forwards and backwards of a stage, whole or split, and the search for non-finite results in an inspection (a
-//! second run of a non-finite step).
+//! The forward and backward passes of a stage, whole or split, and the search for non-finite results in an inspection
+//! (a second run of a non-finite step).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,17 +22,17 @@ use stageline_nn::{Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
 
-/// The time at which the weight gradients of a backward are computed, in layers that support both.
+/// The time at which the weight gradients of a backward pass are computed, in layers that support both.
 #[derive(Clone, Copy)]
 pub(super) enum WeightGradients {
-    /// The weight gradients are computed in the backward, and added to the stage's gradient sum at once.
+    /// The weight gradients are computed in the backward pass, and added to the stage's gradient sum at once.
     AtOnce,
-    /// The weight gradients are deferred to the second half of a split backward.
+    /// The weight gradients are deferred to the second half of a split backward pass.
     Later,
 }
 
 impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
-    /// Runs the stage's forward on one micro-batch. The first forward also logs a warning of operations that
+    /// Runs the stage's forward pass on one micro-batch. The first forward pass also logs a warning of operations that
     /// Stageline's own kernels did not compute, except those named in an earlier warning. If such operations are
     /// refused, it returns an error instead.
     pub(super) fn forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
@@ -50,8 +50,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         refused.map_or(Ok(()), |refused| Err(refused.into()))
     }
 
-    /// Runs the stage's forward on one micro-batch. In training it keeps the autodiff graph for the backward. In an
-    /// inspection (a second run of a non-finite step) it also checks the input and the result for non-finite values.
+    /// Runs the stage's forward pass on one micro-batch. In training it keeps the autodiff graph for the backward pass.
+    /// In an inspection (a second run of a non-finite step) it also checks the input and the result for non-finite
+    /// values.
     fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.parameters.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
@@ -109,7 +110,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Runs the whole backward of one micro-batch, and adds its gradients to the stage's gradient sum.
+    /// Runs the whole backward pass of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let Differentiated { half, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
         self.sum(micro_batch, half);
@@ -138,8 +139,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         );
     }
 
-    /// Runs the first half of a split backward: computes the gradients of the stage's input and of tied parameters. All
-    /// other weight gradients are deferred to the second half, in layers that support it.
+    /// Runs the first half of a split backward pass: computes the gradients of the stage's input and of tied
+    /// parameters. All other weight gradients are deferred to the second half, in layers that support it.
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let differentiated = self.differentiate(micro_batch, waits, WeightGradients::Later)?;
         if !std::mem::replace(&mut self.warned.split, true) {
@@ -149,8 +150,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Warns of parameters whose weight gradients are computed in the first half of a split backward. Their layers,
-    /// such as burn's own, cannot defer these gradients to the second half. The second half then fills less idle time.
+    /// Warns of parameters whose weight gradients are computed in the first half of a split backward pass. Their
+    /// layers, such as burn's own, cannot defer these gradients to the second half. The second half then fills less
+    /// idle time.
     ///
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
     /// position embeddings. A message at the level DEBUG always has their number and their paths.
@@ -187,8 +189,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Runs the second half of a split backward: computes the deferred weight gradients, and adds all gradients of the
-    /// micro-batch to the stage's gradient sum, except in an inspection.
+    /// Runs the second half of a split backward pass: computes the deferred weight gradients, and adds all gradients of
+    /// the micro-batch to the stage's gradient sum, except in an inspection.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let Differentiated { mut half, came_finite } = self.halves.take(micro_batch);
         if came_finite {
@@ -200,7 +202,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         self.sum(micro_batch, half);
     }
 
-    /// Runs the backward of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
+    /// Runs the backward pass of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
     /// exchanges the gradients of tied parameters with the stages that share them. `weights` says when the gradients of
     /// all other parameters are computed, in layers that support both.
     pub(super) fn differentiate(

@@ -44,14 +44,14 @@ pub(crate) type AnySource<T> = Box<dyn Source<T>>;
 /// message.
 pub(crate) struct FromBatch<T> {
     feed: Receiver<Vec<T>>,
-    /// The inputs of the micro-batches in the current pass whose forward has not yet run on this stage.
+    /// The inputs of the micro-batches in the current pass whose forward pass has not yet run on this stage.
     arrived: Slots<Weighted<T>>,
 }
 
 /// The input side of every stage except the first: the connection to the previous stage.
 pub(crate) struct FromPrevious<T> {
     upstream: Upstream<T>,
-    /// The inputs from the previous stage, for the micro-batches whose forward has not yet run on this stage.
+    /// The inputs from the previous stage, for the micro-batches whose forward pass has not yet run on this stage.
     arrived: Slots<Weighted<T>>,
     /// The gradients of the stage's inputs, by micro-batch, that wait to be sent to the previous stage.
     departing: Slots<LeafGradients>,

@@ -2,24 +2,25 @@
 //!
 //! Input: instructions, the description of a pass ([`Pass`](pass::Pass)), and verdicts (step the optimizer, or skip the
 //! step). Output: the stage's outcome of a pass (losses, gradient norms), its report after the verdict
-//! ([`Conclusion`]), and its state. This folder owns a stage's module while it trains: its forwards and backwards, its
-//! live micro-batches, its loss, and its calls of `transfer` and `update`. A [`Runner`] must not know threads, channels
-//! of commands, or the order of instructions: the worker does.
+//! ([`Conclusion`]), and its state. This folder owns a stage's module while it trains: its forward and backward passes,
+//! its live micro-batches, its loss, and its calls of `transfer` and `update`. A [`Runner`] must not know threads,
+//! channels of commands, or the order of instructions: the worker does.
 //!
 //! The worker hands each of its instructions to the runner of the instruction's stage. The runner matches on the
 //! instruction (`Instruction::Compute`, `Receive`, `Send`) and performs it. The runner warns once of operations that
-//! Stageline's own kernels do not compute (`Fallback`, which `stageline-nn` collects in the first forward), or refuses
-//! them. It also warns once of backwards that are not split, and of a recomputation (`Recompute`) without effect.
+//! Stageline's own kernels do not compute (`Fallback`, which `stageline-nn` collects in the first forward pass), or
+//! refuses them. It also warns once of backward passes that are not split, and of a recomputation (`Recompute`) without
+//! effect.
 //!
-//! This file has the interface [`Runner`] (begin and run a pass, reduce, finish, conclude, publish, follow, ignore,
-//! commit, roll back, copy), the reason why an instruction ends early ([`Interrupt`]), and a stage's module without its
+//! This file contains the interface [`Runner`] (begin and run a pass, reduce, finish, conclude, publish, follow,
+//! ignore, commit, roll back, copy), why an instruction ends early ([`Interrupt`]), and a stage's module without its
 //! type ([`ErasedModule`]), as it goes from a worker to the caller.
 //!
 //! - `stage`: the runner of one stage (`StageRunner`), from the start of a pass (`Mode`) to commit or rollback; its
-//!   place in the pipeline (`StageSlot`), and what a forward leaves for its backward (`Taped`). It also chooses the
-//!   neighbour for a transfer.
-//! - `compute`: forwards, whole and split backwards, and the search for non-finite results in an inspection (a second
-//!   run of a non-finite step).
+//!   place in the pipeline (`StageSlot`), and what a forward pass leaves for its backward pass (`Taped`). It also
+//!   chooses the neighbour for a transfer.
+//! - `compute`: forward passes, whole and split backward passes, and the search for non-finite results in an inspection
+//!   (a second run of a non-finite step).
 //! - `sums`: the gradient sums of a stage (`StageSums`), their reduction over replicas, and the numbers that the stage
 //!   reads at the end of a pass (`Numbers`).
 //! - `parameters`: the parameters of a stage (`StageParameters`): their optimizer step after the verdict, and the
@@ -29,7 +30,7 @@
 //!   (`FromPrevious`).
 //! - `output`: the output side of a stage (`Sink`): the next stage (`ToNext`), or the loss, the metrics and the caller
 //!   (`ToCaller`, `Results`, `Wanted`). Rejects losses and metrics of a wrong shape or of low precision, and divides
-//!   the loss for the backward.
+//!   the loss for the backward pass.
 //! - `warnings`: the warnings that a stage has logged (`Warned`), and the warning of operations that Stageline's own
 //!   kernels do not compute (`Fallback`).
 //! - `slots`: storage for tensors of single micro-batches that wait between two instructions (`Slots`).
@@ -65,12 +66,12 @@ use crate::update::parameter_gradient::ParameterGradient;
 /// The stages of one replica in pipeline order, with the types of module, input and output erased.
 pub(crate) type Stages = Vec<Box<dyn Runner>>;
 
-/// The reason why a worker stops executing its list of instructions.
+/// Why a worker stops executing its list of instructions.
 pub(crate) enum Interrupt {
     /// The worker stops because the pipeline stops: another worker failed, or the caller dropped the pipeline.
     Stopped,
-    /// The user's code that the stage runs (its forward, loss or metrics) returned an error, or the stage's first
-    /// forward has a refused operation; the value is the error.
+    /// The user's code that the stage runs (its forward pass, loss or metrics) returned an error, or the stage's first
+    /// forward pass has a refused operation; the value is the error.
     Failed(BoxError),
 }
 
@@ -80,13 +81,14 @@ impl From<Stopped> for Interrupt {
     }
 }
 
-/// The report of a stage at the end of a step: learning rate, parameter health and gradients.
+/// The report of a stage at the end of a step: learning rate, statistics of its parameters and gradients, and counts of
+/// bytes.
 #[derive(Default)]
 pub(crate) struct Conclusion {
     /// The learning rate of the stage's optimizer step; `None` if the optimizer did not step.
     pub(crate) learning_rate: Option<f64>,
-    /// The health report of each parameter of the stage (statistics of its gradient and update), without the
-    /// parameter's name. Empty in steps without health reports.
+    /// The health report of each parameter of the stage (statistics such as its gradient norm and update size), without
+    /// the parameter's name. Empty in steps without health reports.
     pub(crate) health: Vec<(ParamId, ParameterHealth)>,
     /// The gradient of each trained parameter of the stage, in a step that only returns gradients to the caller. Empty
     /// in any other step.
@@ -143,7 +145,8 @@ pub(crate) trait Runner: Send {
     /// sums if a copy was kept.
     fn roll_back(&mut self);
     fn state(&self) -> StageState;
-    /// Returns a copy of the stage's module without autodiff, in the precision in which its parameters are trained.
+    /// Returns a copy of the stage's module without autodiff, in the precision of the trained parameters (not the lower
+    /// one of forward and backward passes).
     fn copy(&self) -> ErasedModule;
     /// Whether the stage's module is intact: not lost in a panic, and without an optimizer step that other stages lack.
     fn is_whole(&self) -> bool;

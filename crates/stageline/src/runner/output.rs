@@ -21,18 +21,18 @@ use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
 use crate::update::finite::{Soundness, soundness, tensor_is_finite};
 
-/// The output side of a stage with module `M`. It runs the forward, keeps the output for the next stage or computes the
-/// loss, and provides the tensor from which the backward starts.
+/// The output side of a stage with module `M`. It runs the forward pass, keeps the output for the next stage or
+/// computes the loss, and provides the tensor where the backward pass starts.
 pub(crate) trait Sink<M>: Send {
     type Input: Payload;
-    /// The type of the tensors from which a micro-batch's backward starts. They are the float tensors of the stage's
-    /// output, or the loss on the last stage.
+    /// The type of the tensors where the backward pass of a micro-batch starts. They are the float tensors of the
+    /// stage's output, or the loss on the last stage.
     type Residual: Send;
 
     /// Prepares the output side of a stage for a pass over a batch (a step, an evaluation, ...). The last stage
     /// receives the targets of the batch from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Runs the training forward of one micro-batch. Returns the tensors from which the backward starts: the float
+    /// Runs the training forward pass of one micro-batch. Returns the tensors where the backward pass starts: the float
     /// tensors of the stage's output, or the loss on the last stage.
     fn forward(
         &mut self,
@@ -40,10 +40,10 @@ pub(crate) trait Sink<M>: Send {
         input: Weighted<Self::Input>,
         micro_batch: usize,
     ) -> Result<Self::Residual, BoxError>;
-    /// Runs the forward of one micro-batch without an autodiff graph, for an evaluation or an inference. Keeps the
+    /// Runs the forward pass of one micro-batch without an autodiff graph, for an evaluation or an inference. Keeps the
     /// output for the next stage or the caller. In an evaluation the last stage keeps the loss and the metrics instead.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
-    /// Returns the scalar tensor from which the backward of a micro-batch starts. Returns `None` if the stage received
+    /// Returns the scalar tensor where the backward pass of a micro-batch starts. Returns `None` if the stage received
     /// no gradient of its output, or if autodiff does not track the output (or, on the last stage, the loss).
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
     /// Returns the worst kind of number (finite, infinite or NaN) in the stage's output for one micro-batch. The last
@@ -79,7 +79,8 @@ pub(crate) struct ToNext<T> {
     downstream: Downstream<T>,
     /// The outputs that the stage has computed and not yet sent to the next stage, by micro-batch.
     ready: Slots<Weighted<T>>,
-    /// The gradients of the stage's outputs, by micro-batch, that the next stage has sent and no backward has used yet.
+    /// The gradients of the stage's outputs, by micro-batch, that the next stage has sent and no backward pass has used
+    /// yet.
     gradients: Slots<LeafGradients>,
 }
 
@@ -144,7 +145,7 @@ impl<T: Payload> Neighbour for ToNext<T> {
 }
 
 /// The last stage's ends of its channels to and from the caller, for targets of batches and for outputs of inferences.
-/// Each message has all micro-batches of a pass.
+/// Each message contains all micro-batches of a pass.
 pub(crate) struct CallerChannels<Out, Target> {
     pub(crate) targets: Receiver<Vec<Target>>,
     pub(crate) outputs: Sender<Vec<Out>>,
@@ -153,7 +154,7 @@ pub(crate) struct CallerChannels<Out, Target> {
 /// The work of the last stage in the current pass: to compute losses from targets, or outputs for the caller.
 enum Wanted<Out, Target> {
     /// The last stage computes losses and metrics. This variant contains the targets of the micro-batches whose forward
-    /// has not yet run.
+    /// pass has not yet run.
     Losses(Slots<Target>),
     /// The last stage computes outputs for the caller, in an inference. This variant contains the outputs computed so
     /// far, by micro-batch.
@@ -273,7 +274,7 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
         Ok(())
     }
 
-    /// Returns the scalar from which the last stage's backward of a micro-batch starts. It is the sum of the loss
+    /// Returns the scalar where the last stage's backward pass of a micro-batch starts. It is the sum of the loss
     /// terms, each divided by its loss weight in the whole step, times the loss scale. Returns `None` if autodiff does
     /// not track the loss.
     fn root(&mut self, loss: Tensor<1>, _micro_batch: usize, context: &Context) -> Option<Tensor<1>> {

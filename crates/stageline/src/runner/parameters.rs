@@ -66,9 +66,9 @@ impl<M: Module + 'static> StageParameters<M> {
         if self.ties.follows() { self.trained.change(|module| self.ties.follow(module, waits)) } else { Ok(()) }
     }
 
-    /// Acts on the verdict on a step, and returns the stage's report. `gradients` has the stage's gradient sums, and
-    /// `stage` is its index. If the verdict is to step, a stage of replica 0 steps its optimizer. A stage of another
-    /// replica then receives the new parameter values from replica 0.
+    /// Acts on the verdict on a step, and returns the stage's report. `gradients` contains the stage's gradient sums,
+    /// and `stage` is its index. If the verdict is to step, a stage of replica 0 steps its optimizer. A stage of
+    /// another replica then receives the new parameter values from replica 0.
     pub(super) fn conclude(
         &mut self,
         stage: usize,

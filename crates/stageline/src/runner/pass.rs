@@ -9,18 +9,18 @@ use crate::transfer::order::Turns;
 use stageline_nn::Recompute;
 
 /// The kind of a pass over a batch: a training step, an inspection (a search for non-finite results), an evaluation or
-/// an inference. The value has the step number, loss weights and loss scale of the pass.
+/// an inference. The value contains the step number, loss weights and loss scale of the pass.
 #[derive(Clone)]
 pub(crate) enum Pass {
-    /// A training pass over a batch: forwards and backwards of all micro-batches and then the flush, at which the
+    /// A training pass over a batch: forward and backward passes of all micro-batches and then the flush, when the
     /// optimizers step.
     Train(Arc<Context>),
-    /// An inspection, which runs the forwards and backwards of a non-finite step again to find its first non-finite
-    /// result. No stage steps its optimizer.
+    /// An inspection, which runs the forward and backward passes of a non-finite step again to find its first
+    /// non-finite result. No stage steps its optimizer.
     Inspect(Arc<Context>),
-    /// An evaluation: forwards and losses only, without an autodiff graph.
+    /// An evaluation: forward passes and losses only, without an autodiff graph.
     Evaluate(Arc<Context>),
-    /// An inference: forwards only, whose outputs the last stage sends to the caller.
+    /// An inference: forward passes only, whose outputs the last stage sends to the caller.
     Infer(Arc<Context>),
 }
 
@@ -35,14 +35,15 @@ pub(crate) struct Context {
     /// The divisor of the loss, one number for each loss term: usually the total loss weight of the whole batch, over
     /// all replicas.
     pub(crate) divisor: Weight,
-    /// The loss scale: the factor by which the loss is multiplied after its division by the total loss weight.
+    /// The loss scale: the factor on the loss after the division of the loss by its total weight. It keeps small
+    /// gradients from underflowing.
     pub(crate) loss_scale: f64,
-    /// For each stage, the part of the forward that its backward recomputes (activation checkpointing).
+    /// For each stage, the part of the forward pass that its backward pass recomputes (activation checkpointing).
     pub(crate) recompute: Arc<[Recompute]>,
-    /// Whether the stages measure the squared norm of every micro-batch's gradients, from which the gradient noise is
-    /// estimated. True only in training steps that the settings select.
+    /// Whether the stages measure the squared norm of every micro-batch's gradients, for an estimate of the gradient
+    /// noise. True only in training steps that the settings select.
     pub(crate) measures_noise: bool,
-    /// The order in which the workers of the replica issue transfers between GPUs during the pass, so that NCCL cannot
+    /// The order of the replica's transfers between GPUs during the pass, which its workers follow so that NCCL cannot
     /// deadlock.
     pub(crate) turns: Arc<Turns>,
 }

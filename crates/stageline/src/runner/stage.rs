@@ -1,6 +1,6 @@
 //! The runner of one stage ([`StageRunner`]), from the start of a pass to the optimizer step, or to the rollback of
-//! this step. The stage's forwards and backwards are in `compute`, its gradient sums in `sums`, and its optimizer steps
-//! and shared parameters in `parameters`.
+//! this step. The stage's forward and backward passes are in `compute`, its gradient sums in `sums`, and its optimizer
+//! steps and shared parameters in `parameters`.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -37,7 +37,8 @@ use stageline_nn::Fallback;
 pub(super) enum Mode<M> {
     /// The stage runs no pass (no step, evaluation or inference) at the moment.
     Idle,
-    /// A training pass or an inspection (a second run of a non-finite step), which both have forwards and backwards.
+    /// A training pass or an inspection (a second run of a non-finite step), which both run forward and backward
+    /// passes.
     Training {
         context: Arc<Context>,
         /// The non-finite results that an inspection (a second run of a non-finite step) has found so far; `None` in a
@@ -59,36 +60,36 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) source: AnySource<K::Input>,
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graph of each live micro-batch: a micro-batch whose forward on this stage has run, and whose
-    /// backward on this stage has not run yet.
+    /// The autodiff graph of each live micro-batch: a micro-batch whose forward pass on this stage has run, and whose
+    /// backward pass on this stage has not run yet.
     pub(super) tape: Slots<Taped<K::Residual>>,
-    /// The state of each micro-batch between the two halves of its split backward.
+    /// The state of each micro-batch between the two halves of its split backward pass.
     pub(super) halves: Slots<Differentiated>,
     pub(super) turns: Arc<Turns>,
     pub(super) warned: Warned,
-    /// Whether the stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
-    /// of logging a warning.
+    /// Whether the stage's first forward pass fails if Stageline's own kernels do not compute one of its operations,
+    /// instead of logging a warning.
     pub(super) refuses_fallbacks: bool,
 }
 
-/// A live micro-batch on a stage, between its forward and its backward: both ends of its autodiff graph.
+/// A live micro-batch on a stage, between its forward pass and its backward pass: both ends of its autodiff graph.
 pub(super) struct Taped<R> {
-    /// The context (step number, loss weights, loss scale and others) of the pass in which the micro-batch's forward
-    /// ran.
+    /// The context (step number, loss weights, loss scale and others) of the pass over the batch that ran the
+    /// micro-batch's forward pass.
     pub(super) context: Arc<Context>,
     /// The float tensors of the stage's input, which are leaves of the autodiff graph; empty on the first stage.
     pub(super) input: Leaves,
-    /// The tensors from which the micro-batch's backward starts: the float tensors of the stage's output, or the loss
+    /// The tensors where the micro-batch's backward pass starts: the float tensors of the stage's output, or the loss
     /// on the last stage.
     pub(super) residual: R,
-    /// The ids of the parameters that exactly one layer of the micro-batch's forward used, once.
+    /// The ids of the parameters that exactly one layer of the micro-batch's forward pass used, once.
     pub(super) used_once: HashSet<ParamId>,
     pub(super) weight: Weight,
 }
 
-/// The result of the backward of a micro-batch, or of the first half of a split backward.
+/// The result of the backward pass of a micro-batch, or of the first half of a split backward pass.
 pub(super) struct Differentiated {
-    /// The gradients, and the weight gradients that a split backward has deferred.
+    /// The gradients, and the weight gradients that a split backward pass has deferred.
     pub(super) half: Half,
     /// Whether, in an inspection (a second run of a non-finite step), the gradient of the stage's output was finite. In
     /// any other pass it is false.
@@ -108,10 +109,10 @@ pub(crate) struct StageSlot {
     /// are added up.
     pub(crate) per_group: usize,
     /// The operations of the stage that Stageline's own kernels do not compute on its device, as known when the stage
-    /// is built. A warning of each has then been logged. The first forward may find more of these operations.
+    /// is built. A warning of each has then been logged. The first forward pass may find more of these operations.
     pub(crate) fallbacks: Vec<Fallback>,
-    /// Whether the stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
-    /// of logging a warning.
+    /// Whether the stage's first forward pass fails if Stageline's own kernels do not compute one of its operations,
+    /// instead of logging a warning.
     pub(crate) refuses_fallbacks: bool,
 }
 
@@ -136,9 +137,9 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Returns the connection to the neighbouring stage to which the stage sends tensors (`is_sent`), or from which it
-    /// receives them. `carried` is the kind of the tensors. Activations come from the previous stage, and gradients
-    /// from the next stage.
+    /// Returns the connection to the neighbouring stage that the stage sends tensors to (`is_sent`), or receives them
+    /// from. `carried` is the kind of the tensors. Activations come from the previous stage, and gradients from the
+    /// next stage.
     fn neighbour(&mut self, carried: Carried, is_sent: bool) -> &mut dyn Neighbour {
         let neighbour = match (carried, is_sent) {
             (Carried::Activation, false) | (Carried::Gradient, true) => self.source.neighbour(),

@@ -25,8 +25,8 @@ pub(super) struct StageSums {
     reductions: usize,
 }
 
-/// The numbers that a stage reads from its device at the end of a pass, all in one transfer. The fields are those of
-/// the stage's `Outcome`.
+/// The numbers that a stage reads from its device at the end of a pass, all in one transfer. The fields have the same
+/// meaning as in the stage's `Outcome`.
 pub(super) struct Numbers {
     pub(super) squared_norms: Vec<(ParamId, f64)>,
     pub(super) squared_norm_of_each: Option<f64>,
@@ -43,15 +43,15 @@ impl StageSums {
 
     /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
     ///
-    /// Returns the ids of the parameters of which a layer has added a gradient already, although they have another one
-    /// in this micro-batch.
+    /// Returns the ids of the parameters that have another gradient in this micro-batch, although a layer has already
+    /// added one to the sums.
     pub(super) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, half: Half) -> HashSet<ParamId> {
         self.gradients.add(module, micro_batch, half)
     }
 
-    /// Runs `backward`, a whole backward of `micro_batch`, whose layers add the gradients of the parameters `ids` to the
-    /// sums at once where they can. Returns the backward's result, and the gradients of layers that are not in the sums
-    /// yet.
+    /// Runs `backward`, a whole backward pass of `micro_batch`, whose layers add the gradients of the parameters `ids`
+    /// to the sums at once where they can. Returns the result of the backward pass, and the gradients of layers that
+    /// are not in the sums yet.
     pub(super) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -88,8 +88,9 @@ impl StageSums {
         self.gradients.squared_norms(module)
     }
 
-    /// Reads the numbers of a pass from the stage's device: the squared norms `squares`, those of single micro-batches
-    /// if the step measures them, and the losses and metrics in `results`. `loss_scale` is the loss scale of the pass.
+    /// Reads the numbers of a pass from the stage's device: the squared norms `squares`, the squared norms of single
+    /// micro-batches if the step measures them, and the losses and metrics in `results`. `loss_scale` is the loss scale
+    /// of the pass.
     pub(super) fn read(&mut self, squares: &SquaredNorms, results: Results, loss_scale: f64) -> Numbers {
         let Results { losses, metrics } = results;
         let count = losses.len();
@@ -128,7 +129,7 @@ impl StageSums {
         self.kept = Some(self.gradients.copy(module));
     }
 
-    /// Discards the copy of the gradient sums, because the step to which they belong is committed.
+    /// Discards the copy of the gradient sums, because their step is committed.
     pub(super) fn drop_kept(&mut self) {
         self.kept = None;
     }

@@ -1,6 +1,6 @@
 //! The warnings that a stage has logged ([`Warned`]), and the warning of operations that Stageline's own kernels do not
 //! compute on the stage's device. Operations that the layers declare are named when the stage is built, and the others
-//! after the first forward.
+//! after the first forward pass.
 
 use stageline_nn::Fallback;
 
@@ -18,8 +18,8 @@ pub(super) struct Warned {
     /// Whether the stage has already logged the warning of a parameter that is used more often in a later micro-batch
     /// than in the first one.
     pub(super) several: bool,
-    /// Whether the stage's first forward has already been checked for operations that Stageline's own kernels do not
-    /// compute. The check logs a warning of such operations.
+    /// Whether the stage's first forward pass has already been checked for operations that Stageline's own kernels do
+    /// not compute. The check logs a warning of such operations.
     pub(super) fallbacks: bool,
     /// The operations that Stageline's own kernels do not compute, and that `build` has already named in a warning.
     pub(super) named: Vec<Fallback>,
@@ -41,8 +41,8 @@ pub(crate) fn warn_of_fallbacks(found: &[Fallback], stage: usize, replica: usize
     }
 }
 
-/// Returns the operations in `found` for which no warning has been logged so far. `named` has the operations of all
-/// earlier warnings. Both lists have operations that Stageline's own kernels do not compute. An operation without a
+/// Returns the operations in `found` that no logged warning has named so far. `named` lists the operations of all
+/// earlier warnings. Both lists contain operations that Stageline's own kernels do not compute. An operation without a
 /// layer counts as named if a warning named the same operation and reason. With a layer, the layer must be the same
 /// too.
 pub(super) fn unnamed(mut found: Vec<Fallback>, named: &[Fallback]) -> Vec<Fallback> {

@@ -17,8 +17,8 @@ pub(crate) use shuttle::thread::{yield_now, yield_now as pause};
 
 use super::Over;
 
-/// The time for which a waiting thread polls a channel before it sleeps. It is zero, because no time passes in tests
-/// under the thread scheduler shuttle.
+/// The time that a waiting thread polls a channel before it sleeps. It is zero, because no time passes in tests under
+/// the thread scheduler shuttle.
 pub(crate) const PATIENCE: Duration = Duration::ZERO;
 
 shuttle::lazy_static! {

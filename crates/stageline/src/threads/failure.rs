@@ -1,15 +1,16 @@
-//! The failure of a stage's work on a worker thread: a panic, or an error of the user's code.
+//! The failure of work on a thread, most often of a stage on a worker thread: a panic or an error.
 
-/// The error type of a user's stage: a box with any error that can be sent between threads.
+/// The error type that a user's stage returns: a box with any error that can be sent between threads.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
-/// The failure of a stage on a worker thread: a panic or an error of the user's code.
+/// The failure of work on a thread, such as a stage's forward pass or a measurement of the network: a panic or an
+/// error.
 #[derive(Debug, thiserror::Error)]
 pub enum Failure {
-    /// A failure because the user's code of a stage panicked. The value is the panic's message.
+    /// The work panicked, for example in the user's code of a stage or in a library. The value is the panic's message.
     #[error("it panicked: {0}")]
     Panic(String),
-    /// A failure because the user's code of a stage returned an error. The value is this error.
+    /// The work returned an error, for example the user's code of a stage. The value is this error.
     #[error(transparent)]
     Error(BoxError),
 }

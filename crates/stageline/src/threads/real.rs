@@ -14,7 +14,7 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::Over;
 
-/// The time (50 µs) for which a thread polls a channel for a message before it sleeps. Waking a thread takes up to this
+/// The time (50 µs) that a thread polls a channel for a message before it sleeps. Waking a thread takes up to this
 /// long, so polling saves time if the message comes soon.
 pub(crate) const PATIENCE: Duration = Duration::from_micros(50);
 

@@ -27,7 +27,7 @@ struct Gradients {
     tensors: Tensors,
 }
 
-/// One end of a connection for shared parameters, at the stage whose optimizer steps them. It has the ids of the
+/// One end of a connection for shared parameters, at the stage whose optimizer steps them. It holds the ids of the
 /// parameters, and the channels to one stage with copies of them.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
@@ -36,8 +36,8 @@ pub(crate) struct Owned {
     holder: Device,
 }
 
-/// One end of a connection for shared parameters, at a stage with copies of them. It has the ids of the parameters, and
-/// the channels to the stage whose optimizer steps them.
+/// One end of a connection for shared parameters, at a stage with copies of them. It holds the ids of the parameters,
+/// and the channels to the stage whose optimizer steps them.
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,

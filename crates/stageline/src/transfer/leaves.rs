@@ -1,8 +1,8 @@
 //! The leaves of a stage's autodiff graph: the float tensors through which gradients enter and leave it.
 //!
-//! A forward records the leaves of its input and its output. The backward starts from the received gradients of the
-//! output and returns the gradients of the input. Only detached tensors cross a boundary, so the graphs of two stages
-//! never join.
+//! A forward pass records the leaves of its input and its output. The backward pass starts from the received gradients
+//! of the output and returns the gradients of the input. Only detached tensors cross a boundary, so the graphs of two
+//! stages never join.
 //!
 //! One limit of bitwise parity is here. burn adds the gradients of a tensor's uses, and starts with the deepest use. A
 //! tensor that crosses a boundary, and that its own stage uses twice or more, has three gradients or more. The order in
@@ -59,7 +59,7 @@ impl LeafGradient {
 }
 
 /// The gradients of all float tensors of a stage's input or output, in the order of these tensors. The entry is `None`
-/// for a tensor on which the loss does not depend.
+/// if the loss does not depend on the tensor.
 pub(crate) struct LeafGradients(Vec<Option<LeafGradient>>);
 
 impl LeafGradients {
@@ -91,11 +91,11 @@ pub(crate) struct Leaves(Vec<Box<dyn Leaf>>);
 /// A float tensor of a stage's input or output, at one end of the stage's autodiff graph. Its number of dimensions is
 /// not part of the Rust type.
 trait Leaf: Send {
-    /// Returns the scalar whose backward gives this output tensor the gradient `gradient`. Returns `None` if autodiff
-    /// does not track the tensor.
+    /// Returns the scalar whose backward pass gives this output tensor the gradient `gradient`. Returns `None` if
+    /// autodiff does not track the tensor.
     fn seeded(&self, gradient: LeafGradient) -> Option<Tensor<1>>;
-    /// Removes the gradient of this input tensor from `gradients`, the result of a backward, and returns it. Returns
-    /// `None` if the backward gave the tensor no gradient.
+    /// Removes the gradient of this input tensor from `gradients`, the result of a backward pass, and returns it.
+    /// Returns `None` if the backward pass gave the tensor no gradient.
     fn gradient(&self, gradients: &mut Gradients) -> Option<LeafGradient>;
 }
 
@@ -118,24 +118,24 @@ impl Leaves {
     }
 
     /// Detaches a stage's output from the stage's autodiff graph. Returns the detached output for the next stage. Also
-    /// returns the output's float tensors in the graph, from which the backward starts.
+    /// returns the output's float tensors in the graph, where the backward pass starts.
     ///
-    /// The tensors in the graph keep the output in memory until the backward. burn alone may free it earlier: for
+    /// The tensors in the graph keep the output in memory until the backward pass. burn alone may free it earlier: for
     /// `tanh`, for example, burn keeps only the input.
     pub(crate) fn of_output<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordOutput::default();
         (payload.map(&mut record), record.0)
     }
 
-    /// Returns the scalar from which a stage's backward starts. `gradients` has the received gradients of the stage's
-    /// output. Returns `None` if no tensor of the output has a gradient and is tracked by autodiff.
+    /// Returns the scalar where a stage's backward pass starts. `gradients` contains the received gradients of the
+    /// stage's output. Returns `None` if no tensor of the output has a gradient and is tracked by autodiff.
     pub(crate) fn root(&self, gradients: LeafGradients) -> Option<Tensor<1>> {
         let leaves = self.0.iter().zip(gradients.0);
         leaves.filter_map(|(leaf, gradient)| leaf.seeded(gradient?)).reduce(Tensor::add)
     }
 
-    /// Removes the gradients of a stage's input from `gradients`, the result of a backward, and returns them. If no
-    /// backward ran, every entry of the result is `None`.
+    /// Removes the gradients of a stage's input from `gradients`, the result of a backward pass, and returns them. If
+    /// no backward pass ran, every entry of the result is `None`.
     pub(crate) fn gradients(&self, gradients: Option<&mut Gradients>) -> LeafGradients {
         LeafGradients(match gradients {
             Some(gradients) => self.0.iter().map(|leaf| leaf.gradient(gradients)).collect(),

@@ -34,8 +34,8 @@ pub(crate) struct Downstream<T> {
     activations: Sender<Message<Weighted<T>>>,
     gradients: Receiver<Message<LeafGradients>>,
     here: Device,
-    /// The device of the next stage, to which activations are sent. If one of the two stages is on a remote host, it is
-    /// a list of sessions (network connections) that successive micro-batches use in turn.
+    /// The device of the next stage, the target of sent activations. If one of the two stages is on a remote host, it
+    /// is a list of sessions (network connections) that successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
 }
@@ -46,7 +46,7 @@ pub(crate) struct Upstream<T> {
     activations: Receiver<Message<Weighted<T>>>,
     gradients: Sender<Message<LeafGradients>>,
     here: Device,
-    /// The device of the previous stage, to which gradients are sent. If one of the two stages is on a remote host, it
+    /// The device of the previous stage, the target of sent gradients. If one of the two stages is on a remote host, it
     /// is a list of sessions (network connections) that successive micro-batches use in turn.
     to: Lanes,
     sent: Sent,
@@ -76,7 +76,8 @@ pub(crate) fn link<T>(capacity: usize, previous: Device, next: Device, route: Ro
 }
 
 impl<T: Payload> Downstream<T> {
-    /// Sends an activation to the next stage and its device. Returns the activation's size in bytes.
+    /// Sends the activation of one micro-batch to the next stage and its device. Returns the activation's size in
+    /// bytes.
     pub(crate) fn send(
         &mut self,
         waits: &Waits,

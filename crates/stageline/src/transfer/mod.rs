@@ -4,11 +4,11 @@
 //! device, detached from the sender's autodiff graph. This folder owns the two ends of every channel that carries
 //! tensors, the mappers that detach, track or move each tensor of a payload (a value made of tensors), and the exchange
 //! of shared parameters with its visitors and mappers of a module. These take the gradients of copies out of a stage's
-//! gradients, add received gradients to those of the owner (the stage that steps the parameters), read the owner's
-//! values and write them to copies. Whatever concerns gradients or parameters that another stage or replica also has is
-//! here; sums over micro-batches, norms and optimizer steps within one stage are in `update`. Transfers between GPUs
-//! are issued in one global order. This folder must not run forwards or optimizers, and must not choose the order of
-//! actions.
+//! gradients, add received gradients to the gradients of the owner (the stage that steps the parameters), read the
+//! owner's values and write them to copies. Whatever concerns gradients or parameters that another stage or replica
+//! also has is here; sums over micro-batches, norms and optimizer steps within one stage are in `update`. Transfers
+//! between GPUs are issued in one global order. This folder must not run forward passes or optimizers, and must not
+//! choose the order of actions.
 //!
 //! The runner asks for each transfer: to send or receive for one micro-batch, to `publish` an owner's new values, to
 //! `follow` them in a copy, or to `ignore` them. `device` finds the route and moves a single tensor along it.
@@ -16,8 +16,8 @@
 //! - `link`: the boundary between two neighbouring stages, with the ends `Downstream` and `Upstream`: a payload with
 //!   its loss weight (`Weighted`) in a `Message`, moved at its `Departure` and `Arrival`, and the count of its bytes.
 //! - `leaves`: the float tensors through which gradients enter and leave a stage's autodiff graph (`Leaves`), and their
-//!   gradients (`LeafGradients`); the scalar from which a backward starts (`root`); the mappers `Track` and `Detach`.
-//! - `order`: the order in which transfers between GPUs are issued (`Turns`, `Baton`), without which NCCL can deadlock.
+//!   gradients (`LeafGradients`); the scalar where a backward pass starts (`root`); the mappers `Track` and `Detach`.
+//! - `order`: the fixed order of transfers between GPUs (`Turns`, `Baton`). Without it NCCL can deadlock.
 //! - `in_flight`: the tensors sent last (`Sent`), kept alive until NCCL has read them (`settle`).
 //! - `hand_over`: moves what no transfer of the plan moves (batches, outputs, modules and shared parameters) to a
 //!   device (`Place`), or copies it for another thread (`HandOver`).

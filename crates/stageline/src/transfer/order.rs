@@ -22,9 +22,9 @@ use stageline_schedule::{Checked, Instruction, Transfer};
 use crate::failure::stop::{Stopped, Waits};
 use crate::threads::{Receiver, Sender, bounded};
 
-/// The fixed order in which one replica issues its transfers between GPUs. Every GPU has one baton (a token in a
-/// channel), which its transfers pass on in this order. A worker may issue a transfer only while it has the batons of
-/// both GPUs. After a pass over the plan, every baton is back at its start.
+/// The fixed order of one replica's transfers between GPUs. Every GPU has one baton (a token in a channel), which its
+/// transfers pass on in this order. A worker may issue a transfer only while it has the batons of both GPUs. After a
+/// pass over the plan, every baton is back at its start.
 #[derive(Default)]
 pub(crate) struct Turns {
     /// For each transfer, the batons (tokens of the transfer's GPUs) that a worker needs before it issues the transfer.

@@ -2,8 +2,8 @@
 //! steps its optimizer and sends back the new parameter values.
 //!
 //! Gradient sums are added in replica order, and go through the host's memory between GPUs. NCCL's own reduction adds
-//! in an order that depends on how the GPUs are connected, so its sums would differ in the last bits from those of one
-//! replica.
+//! in an order that depends on how the GPUs are connected, so its sums would differ in the last bits from the sums of
+//! one replica.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -15,7 +15,7 @@ use crate::transfer::copies::{Held, Owned, add, share};
 /// The role of a stage among data-parallel replicas, with its connections to the same stage of other replicas. At the
 /// end of a step the first replica sums the gradients of all replicas, and sends new parameter values back.
 pub(crate) enum Collective {
-    /// The role of a stage in the first data-parallel replica, which has the optimizer. The value has its connections
+    /// The role of a stage in the first data-parallel replica, which has the optimizer. The value lists its connections
     /// to the same stage of the other replicas, in replica order.
     Root(Vec<Owned>),
     /// The role of a stage in a data-parallel replica after the first. The stage has no optimizer, and computes with
@@ -33,7 +33,7 @@ impl Default for Collective {
 
 impl Collective {
     /// Returns the roles of one stage in all data-parallel replicas, one for each replica, with the connections between
-    /// them. `ids` has the parameters that the stage trains, and `devices` has the stage's device in each replica.
+    /// them. `ids` lists the parameters that the stage trains, and `devices` lists the stage's device in each replica.
     pub(crate) fn of_stage(ids: &[ParamId], devices: &[&Device]) -> Vec<Self> {
         let [root, leaves @ ..] = devices else { return Vec::new() };
         // A leaf sends its gradients once a step, so room for one message is enough.

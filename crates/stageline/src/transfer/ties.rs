@@ -1,10 +1,10 @@
 //! Tied parameters: parameters that several stages share, such as an embedding that is also the output layer.
 //!
 //! The first stage that has such a parameter owns it; the others hold copies. The gradient of a copy is added to the
-//! owner's gradient of the same micro-batch before gradients are summed over the micro-batches. The sum is therefore
-//! that of a single graph, bit for bit if at most one stage uses the parameter more than once. Only the owner steps the
-//! parameter, and sends its new value to the copies. In a lower precision the gradients of one micro-batch are added in
-//! that precision, as in a single graph, and widened to f32 afterwards.
+//! owner's gradient of the same micro-batch before gradients are summed over the micro-batches. The sum therefore
+//! equals the sum of a single graph, bit for bit if at most one stage uses the parameter more than once. Only the owner
+//! steps the parameter, and sends its new value to the copies. In a lower precision the gradients of one micro-batch
+//! are added in that precision, as in a single graph, and widened to f32 afterwards.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;
@@ -13,8 +13,8 @@ use burn::tensor::Device;
 use crate::failure::stop::{Stopped, Waits};
 use crate::transfer::copies::{Held, Owned, add, share};
 
-/// The tied parameters of one stage: those that its own optimizer steps, and its copies of those that other stages
-/// step.
+/// The tied parameters of one stage: the parameters that its own optimizer steps, and its copies of parameters that
+/// other stages step.
 #[derive(Default)]
 pub(crate) struct Ties {
     owned: Vec<Owned>,

@@ -92,8 +92,8 @@ impl Worker {
     }
 
     /// Ends a step on each of the worker's stages with the true or assumed `verdict` (step, or skip it). First sets
-    /// aside the side effects that the step's forwards deferred, such as updates of running statistics. Otherwise they
-    /// would be mixed with those of the next step.
+    /// aside the side effects that the step's forward passes deferred, such as updates of running statistics. Otherwise
+    /// they would be mixed with the side effects of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
@@ -102,9 +102,9 @@ impl Worker {
     /// Ends a step on each of the worker's stages with `verdict` (step, or skip it), and sends each stage's report to
     /// the caller.
     ///
-    /// Forwards defer side effects, such as updates of running statistics, until their step is final. These effects
-    /// must be set aside before the call. The call keeps them only if the verdict is to step the optimizers and to keep
-    /// the new parameters; otherwise it drops them.
+    /// Forward passes defer side effects, such as updates of running statistics, until their step is final. These
+    /// effects must be set aside before the call. The call keeps them only if the verdict is to step the optimizers and
+    /// to keep the new parameters; otherwise it drops them.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

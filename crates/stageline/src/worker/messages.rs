@@ -32,8 +32,8 @@ pub(crate) enum Command {
 /// the worker records.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
-    /// The list to which the worker adds its events (timed activities) of the pass. It is empty at first and allocated
-    /// by the caller. Events beyond its capacity are dropped.
+    /// The list for the events (timed activities) that the worker records in the pass. It is empty at first and
+    /// allocated by the caller. Events beyond its capacity are dropped.
     pub(crate) events: Vec<Event>,
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct Run {
 pub(crate) struct Asked {
     /// The kind and number of the requested pass, such as step 3, for error messages and logs.
     pub(crate) during: During,
-    /// The plan that the workers execute in the requested pass: each worker's list of forwards, backwards and
-    /// transfers.
+    /// The plan that the workers execute in the requested pass: each worker's list of forward passes, backward passes
+    /// and transfers.
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
-    /// The clock by which the workers time their events: the host's clock, with or without a wait for the device after
-    /// every action.
+    /// The clock that times the workers' events: the host's clock, with or without a wait for the device after every
+    /// action.
     pub(crate) clock: Clock,
     /// The time at which the pass began. The times of recorded events are counted from it.
     pub(crate) began: Instant,
@@ -65,8 +65,7 @@ pub(crate) struct Asked {
 pub(crate) struct Stepped {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
-    /// The verdict on the step (step the optimizer, or skip the step) on which the stage acted: the true one, or an
-    /// assumed one.
+    /// The verdict that the stage acted on (step the optimizer, or skip the step): the true one, or an assumed one.
     pub(crate) verdict: Verdict,
     pub(crate) conclusion: Conclusion,
 }
@@ -78,30 +77,28 @@ pub(crate) struct Recorded {
     pub(crate) events: Vec<Event>,
 }
 
-/// A worker's ends of the channels by which it exchanges commands, verdicts and replies with the caller.
+/// A worker's ends of the channels that carry commands, verdicts and replies between the caller and the worker.
 pub(crate) struct WorkerChannels {
     pub(crate) commands: Receiver<Command>,
-    /// The channel on which the worker receives the caller's verdicts: whether all stages step their optimizers, or
-    /// skip the step.
+    /// The channel for the caller's verdicts to the worker: whether all stages step their optimizers, or skip the step.
     pub(crate) verdicts: Receiver<Verdict>,
     pub(crate) replies: ReplySenders,
 }
 
-/// The sending ends of the channels on which workers reply to the caller, one for each kind of reply. All workers share
+/// The sending ends of the channels for workers' replies to the caller, one for each kind of reply. All workers share
 /// these channels.
 #[derive(Clone)]
 pub(crate) struct ReplySenders {
-    /// The channel on which workers send the caller each stage's outcome of a pass, such as losses and gradient norms.
+    /// The channel that carries each stage's outcome of a pass, such as losses and gradient norms, to the caller.
     pub(crate) finished: Sender<Outcome>,
-    /// The channel on which workers send the caller each stage's report after it has stepped its optimizer or skipped
+    /// The channel that carries each stage's report to the caller, after the stage has stepped its optimizer or skipped
     /// the step.
     pub(crate) stepped: Sender<Stepped>,
-    /// The channel on which workers send the caller the timed events of a training step.
+    /// The channel that carries each worker's timed events of a training step to the caller.
     pub(crate) recorded: Sender<Recorded>,
-    /// The channel on which workers send the caller a copy of each stage's parameters and optimizer state, for a
-    /// checkpoint.
+    /// The channel that carries a copy of each stage's parameters and optimizer state to the caller, for a checkpoint.
     pub(crate) saved: Sender<StageState>,
-    /// The channel on which workers send the caller the index and a copy of the module of each stage, for a snapshot of
-    /// a running pipeline.
+    /// The channel that carries each stage's index and a copy of its module to the caller, for a snapshot of a running
+    /// pipeline.
     pub(crate) copied: Sender<(usize, ErasedModule)>,
 }

@@ -65,13 +65,13 @@ pub(crate) struct Started {
     pub(crate) packing_buffer: u64,
 }
 
-/// A worker: a thread that executes one list of instructions of the plan. It has the stages that are placed on it, and
+/// A worker: a thread that executes one list of instructions of the plan. It owns the stages that are placed on it, and
 /// its channels to the caller.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
     /// The index of the worker within its replica, and of its list of instructions in the plan.
     pub(super) index: usize,
-    /// The runners of the worker's stages. A runner has a stage's module and executes its instructions.
+    /// The runners of the worker's stages. A runner owns a stage's module and executes its instructions.
     pub(super) runners: Vec<Box<dyn Runner>>,
     pub(super) channels: WorkerChannels,
     pub(super) waits: Waits,

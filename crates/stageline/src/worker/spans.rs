@@ -14,8 +14,8 @@ pub(super) fn span(diary: &Diary) -> tracing::Span {
     tracing::trace_span!("action", replica = replica.index, stage, action = %activity, %during, waited_us, waited_for)
 }
 
-/// Records a wait in the tracing span of a worker's activity, such as a receive: the microseconds for which the
-/// activity waited for other workers or the caller, and the cause.
+/// Records a wait in the tracing span of a worker's activity, such as a receive: the microseconds that the activity
+/// waited for other workers or the caller, and the cause.
 pub(super) fn note_wait(span: &tracing::Span, activity: Activity, waited: Duration) {
     span.record("waited_us", waited.as_micros() as u64);
     if let Some(cause) = activity.wait_cause().filter(|_| !waited.is_zero()) {

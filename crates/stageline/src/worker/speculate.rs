@@ -17,7 +17,7 @@ use stageline_nn::after_step;
 
 impl Worker {
     /// Commits the worker's last training step, which all stages have made. Drops the state from before the step, and
-    /// runs the effects that the step's forwards deferred, such as updates of running statistics.
+    /// runs the effects that the step's forward passes deferred, such as updates of running statistics.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -25,8 +25,8 @@ impl Worker {
         }
     }
 
-    /// Rolls back the worker's last training step, which not all stages have made. Also drops the effects that forwards
-    /// of the following step deferred, such as updates of running statistics.
+    /// Rolls back the worker's last training step, which not all stages have made. Also drops the effects that forward
+    /// passes of the following step deferred, such as updates of running statistics.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
