@@ -29,7 +29,7 @@
 //!   and depends on NCCL.
 //! - `opened`: the names under which devices were opened, for messages.
 //! - `speed`: the relative speeds of devices, measured with a matrix product (`device_speeds`).
-//! - `supported`: the element types in which a device computes, and whether its kernels are known.
+//! - `supported`: the element types that a device computes in, and whether its kernels are known.
 //! - `transfer_path`: the path of tensors between two devices (`Site`), which is NCCL, the host's memory or the network
 //!   (`TransferPath`); its text for each kind of tensors (`Moved`), and its log at the start.
 //! - `remote`: devices of other hosts: names, tokens, connections to one device (sessions), routes of tensors, liveness

@@ -1,5 +1,5 @@
-//! Finds out what a device supports: the element types of tensors in which it computes, and whether this program knows
-//! which kernels it has.
+//! Finds out what a device supports: the element types of tensors that it computes with, and whether this program knows
+//! its kernels.
 
 use burn::tensor::{DType, Device};
 

@@ -16,8 +16,8 @@ use stageline_nn::autograd::{AtOnce, add_at_once};
 use stageline_nn::params::visit_floats;
 
 /// The running sum of a stage's gradients over the micro-batches of a step. Gradients are added in ascending
-/// micro-batch order, whatever the order in which they arrive. Each group of micro-batches is summed before it is added
-/// to the total.
+/// micro-batch order, whatever the order of their arrival. Each group of micro-batches is summed before it is added to
+/// the total.
 ///
 /// Because the order of the additions is fixed, the sum has the same bits under every schedule. One replica's sum in R
 /// groups of micro-batches has the same bits as the sum of R replicas.

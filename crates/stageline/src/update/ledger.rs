@@ -16,7 +16,7 @@ pub struct Ledger {
     pub weight: Weight,
 }
 
-/// The error of a step in which a stage's gradient sum is wrong: it does not contain exactly the replica's part of the
+/// The error of a step with a wrong gradient sum on a stage: the sum does not contain exactly the replica's part of the
 /// batch.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error(

@@ -47,20 +47,20 @@ impl Precision {
         }
     }
 
-    /// Returns the size in bytes of one element of a rounded parameter in this precision. 0 in full precision, in which
-    /// no parameter is rounded.
+    /// Returns the size in bytes of one element of a rounded parameter in this precision. 0 in full precision, which
+    /// rounds no parameter.
     pub(crate) fn bytes(self) -> usize {
         self.rounded().map_or(0, |dtype| DType::from(dtype).size())
     }
 
-    /// Returns the rule for copying `module` in this precision. `None` in full precision, in which stages compute with
-    /// the module itself.
+    /// Returns the rule for copying `module` in this precision. `None` in full precision, because stages then compute
+    /// with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         let dtype = self.rounded()?;
         Some(Rounding { dtype, kept: kept(module, dtype) })
     }
 
-    /// Returns the float type in which a stage computes, given the descriptions of its tensors. In a lower precision,
+    /// Returns the float type of a stage's computations, given the descriptions of its tensors. In a lower precision,
     /// it is the type to which tensors are rounded. In full precision, it is the common type of the stage's float
     /// tensors (f32 if there are none). `None` if they have several types.
     pub(crate) fn computes_in(self, described: &[Description]) -> Option<DType> {
@@ -80,8 +80,8 @@ impl Precision {
         }
     }
 
-    /// Returns the float type in which gradients are summed over the micro-batches: f32 if stages compute in a lower
-    /// precision. `None` in full precision, in which gradients are summed in their own type.
+    /// Returns the float type of gradient sums over the micro-batches: f32 if stages compute in a lower precision.
+    /// `None` in full precision, because gradients are then summed in their own type.
     pub(crate) fn of_sums(self) -> Option<FloatDType> {
         self.rounded().map(|_| FloatDType::F32)
     }

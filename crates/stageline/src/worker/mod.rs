@@ -69,7 +69,8 @@ pub(crate) struct Started {
 /// its channels to the caller.
 pub(crate) struct Worker {
     pub(super) replica: Replica,
-    /// The index of the worker within its replica, and of its list of instructions in the plan.
+    /// The index of the worker within its replica, counted from 0. The plan's list of instructions for the worker has
+    /// the same index.
     pub(super) index: usize,
     /// The runners of the worker's stages. A runner owns a stage's module and executes its instructions.
     pub(super) runners: Vec<Box<dyn Runner>>,
@@ -77,8 +78,8 @@ pub(crate) struct Worker {
     pub(super) waits: Waits,
     pub(super) diary: Diary,
     pub(super) gauges: Gauges,
-    /// The number of the worker's last training step, if its own stages have made the step but other stages may not
-    /// have. `None` if there is no such step.
+    /// The number of the worker's last training step, counted from 0, if its own stages have made the step but other
+    /// stages may not have. `None` if there is no such step.
     pub(super) uncommitted: Option<usize>,
     /// The worker's knowledge of the verdict on its last training step (step the optimizers, or skip the step).
     pub(super) last: Last,
