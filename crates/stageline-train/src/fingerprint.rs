@@ -1,4 +1,4 @@
-//! Computes one hash of all parameters of a model, by which two trainings can be compared bit for bit.
+//! Computes one hash of all parameters of a model, so that two training runs can be compared bit for bit.
 
 use std::collections::HashSet;
 
@@ -6,9 +6,9 @@ use burn::module::{Module, ModuleVisitor, Param, ParamId};
 use burn::tensor::Tensor;
 use sha2::{Digest, Sha256};
 
-/// Returns the SHA-256, in hexadecimal, of the shapes and values of all float parameters of a module, and the number of
-/// these values. Parameters are hashed in burn's order, and a tied parameter only once. One parameter at a time is
-/// copied to the host's memory.
+/// Returns the SHA-256 of the shapes and values of all float parameters of a module, in hexadecimal. Also returns the
+/// number of these values. Parameters are hashed in burn's order, and a tied parameter only once. One parameter at a
+/// time is copied to the host's memory.
 pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0, seen: HashSet::new() };
     module.visit(&mut hash);

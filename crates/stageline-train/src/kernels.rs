@@ -1,5 +1,6 @@
-//! Tells the user that GPUs compile kernels before the first step, and tune them if the build does ([`Compiling`]), how
-//! much of their memory is in use afterwards, and how much the first step has reserved ([`after_the_first_step`]).
+//! Tells the user when GPUs compile kernels before the first step, and tune them if the build does ([`Compiling`]).
+//! Also tells how much of their memory is in use afterwards, and how much the first step has reserved
+//! ([`after_the_first_step`]).
 
 use std::time::Instant;
 
@@ -9,8 +10,8 @@ use stageline::{DeviceMemory, DeviceName};
 
 use crate::terminal::say;
 
-/// A timer for the time in which GPUs compile the kernels of a training step, at the beginning of a run. It prints when
-/// this begins and how many seconds it took.
+/// Tells the user that GPUs compile the kernels of a training step at the beginning of a run, and times it. It prints
+/// when this begins and how many seconds it took.
 #[must_use = "the end of the compilation is told by `end`"]
 pub struct Compiling {
     gpus: Vec<Device>,
@@ -92,7 +93,7 @@ fn each_once(devices: &[Device], is_one: impl Fn(&Device) -> bool) -> Vec<Device
 }
 
 /// Logs, for every GPU of this host, how much memory the first step of a run reserved. Compares it with the estimated
-/// memory in use. `estimated` has the estimate for each device, in bytes.
+/// memory in use. `estimated` lists the estimate for each device, in bytes.
 pub fn after_the_first_step(estimated: &[(Device, u64)]) {
     for (device, bytes) in estimated {
         if let Some(memory) = DeviceMemory::of(device) {

@@ -7,41 +7,42 @@ use stageline::{Costs, Cut, LossStage, Modules, ParameterCount, Payload, Pipelin
 
 use crate::fingerprint::fingerprint;
 
-/// A model from which a training builds its pipeline. Either it is a sequence of layers that can be cut into stages
-/// automatically, or the user has cut it into stages by hand.
+/// A model from which a training run builds its pipeline. Either the model is a sequence of layers that can be
+/// partitioned into stages automatically, or the user has cut it into stages by hand.
 pub trait Model {
     /// The type of the model's input, which the first stage receives from a batch.
     type Input: Payload;
     /// The type of the model's output, which [`Pipeline::infer`](stageline::Pipeline::infer) returns.
     type Output: Payload;
-    /// The type of the targets, from which the last stage computes the loss.
+    /// The type of the targets, which the last stage compares with its outputs to compute the loss.
     type Target: Payload;
 
-    /// Returns the number of elements of the model's parameters, without initialising them. Returns `None` for a model
-    /// that is cut by hand.
+    /// Returns the number of elements in the model's trained and in its frozen parameters, without initialising them.
+    /// Returns `None` for a model that is cut by hand.
     fn parameters(&self) -> Option<ParameterCount>;
 
     /// Returns the SHA-256 of all parameters of the model, in hexadecimal, and the number of their elements. `modules`
-    /// has the modules of all stages of its pipeline. Returns `None` for a model that is cut by hand.
+    /// holds the modules of all stages of its pipeline. Returns `None` for a model that is cut by hand.
     ///
     /// # Errors
-    /// Returns an error if `modules` lacks the module of a stage, or has a module of a different type than the model.
+    /// Returns an error if `modules` lacks the module of a stage, or holds a module of a different type than the model.
     fn fingerprint(&self, modules: Modules) -> Result<Option<(String, usize)>>;
 
-    /// Returns the costs of each layer of the model for the input of one sample: FLOPs and parameters. With a `device`,
-    /// the times measured on it are added. Returns `None` for a model that is cut by hand.
+    /// Returns the costs of each layer of the model for `sample`, the input of one sample: its parameters and the FLOPs
+    /// of its forward pass. With a `device`, also the time of its forward and backward pass on that device. Returns
+    /// `None` for a model that is cut by hand.
     fn costs(&self, sample: Self::Input, device: Option<&Device>) -> Option<Costs>;
 
-    /// Returns the name and the number of parameters of each layer of the model, as costs without FLOPs and times. No
-    /// layer is run, so this is cheaper than counting FLOPs. Returns `None` by default, and for a model that is cut by
-    /// hand.
+    /// Returns the name and the number of parameters of each layer of the model, as costs whose FLOPs are 0 and whose
+    /// times are unset. No layer is run, so this is cheaper than [`costs`](Self::costs). Returns `None` by default, and
+    /// for a model that is cut by hand.
     fn sizes(&self) -> Option<Costs> {
         None
     }
 
-    /// Returns the builder of a pipeline of this model. `configs` has the device, the optimizer and the learning rates
-    /// of each stage. `cut` is the partition of the layers into stages; it must be `None` for a model that is cut by
-    /// hand.
+    /// Returns the builder of a pipeline of this model. `configs` holds the device, the optimizer and the learning
+    /// rates of each stage. `cut` is the partition of the layers into stages. It must be `None` for a model that is cut
+    /// by hand.
     ///
     /// # Errors
     /// Returns an error if the model cannot be cut into these stages.
@@ -87,8 +88,8 @@ where
     }
 }
 
-/// A model that the user has cut into stages by hand. It is a function that builds the pipeline from the configuration
-/// of each stage.
+/// A model that the user has cut into stages by hand. It wraps a function that builds the pipeline from the
+/// configuration of each stage.
 pub struct HandCut<F> {
     stages: usize,
     chain: F,
@@ -96,7 +97,7 @@ pub struct HandCut<F> {
 
 impl<F> HandCut<F> {
     /// Creates a model that the user has cut into `stages` stages. The function `chain` takes the configuration of each
-    /// stage, and returns the builder of their pipeline.
+    /// stage, the first stage first, and returns the builder of their pipeline.
     pub fn new(stages: usize, chain: F) -> Self {
         Self { stages, chain }
     }

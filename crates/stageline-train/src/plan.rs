@@ -1,4 +1,4 @@
-//! Chooses the plan of a training: a named schedule, a plan from a file, or the plan that a search finds; and the
+//! Chooses the plan of a training run (a named schedule, a plan from a file, or the plan that a search finds), and the
 //! device of every stage under that plan.
 
 use std::ops::Range;
@@ -14,24 +14,27 @@ use crate::settings::job::{Job, Running, Training};
 use crate::settings::values::{CutBy, ScheduleBy};
 use crate::terminal::say;
 
-/// The chosen plan of a training: its schedule, the number of stages, and the cut of the model into stages.
+/// The chosen pipeline plan of a training run: the pipeline schedule, the number of stages, and the partition of the
+/// model's layers into these stages.
 #[derive(Clone)]
 pub struct Planned {
+    /// The pipeline schedule, which gives the order of forward and backward passes on each worker.
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of stages of the whole model in the chosen plan. In schedules with chunks, each worker has several
-    /// stages.
+    /// The number of pipeline stages into which the whole model is partitioned. In schedules with chunks, each worker
+    /// has several stages.
     pub stages: usize,
-    /// The cut (partition) of the model into stages; `None` for a model that the user has cut into stages by hand.
+    /// The cut, which is the partition of the model's layers into stages; `None` for a model that the user has cut into
+    /// stages by hand.
     pub cut: Option<Cut>,
 }
 
-/// The purpose for which a program needs the costs of a model's layers. It decides whether [`costs`] runs the layers.
+/// Why a program needs the costs of a model's layers. The reason decides whether [`costs`] runs the layers.
 #[derive(Clone, Copy)]
 pub enum Purpose {
-    /// The costs are for the cut of a pipeline that is built without a training. By default, its stages have about
-    /// equally many parameters, for which no layer is run.
+    /// The costs partition a pipeline that is built but not trained. By default, its stages have about equally many
+    /// parameters, so no layer is run.
     Pipeline,
-    /// The costs are for a training, whose cut balances FLOPs and parameters by default.
+    /// The costs partition a pipeline that is trained. By default, the partition balances FLOPs and parameters.
     Training {
         /// Whether the training writes a log or an HTML page, which contain the FLOPs of the layers.
         is_written: bool,
@@ -41,9 +44,9 @@ pub enum Purpose {
 /// Returns the costs of each layer of the model: FLOPs and parameters, and with `--cut measured` the times on the first
 /// device. Returns `None` for a model that is cut by hand.
 ///
-/// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed: for `--cut measured`, for
-/// `--schedule search`, and in a training for the default cut, the log, the HTML page and the model FLOP utilisation.
-/// They are also run if [`Model::sizes`] has no result. Otherwise no layer is run, and all FLOPs are 0.
+/// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed. `--cut measured` and
+/// `--schedule search` need them, and in a training the default cut, the log, the HTML page and the model FLOP
+/// utilisation. Layers are also run if [`Model::sizes`] returns `None`. Otherwise no layer is run, and all FLOPs are 0.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
     let Running { cut, schedule, devices, peak_flops, .. } = &job.running;
     let is_measured = *cut == CutBy::Measured;
@@ -56,13 +59,16 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose)
     sizes.or_else(|| model.costs(sample, is_measured.then(|| &devices[0])))
 }
 
-/// Chooses the schedule, the number of stages and the cut (the partition of the layers into stages) from the settings
-/// of a training. `costs` has the costs of the model's layers; it is `None` for a model that is cut by hand.
+/// Chooses the pipeline schedule, the number of stages and the cut (the partition of the layers into stages) from the
+/// settings of a training run. `costs` are the costs of the model's layers; `None` for a model that is cut by hand.
 ///
 /// # Errors
-/// Returns an error if the schedule does not allow the number of chunks (stages per worker), or if the cut does not fit
-/// the number of stages. A plan file that is invalid or does not fit the settings is an error, too, and so is a search
-/// that finds no plan.
+/// Returns an error in these cases:
+///
+/// - The schedule does not allow the number of chunks (stages per worker).
+/// - The cut does not fit the number of stages.
+/// - A plan file is invalid or does not fit the settings.
+/// - A search finds no plan.
 pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> Result<Planned> {
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
@@ -150,7 +156,7 @@ fn device_of_worker(worker: usize, used: usize, workers: usize) -> usize {
     worker * used / workers
 }
 
-/// Returns the relative speed of each worker of a replica. `speeds` has the relative speed of each entry in the list
+/// Returns the relative speed of each worker of a replica. `speeds` holds the relative speed of each entry in the list
 /// `--device`. Workers on the same entry share its speed. With several replicas, the result is the lowest speed of the
 /// workers with the same index in their replicas.
 ///
@@ -181,8 +187,8 @@ fn check_devices(used: usize, workers: usize) -> Result<()> {
 }
 
 /// Returns the assumed costs of one stage per worker, with which `--schedule search` compares plans. Their unit is the
-/// mean time of a forward. A backward takes twice as long as a forward, and each half of a split backward as long as a
-/// forward. `speeds` has the relative speed of every worker.
+/// mean time of a forward pass. A backward pass takes twice as long as a forward pass, and each half of a split
+/// backward pass as long as a forward pass. `speeds` holds the relative speed of every worker.
 fn stage_costs(costs: Option<&Costs>, speeds: &[f64]) -> Result<PlanCosts> {
     let workers = speeds.len();
     let Some(costs) = costs else { return Ok(PlanCosts::uniform(workers, 1.0, 2.0)) };
@@ -227,11 +233,12 @@ impl Schedule for Chunked {
 }
 
 impl Planned {
-    /// Returns the devices of all stages: for each replica, the device of every stage. The workers of all replicas
-    /// share the devices evenly, and all stages of a worker are on its device.
+    /// Returns the device of every stage, as one list of stages for each replica. The workers of all replicas share the
+    /// devices evenly, and all stages of a worker are on its device.
     ///
     /// # Errors
-    /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches.
+    /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches, or if `--device`
+    /// lists more devices than there are workers.
     pub fn devices(&self, running: &Running, micro_batches: usize) -> Result<Vec<Vec<Device>>> {
         let placement = self.schedule.plan(self.stages, micro_batches)?.placement();
         let workers = running.replicas * placement.workers();

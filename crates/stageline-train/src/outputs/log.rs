@@ -17,19 +17,23 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 use crate::outputs::record;
 use crate::outputs::smoothing::SmoothedNoise;
 
-/// The number of training steps that the trace file shows, beginning with the step of `--draw-step`.
+/// The number of training steps in the trace file, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
 
 /// The paths of the files that a run writes: its log, its trace, its TensorBoard events and its HTML page.
 #[derive(Clone, Default)]
 pub struct Outputs {
+    /// The file for the log, with one JSON object per line; `None` writes no log.
     pub log: Option<PathBuf>,
+    /// The file for the trace of five training steps; `None` writes no trace.
     pub trace: Option<PathBuf>,
+    /// The folder for the event files of TensorBoard; `None` writes none.
     pub tensorboard: Option<PathBuf>,
+    /// The file for the HTML page; `None` writes no page.
     pub report: Option<PathBuf>,
-    /// The step whose events the log and the HTML page show, counted from 0 at the start of the run. In a shorter run,
-    /// it is the last step. If only some steps are synchronised (workers then wait for their devices), it is the next
-    /// synchronised step.
+    /// The step whose timeline the log and the HTML page show, counted from 0 at the start of the run. In a shorter
+    /// run, it is the last step. If only some steps are synchronised (workers then wait for their devices), it is the
+    /// next synchronised step.
     pub draw_step: usize,
 }
 
@@ -40,13 +44,14 @@ impl Outputs {
     }
 }
 
-/// Two figures of a training step for its line in the log: the model FLOP utilisation, and the time for which the step
-/// waited for its batch. The pipeline's report of the step lacks them.
+/// Two figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, and the
+/// time that the step waited for its batch. They go to the step's line in the log.
 #[derive(Clone, Copy)]
 pub struct Figures {
-    /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices is not known.
+    /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices or the model's
+    /// FLOPs are not known.
     pub utilisation: Option<f64>,
-    /// The time for which the training step waited for its batch.
+    /// The time that the training step waited for its batch to be read.
     pub waited: Duration,
 }
 
@@ -58,8 +63,8 @@ pub struct Log {
     text: Vec<u8>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
-    /// The training step whose events the log and the HTML page show, and with which the trace begins. It is counted
-    /// from 0 over all runs of the training.
+    /// The training step whose timeline the log and the HTML page show. The trace begins with it. It is counted from 0
+    /// over all runs of the training.
     drawn: usize,
     /// The interval, in steps, between synchronised steps, in which workers wait for their devices after every action;
     /// 0 if there are none.
@@ -71,13 +76,14 @@ pub struct Log {
 }
 
 impl Log {
-    /// Creates the output files of a run, and begins the log with a description of the run.
+    /// Creates the output files of a run, and begins the log with `run`, a description of the run.
     ///
     /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log.
+    /// Every `synchronise_every`-th step is synchronised (workers then wait for their devices); 0 stands for none.
     /// `gpus` lists the GPUs whose memory in use is logged.
     ///
     /// # Errors
-    /// Returns an error if an output file cannot be written, those included that are written after the last step.
+    /// Returns an error if an output file cannot be written. This includes files that are written after the last step.
     pub fn create(
         outputs: Outputs,
         run: Run,
@@ -109,8 +115,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes the report and the metrics of a training step to all output files, except metrics that are NaN or
-    /// infinite.
+    /// Writes the report, the figures and the metrics of a training step to all output files. Metrics that are NaN or
+    /// infinite are left out.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.
@@ -208,6 +214,9 @@ impl Log {
 
     /// Writes the trace file and the HTML page of a run, if the user asked for them. It is called after complete runs
     /// and after runs that ended early.
+    ///
+    /// # Errors
+    /// Returns an error if one of them cannot be written.
     pub fn close(&self) -> Result<()> {
         if let Some(path) = &self.outputs.trace {
             fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
@@ -248,8 +257,8 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     tagged("noise scale", noise.scale, noise.smoothed_scale).into_iter().chain(of_stages).flatten().collect()
 }
 
-/// Returns the step whose events the log and the HTML page of a run show. `steps` is the range of the run's steps, and
-/// `draw_step` is [`Outputs::draw_step`]. Every `synchronise_every`-th step is synchronised (workers then wait for
+/// Returns the step whose timeline the log and the HTML page of a run show. `steps` is the range of the run's steps,
+/// and `draw_step` is [`Outputs::draw_step`]. Every `synchronise_every`-th step is synchronised (workers then wait for
 /// their devices); 0 stands for none. The result is a synchronised step, if the run has one.
 fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
     let last = steps.end.saturating_sub(1);
@@ -262,8 +271,8 @@ fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -
     }
 }
 
-/// Returns the error message about an output that can no longer be written in the middle of a training. `output` is
-/// what it is called.
+/// Returns the error message about an output that can no longer be written in the middle of a training run. `output`
+/// names it, such as `the log`.
 fn lost(output: &str, path: Option<&Path>) -> String {
     let path = path.map(|path| format!(" {}", path.display())).unwrap_or_default();
     format!("cannot write {output}{path}; make room on its disk, and resume the training")
@@ -274,7 +283,7 @@ fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }
 
-/// Checks that a file can be written which does not change before the training ends. Leaves no file if there is none.
+/// Checks that a file can be written whose content is written only after the training. Leaves no file if there is none.
 fn try_out(path: &Path) -> io::Result<()> {
     let found = fs::metadata(path);
     // A pipe or a device is opened when it is written, because opening a pipe waits for its reader.

@@ -1,4 +1,4 @@
-//! Shows the progress of a training: a bar on a terminal, and ten lines elsewhere.
+//! Shows the progress of a training run: a bar on a terminal, and about ten lines elsewhere.
 
 use std::io::{self, Write};
 
@@ -8,8 +8,8 @@ use stageline::StepReport;
 
 use crate::terminal::say;
 
-/// A progress bar with results of the last step: its loss, its metrics and its bubbles. A bubble is a share of the
-/// total stage time (workers x step time).
+/// A progress bar with results of the last step: its loss, its metrics and its bubbles. A bubble is the idle part of
+/// the total stage time (workers x step time), shown in percent.
 ///
 /// Text that is written to it, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]
@@ -31,7 +31,7 @@ impl Progress {
         Self { counted, ..self }
     }
 
-    /// Starts the progress bar of a training of `steps` steps, of which `start` are already done.
+    /// Starts the progress bar of a training with `steps` steps, of which `start` are already done.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.bar.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.bar.set_length(steps as u64);
@@ -75,7 +75,7 @@ impl Progress {
         Ok(())
     }
 
-    /// Ends the progress bar of a training, if it has not ended. It stays visible on the terminal.
+    /// Ends the progress bar, if it has not ended. It stays visible on the terminal.
     pub fn end(&self) {
         if !self.bar.is_finished() {
             self.bar.finish();

@@ -11,8 +11,11 @@ use stageline_report::record::{
     self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, StageNoise, Step,
 };
 
-/// Returns the log record of a training step. With `timeline`, it has the events of the step. Its workers and stages
-/// are those of the first replica. It has no memory of GPUs, because the report of a step lacks it.
+/// Returns the log record of a training step, from the pipeline's report of the step. If `timeline` is true, the record
+/// contains the events of the step. Its workers and memory belong to the first replica.
+///
+/// The report lacks the memory of GPUs, the model FLOP utilisation and the wait for the batch. So the first is empty,
+/// the second is `None`, and the third is 0.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -65,7 +68,7 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
 }
 
 /// Returns the layers of a model that the user has cut by hand, for the run's log. Its real layers are not known, so
-/// each stage is logged as one layer. `parameters` has the number of parameters of each stage.
+/// each stage is logged as one layer. `parameters` lists the number of parameters of each stage.
 pub fn stages_as_layers(parameters: &[u64]) -> Vec<Layer> {
     let layer =
         |(stage, &parameters): (usize, &u64)| Layer { name: format!("stage {stage}"), stage, weight: 1.0, parameters };
@@ -103,9 +106,9 @@ pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     gpus.iter().filter_map(read).collect()
 }
 
-/// Returns the measured costs of each stage in a training step, for the log. They are the mean times of a forward, a
-/// backward and the sends of one micro-batch, and the time of the flush (the end of the step), in seconds. They also
-/// have the bytes of activations and outputs.
+/// Returns the measured costs of each stage in a training step, for the log. They are the mean times of a forward pass,
+/// a backward pass and the sends of one micro-batch, and the time of the flush (the end of the step), in seconds. They
+/// also contain the bytes of activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());

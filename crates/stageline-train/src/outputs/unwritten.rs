@@ -5,8 +5,8 @@ use std::sync::Arc;
 use anyhow::{Error, Result, anyhow};
 use parking_lot::Mutex;
 
-/// The errors in writing a checkpoint, a log or a page after the last step of a training. They must not take the trained
-/// pipeline from the program, which may still export it. Clones share the errors.
+/// Collects errors in writing a checkpoint, a log or a page after the last step of a training run. They do not fail the
+/// run, so the program still gets the trained pipeline and may export it. Clones share the errors.
 #[derive(Clone, Debug, Default)]
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
@@ -26,7 +26,7 @@ impl Unwritten {
     /// Checks that all outputs are written.
     ///
     /// # Errors
-    /// Returns the first error in writing one.
+    /// Returns the first of the collected errors.
     pub fn first(&self) -> Result<()> {
         self.0.lock().first().map_or(Ok(()), |error| Err(anyhow!("{error:#}")))
     }

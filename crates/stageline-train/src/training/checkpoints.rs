@@ -15,8 +15,8 @@ use crate::settings::merge::Settings;
 use crate::settings::resume::shown;
 use crate::training::signals::Signals;
 
-/// The facts by which a run is recognised when it is resumed: its data, seed, batch size and settings. Every checkpoint
-/// of the run stores them.
+/// Identifies a run when it is resumed, by the fingerprint of its data, its seed, its batch size in samples and its
+/// settings. Every checkpoint of the run stores these facts.
 pub struct Identity {
     data: String,
     seed: u64,
@@ -25,8 +25,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Returns the facts by which a run is recognised when it is resumed. `job` has the settings of the run, and `data`
-    /// is the fingerprint of its training data.
+    /// Returns the identity of the run with the settings in `job`. `data` is the fingerprint of its training data.
     pub fn of(job: &Job, data: String) -> Self {
         let (seed, batch_size, mut settings) = (job.seed, job.training.batch_size, job.settings.clone());
         // The number of gradient groups affects the bits, and by default it is that of replicas. It is written down, so
@@ -36,12 +35,12 @@ impl Identity {
         Self { data, seed, batch_size, settings }
     }
 
-    /// Checks that this run may resume from `checkpoint`. `steps` is the number of training steps after which this run
-    /// ends.
+    /// Checks that this run may resume from `checkpoint`. `steps` is the number of training steps, over all runs, at
+    /// which this run ends.
     ///
     /// # Errors
-    /// Returns an error if the data, the seed or the batch size of the run differ from those in the checkpoint. Returns
-    /// an error also if the checkpoint was written after more than `steps` steps.
+    /// Returns an error if the data, the seed or the batch size of the run differ from the checkpoint. Returns an error
+    /// also if the checkpoint was written after more than `steps` steps.
     pub fn check(&self, checkpoint: &Checkpoint, steps: usize) -> Result<()> {
         let done = checkpoint.progress.steps;
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
@@ -80,20 +79,22 @@ impl Identity {
     }
 }
 
-/// The folder into which a run writes its checkpoints, and the handlers of signals, of which the first ends the training.
+/// The opened folder for the checkpoints of a run, and the handlers of SIGINT and SIGTERM. The first of these signals
+/// ends the training with a checkpoint.
 pub struct Place {
     store: Store,
     signals: Signals,
 }
 
-/// Opens the folder that `--checkpoint` names, and handles SIGINT and SIGTERM until the run ends. Returns `None` if
+/// Opens the folder that `--checkpoint` names, and handles SIGINT and SIGTERM until the run ends. `keeping` holds the
+/// settings of checkpoints, and `resumed` is the checkpoint from which the run resumes. Returns `None` if
 /// `--checkpoint` is unset.
 ///
 /// The first of these signals ends the training with a checkpoint, and the second ends the process.
 ///
 /// # Errors
-/// Returns an error if the folder cannot be used. Returns an error also if the folder already has checkpoints and the
-/// run does not resume from one of them: they would be removed as the oldest ones.
+/// Returns an error if the folder cannot be used. Returns an error also if the folder already contains checkpoints and
+/// the run does not resume from one of them. Otherwise they would be deleted as the oldest checkpoints.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     let resumed = resumed.filter(|saved| is_in(saved, folder));
@@ -120,8 +121,8 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
     Ok(Some(Place { store, signals: Signals::handle()? }))
 }
 
-/// Checks that the checkpoint from which the run resumes is still the newest one in `folder`, unless `--resume` names it.
-/// The folder is locked only now, and a run that was still ending may have saved another checkpoint before.
+/// Checks that the checkpoint from which the run resumes is still the newest one in `folder`, unless `--resume` names
+/// it. The folder is locked only now, so a run that was still ending may have saved another checkpoint meanwhile.
 fn check_newest(keeping: &Keeping, resumed: &Saved, folder: &Path) -> Result<()> {
     if keeping.resume.as_deref().and_then(Path::file_name) == resumed.path().file_name() {
         return Ok(());
@@ -188,14 +189,14 @@ impl Keeper {
         is_signalled || self.stop_after.is_some_and(|last| steps >= last)
     }
 
-    /// Returns the number of completed steps at which the next checkpoint is due or `--stop-after` ends the training.
-    /// It is greater than `steps`, the current number of completed steps.
+    /// Returns the number of completed steps after which the next checkpoint is due or `--stop-after` ends the
+    /// training, whichever comes first. It is greater than `steps`, the current number of completed steps.
     pub fn due_after(&self, steps: usize) -> usize {
         let next = (steps / self.every + 1).saturating_mul(self.every);
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint of the pipeline if one is due: at the start of a training, and at every multiple of `--every`
+    /// Saves a checkpoint of the pipeline if one is due: before the first step of a training, and after every `--every`
     /// steps. `steps` is the number of completed steps.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where

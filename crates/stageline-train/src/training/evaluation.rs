@@ -9,8 +9,8 @@ use crate::outputs::log::Log;
 use crate::outputs::record;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch; the pipeline needs their sum. The
-/// check compares the loss of two samples together with the sum of their single losses. If the loss is a mean, this sum
-/// is twice as large as the loss of both together.
+/// check evaluates two samples in one micro-batch, and then each of them alone. If the loss is a mean, the sum of the
+/// two single losses is twice the loss of the micro-batch.
 pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
@@ -41,11 +41,12 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     Ok(())
 }
 
-/// The report of an evaluation, and the line that tells it to the user; `None` if there are no held-out samples.
+/// The report of an evaluation on held-out samples, and a line of text for the user with its loss and metrics; `None`
+/// if there are no held-out samples.
 pub type Evaluated = Option<(EvalReport, String)>;
 
-/// Evaluates the held-out samples in `batches`, and writes their mean loss and metrics to the log. `steps` is the number
-/// of completed training steps.
+/// Evaluates the held-out samples in `batches`, and writes their mean loss and metrics to the log. `steps` is the
+/// number of completed training steps. Returns the report and a line for the user, which is not printed here.
 pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,

@@ -1,14 +1,15 @@
-//! One training: from a job, a model and its data to the trained pipeline.
+//! Runs one training: from a job, a model and its data to the trained pipeline.
 //!
 //! Input: a validated job, a model and a source of batches. Output: the trained pipeline and its last evaluation, with
-//! checkpoints and a log on the way. This folder owns the order in which a training plans, builds, trains, evaluates
-//! and saves, and the reaction to Ctrl-C. It trains by calls of the pipeline: it must not compute on the tensors of
-//! stages, read settings, or format the files of `outputs`.
+//! checkpoints and a log on the way. This folder owns the order in which a training run plans, builds, trains,
+//! evaluates and saves, and the reaction to Ctrl-C. It trains by calls of the pipeline: it must not compute on the
+//! tensors of stages, read settings, or format the files of `outputs`.
 //!
-//! - `run`: a run from its settings to its end (`Run`). `trained`: its result (`Trained`).
-//! - `recipe`: builds the pipelines of a training from its job and plan, and describes the run (`Recipe`).
+//! - `run`: a run from its settings to its end (`Run`).
+//! - `trained`: the result of a run (`Trained`).
+//! - `recipe`: builds the pipelines of a run from its job and plan, and describes the run for the log (`Recipe`).
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
-//! - `watch`: warnings about gradients and updates that are a sign of a bad training (`Watch`).
+//! - `watch`: warnings about gradients and updates that show a fault of the training (`Watch`).
 //! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
 //! - `checkpoints`: writes checkpoints in the background (`Keeper`), and checks whether a run may resume a checkpoint
 //!   (`Identity`).

@@ -1,5 +1,5 @@
-//! Builds the pipelines of a training from its settings and its plan ([`Recipe`]): the pipeline that trains, and those
-//! that `--verify` compares with full-batch training on one device.
+//! Builds the pipelines of a training run from its settings and its plan ([`Recipe`]): the pipeline that trains, and
+//! the pipelines that `--verify` compares with full-batch training on one device.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -28,9 +28,10 @@ use crate::plan::Planned;
 use crate::settings::job::Job;
 use crate::terminal::say;
 
+/// The type of the pipeline that trains a model of type `M`.
 pub type PipelineOf<M> = Pipeline<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The settings, the plan and the model from which the pipelines of a run are built. A training builds one pipeline.
+/// Builds the pipelines of a run from its settings, its plan and its model. A training run builds one pipeline.
 /// `--verify` builds several, to compare them with full-batch training on one device.
 pub struct Recipe<'a, M> {
     pub job: &'a Job,
@@ -47,8 +48,8 @@ pub struct Recipe<'a, M> {
 
 impl<'a, M: Model> Recipe<'a, M> {
     /// Creates the recipe from which the pipelines of a run are built: its settings, model, plan, optimizer and
-    /// learning rate. `optimizer` and `learning_rate` are those that the user's program sets in its code. If one of
-    /// them is `None`, the flags decide.
+    /// learning rate. The user's program sets `optimizer` and `learning_rate` in its code. If it leaves one of them
+    /// `None`, the flags decide.
     pub fn of(
         job: &'a Job,
         model: &'a M,
@@ -63,9 +64,10 @@ impl<'a, M: Model> Recipe<'a, M> {
         Self { job, model, planned, optimizer, owns_optimizer, ends, learning_rate }
     }
 
-    /// Returns the description of this training from which its memory is estimated. `most_stages` is the largest number
-    /// of stages into which the model can be cut. `step` is the index of the run's first step, counted from 0.
-    /// `resumed` says whether the run resumes from a checkpoint.
+    /// Returns the description of this training job from which its memory is estimated. `most_stages` is the largest
+    /// number of stages into which the model can be partitioned. `step` is the index of the run's first step, counted
+    /// from 0. `resumed` says whether the run resumes from a checkpoint. `batches` holds the sizes of its batches on
+    /// the host.
     pub fn demand(&self, most_stages: usize, step: usize, resumed: bool, batches: BatchMemory) -> Demand<'a> {
         let Self { job, planned, owns_optimizer, .. } = *self;
         Demand { job, planned, most_stages, step, resumed, owns_optimizer, batches }
@@ -83,15 +85,15 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Builds the pipeline of a training, and restores the state of `checkpoint` if one is given. Also returns the
-    /// device of each stage in the first replica.
+    /// Builds the pipeline that trains, and restores the state of `checkpoint` if one is given. Also returns the device
+    /// of each stage in the first replica.
     pub fn build(&self, checkpoint: Option<Checkpoint>) -> Result<(PipelineOf<M>, Vec<Device>)> {
         let devices = self.planned.devices(&self.job.running, self.job.training.micro_batches)?;
         Ok((self.builder(&devices, checkpoint)?.build()?, devices.into_iter().next().unwrap_or_default()))
     }
 
-    /// Returns the builder of a training's pipeline. `devices` has one list for each replica, with the device of each
-    /// stage. The pipeline starts with the state of `checkpoint`, or with newly initialised parameters if there is
+    /// Returns the builder of the pipeline that trains. `devices` holds one list for each replica, with the device of
+    /// each stage. The pipeline starts with the state of `checkpoint`, or with newly initialised parameters if there is
     /// none.
     fn builder(
         &self,
@@ -149,7 +151,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(builder)
     }
 
-    /// Trains `steps` steps by the pipeline and by full-batch training on one device, and prints a comparison of the
+    /// Trains `steps` steps with the pipeline, and again with full batches on one device. Prints a comparison of the
     /// two trainings.
     ///
     /// # Errors
@@ -173,8 +175,9 @@ impl<'a, M: Model> Recipe<'a, M> {
         Ok(())
     }
 
-    /// Returns the description of a run, which becomes the first line of its log. `batch_bytes` is the memory of the
-    /// batches on the host, in bytes.
+    /// Returns the description of a run, which becomes the first line of its log. `costs` are the costs of the model's
+    /// layers, and `estimate` is the estimated memory. `links` are the network links between consecutive stages, and
+    /// `batch_bytes` is the memory of the batches on the host, in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,
@@ -230,8 +233,8 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }
 
-/// Measures the latency and bandwidth of the network between each stage and the next, prints them, and returns them.
-/// `devices` has the device of each stage.
+/// Measures the network between each stage and the next. Prints and returns the latency in seconds and the bandwidth in
+/// bytes per second of each link. `devices` holds the device of each stage.
 ///
 /// The entry of a pair of stages on the same host is `None`. The list is empty if all stages are on one host.
 pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
@@ -250,9 +253,9 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     Ok(if links.iter().all(Option::is_none) { Vec::new() } else { links })
 }
 
-/// Returns the model FLOP utilisation at one sample per second: the share of the devices' peak FLOP/s that the model's
-/// FLOPs for one sample need. The utilisation of a step is this share times the step's samples per second. Returns
-/// `None` if the peak or the model's FLOPs are not known.
+/// Returns the model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training
+/// on one sample per second needs. The utilisation of a step is this fraction times the step's samples per second.
+/// Returns `None` if the peak or the model's FLOPs are not known.
 pub fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
     // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
     // arXiv:2204.02311, appendix B).

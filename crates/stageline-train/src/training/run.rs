@@ -28,7 +28,8 @@ use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Loop, OnStep, Stopped};
 use crate::training::trained::{TrainedOf, complete};
 
-/// One run of a training program, with the settings of the training and the values of the program's own flags.
+/// One training run that is ready to start, with the settings of the training and the values of the program's own
+/// flags. [`Program::main`](crate::Program::main) hands it to the program, which calls [`train`](Self::train).
 pub struct Run<F> {
     /// The values of the flags that the program defines for its own model and data.
     pub flags: F,
@@ -59,24 +60,25 @@ impl<F> Run<F> {
         }
     }
 
-    /// Returns the seed of the run. The initial parameters and the order of the samples depend on it.
+    /// Returns the seed of the run (`--seed`, 0 by default). The initial parameters and the order of the samples depend
+    /// on it.
     pub fn seed(&self) -> u64 {
         self.job.seed
     }
 
-    /// Returns the number of samples in a training step, over all replicas.
+    /// Returns the number of samples in a training step, over all micro-batches and replicas.
     pub fn samples_per_step(&self) -> usize {
         self.job.training.batch_size
     }
 
-    /// Returns the number of training steps after which the training ends. The steps of earlier runs of this training
-    /// count.
+    /// Returns the number of training steps after which the training ends (`--steps`). The steps of earlier runs, whose
+    /// checkpoints this run resumes, count.
     pub fn steps(&self) -> usize {
         self.job.training.steps
     }
 
-    /// Replaces the optimizer that `--optimizer` names with one that the program chooses. For an optimizer that keeps
-    /// its states on the host, use [`OptimizerState::of`](stageline::OptimizerState::of).
+    /// Replaces the optimizer of `--optimizer` with one that the program chooses. To keep its states on the host, wrap
+    /// it with [`OptimizerState::of`](stageline::OptimizerState::of).
     #[must_use]
     pub fn optimizer(self, optimizer: impl Into<ModuleOptimizer>) -> Self {
         Self { optimizer: Some(optimizer.into()), ..self }
@@ -89,29 +91,29 @@ impl<F> Run<F> {
         Self { learning_rate: Some(schedule.into()), ..self }
     }
 
-    /// Sets the advice on how to make the model smaller, such as `lower --layers`. If a training does not fit into the
-    /// memory, the error message contains it.
+    /// Sets the advice on how to make the model smaller, such as `lower --layers`. Error messages contain it if the
+    /// model's parameters do not fit into the memory. The default is `use a smaller model`.
     #[must_use]
     pub fn smaller(self, remedy: &'static str) -> Self {
         Self { smaller: remedy, ..self }
     }
 
-    /// Sets a function that is called after every training step. It may add values of its own to the step's metrics,
-    /// which appear in the log, in TensorBoard and on the HTML page.
+    /// Sets a function that is called after every training step with the step's report and its metrics by name. It may
+    /// add metrics, which then appear in the log, in TensorBoard and on the HTML page.
     #[must_use]
     pub fn on_step(self, call: impl FnMut(&StepReport, &mut BTreeMap<String, f64>) + 'static) -> Self {
         Self { on_step: Box::new(call), ..self }
     }
 
-    /// Builds the pipeline that the settings describe, without training it, and says so. It has the initial parameters of the model,
-    /// or those of the checkpoint of `--resume`.
+    /// Builds the pipeline that the settings describe, without training it, and prints that the model is not trained.
+    /// The pipeline has the initial parameters of the model, or the parameters in the checkpoint that `--resume` names.
     ///
     /// By default, the stages have about equally many parameters. The layers are run on `sample`, the input of one
     /// sample, only for `--cut measured` and `--schedule search`.
     ///
     /// # Errors
-    /// Returns an error if the settings do not fit the model, if they ask for a comparison of trainings (`--verify`), or
-    /// if the checkpoint cannot be read.
+    /// Returns an error if the settings do not fit the model, if they ask for a comparison of trainings (`--verify`),
+    /// or if the checkpoint cannot be read.
     pub fn pipeline<M: Model>(self, model: &M, sample: M::Input) -> Result<PipelineOf<M>> {
         let Self { job, saved, .. } = self;
         job.check_untrained()?;
@@ -128,8 +130,9 @@ impl<F> Run<F> {
     /// Trains the model on the data as the settings say. A program that needs its data after the training passes a
     /// clone of an [`Arc`].
     ///
-    /// Returns the trained pipeline. Returns `None` if the run was ended early by `--stop-after` or a signal, or if it
-    /// only compared the pipeline with full-batch training on one device (`--verify`).
+    /// Returns the trained pipeline with its last evaluation. Returns `None` if the run was ended early by
+    /// `--stop-after` or a signal, or if it only compared the pipeline with full-batch training on one device
+    /// (`--verify`).
     ///
     /// # Errors
     /// With `--checkpoint`, the steps before an error are saved in a checkpoint. Returns an error in these cases:
@@ -138,8 +141,8 @@ impl<F> Run<F> {
     /// - All parameters are frozen.
     /// - The training does not fit into the memory.
     /// - A batch cannot be read, or two reads of one sample differ.
-    /// - An output cannot be written. After the last step this is no error of this function, so that the trained
-    ///   pipeline is not lost, but one in [`Trained::unwritten`](crate::Trained::unwritten).
+    /// - An output cannot be written. After the last step, such an error is kept in
+    ///   [`Trained::unwritten`](crate::Trained::unwritten) instead, so that the trained pipeline is not lost.
     /// - A step fails.
     pub fn train<M, D>(self, model: &M, data: D) -> Result<Option<TrainedOf<M>>>
     where
@@ -207,11 +210,11 @@ impl<F> Run<F> {
     }
 }
 
-/// Ends a run before its last step. `trained` is the result of the steps, `kept` that of the last checkpoint, with the
-/// line that tells how to resume from it, and `closed` that of the outputs.
+/// Ends a run before its last step. `trained` is the result of the steps, and `closed` is the result of closing the
+/// outputs. `kept` is the result of writing the last checkpoint, with the line that tells how to resume from it.
 ///
 /// # Errors
-/// Returns the first error, which is the cause of the later ones. The others are told on stderr.
+/// Returns the first error, which is the cause of the later ones. Later errors are printed on stderr.
 fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: Result<()>) -> Result<()> {
     let mut errors = Vec::from_iter(trained.err());
     match kept {

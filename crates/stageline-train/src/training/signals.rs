@@ -24,7 +24,8 @@ pub struct Signals {
 static HANDLERS: Mutex<Vec<(SigId, Arc<AtomicBool>)>> = Mutex::new(Vec::new());
 
 impl Signals {
-    /// Installs the handlers. Those of runs that are over are removed: they would end the process at the first signal.
+    /// Installs the handlers. Removes the handlers of runs that are over, which would end the process at the first
+    /// signal.
     pub fn handle() -> Result<Self> {
         let signals = Self { signalled: Arc::default(), by_default: Arc::default(), over: Arc::default() };
         let mut handlers = HANDLERS.lock();

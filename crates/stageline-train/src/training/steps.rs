@@ -1,5 +1,5 @@
-//! The loop over the steps of a training ([`Loop`]): it takes batches, trains, saves checkpoints, and shows and logs
-//! the progress.
+//! The loop over the steps of a training run ([`Loop`]): it takes batches, trains, saves checkpoints, and shows and
+//! logs the progress.
 
 use std::cell::RefCell;
 use std::collections::{BTreeMap, VecDeque};
@@ -24,34 +24,35 @@ use crate::training::checkpoints::Keeper;
 use crate::training::evaluation::Evaluated;
 use crate::training::watch::Watch;
 
-/// A function of the user's program that is called after every training step, with the step's report and metrics. It
-/// may add values to the metrics before they are written to the log.
+/// A function of the user's program that is called after every training step, with the step's report and its metrics by
+/// name. It may add metrics before they are written to the log.
 pub type OnStep = Box<dyn FnMut(&StepReport, &mut BTreeMap<String, f64>)>;
 
-/// The loop over the steps of a training, with its settings, its writer of checkpoints and its progress bar.
+/// Runs the steps of a training run, with its settings, its writer of checkpoints and its progress bar.
 pub struct Loop<'a> {
     pub job: &'a Job,
     /// The number of training steps in the checkpoint from which this run resumes; 0 without a checkpoint.
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The model FLOP utilisation at one sample per second: the share of the devices' peak FLOP/s that the model's
-    /// FLOPs for one sample need. Multiplied by the samples per second of a step, it gives the utilisation of that
+    /// The model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training on
+    /// one sample per second needs. Multiplied by the samples per second of a step, it gives the utilisation of that
     /// step. `None` if the peak or the model's FLOPs are not known.
     pub utilisation: Option<f64>,
     pub on_step: OnStep,
-    /// Gets the error in showing the last step, which must not take the trained pipeline from the program.
+    /// Collects errors in showing the last step. They do not fail the run, so the program still gets the trained
+    /// pipeline.
     pub unwritten: Unwritten,
     /// The estimated memory of the training on each device, in bytes; empty if there is no estimate. After the first
     /// step it is compared with the memory that the device has reserved, and then emptied.
     pub estimated: Vec<(Device, u64)>,
 }
 
-/// The result of the loop over the training steps.
+/// How far the loop over the training steps came, and how long it waited for batches.
 pub struct Stopped {
     /// The number of training steps that are done, over all runs of the training.
     pub steps: usize,
-    /// The total time that training steps waited for their batches to be read.
+    /// The total time that the training steps of this run waited for their batches to be read.
     pub waited: Duration,
 }
 
@@ -141,8 +142,8 @@ impl Loop<'_> {
         Ok(Stopped { steps: done, waited: batches.waited() })
     }
 
-    /// Returns the number of completed steps at which the training next pauses for a checkpoint or an evaluation. It is
-    /// greater than `done`, the current number of completed steps.
+    /// Returns the number of completed steps after which the training next pauses for a checkpoint or an evaluation. It
+    /// is greater than `done`, the current number of completed steps.
     fn before_next_pause(&self, done: usize) -> usize {
         let evaluation = match self.job.training.validate_every {
             0 => usize::MAX,
@@ -176,7 +177,7 @@ fn note(report: &StepReport, figures: Figures, log: &mut Log, on_step: &mut OnSt
     log.step(report, figures, metrics)
 }
 
-/// Warns the user if a step shows a sign of a bad training: a jump of the gradient norm, a parameter whose gradient
+/// Warns the user if a step shows a fault of the training: a jump of the gradient norm, a parameter whose gradient
 /// stays 0, or very large or very small updates.
 fn warn(report: &StepReport, watch: &mut Watch) {
     let Update::Stepped { gradient_norm, .. } = report.update else { return };

@@ -14,26 +14,27 @@ use crate::terminal::say;
 use crate::training::evaluation::Evaluated;
 use crate::training::recipe::PipelineOf;
 
+/// The result of training a model of type `M`.
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The result of a training that reached its last step: the pipeline, the evaluation of the held-out samples, and the
-/// hash of the parameters.
+/// The result of a training run that reached its last step: the trained pipeline, the evaluation of the held-out
+/// samples, and the hash of the parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
-    /// The trained pipeline, whose workers still run: it can infer, evaluate, and return the modules of its stages.
+    /// The trained pipeline, whose workers still run. It can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,
     /// The loss and the metrics on all held-out samples after the training; `None` if no samples are held out.
     pub validation: Option<EvalReport>,
     /// The SHA-256 of all parameters of the trained model, in hexadecimal; `None` for a model that the user has cut
     /// into stages by hand.
     pub parameters_sha256: Option<String>,
-    /// The errors in writing a checkpoint, a log or a page after the last step. [`Program::main`](crate::Program::main)
-    /// ends with the first of them.
+    /// The errors in writing a checkpoint, a log or a page after the last step. If there are any,
+    /// [`Program::main`](crate::Program::main) prints the first and ends with status 1.
     pub unwritten: Unwritten,
 }
 
-/// Completes a training that reached its last step: prints the hash of its parameters, and completes its log. `validated`
-/// is the evaluation after the last step, and `waited` the total time that steps waited for their batches. `is_kept` says
-/// whether the last checkpoint is on disk.
+/// Completes a training run that reached its last step: prints the hash of its parameters, and completes its log.
+/// `validated` is the evaluation after the last step, and `waited` the total time that steps waited for their batches.
+/// `is_kept` says whether the last checkpoint is on disk.
 pub fn complete<M: Model>(
     model: &M,
     mut pipeline: PipelineOf<M>,
@@ -60,8 +61,8 @@ pub fn complete<M: Model>(
     Ok(trained)
 }
 
-/// Returns the last line of the log of a complete training. `parameters` is the number of the model's parameters, and
-/// `waited` the total time that steps waited for their batches.
+/// Returns the last line of the log of a complete training run. `parameters` is the number of elements in the model's
+/// parameters, and `waited` the total time that steps waited for their batches.
 fn last_line<In, Out, Target>(trained: &Trained<In, Out, Target>, parameters: Option<usize>, waited: Duration) -> Value
 where
     In: Payload,

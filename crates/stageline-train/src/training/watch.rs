@@ -1,4 +1,4 @@
-//! Warnings about gradients and updates that are a sign of a bad training ([`Watch`]); each warning names a layer.
+//! Warnings about gradients and updates that show a fault of the training ([`Watch`]); each warning names a layer.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::sync::Arc;
@@ -22,7 +22,7 @@ const OVERWRITTEN: f64 = 0.1;
 /// differ by a factor of 100. The update ratio is the norm of the update divided by the norm of the parameters.
 const HARDLY: f64 = 1e-3;
 
-/// Finds signs of a bad training in each new step, such as a jump of the gradient norm. Keeps the gradient norms of
+/// Finds signs of a faulty training in each new step, such as a jump of the gradient norm. Keeps the gradient norms of
 /// past steps for comparison.
 #[derive(Debug, Default)]
 pub struct Watch {
@@ -38,8 +38,9 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the steps before it.
-    /// `of_each` has the name and the gradient norm of each parameter.
+    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps.
+    /// With fewer than 8 earlier steps there is no warning. `step` is counted from 0, and `norm` is its global norm.
+    /// `of_each` lists the name and the gradient norm of each parameter.
     pub fn jump(&mut self, step: usize, norm: f64, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut sorted: Vec<_> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
@@ -62,8 +63,8 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning if the gradient of a parameter has been exactly 0 in 20 consecutive steps. `of_each` has the
-    /// name and the gradient norm of each parameter.
+    /// Returns a warning if the gradient of a parameter has been exactly 0 in 20 consecutive steps. `step` is counted
+    /// from 0. `of_each` lists the name and the gradient norm of each parameter.
     pub fn dead(&mut self, step: usize, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut dead = Vec::new();
         for (name, norm) in of_each {
@@ -88,7 +89,8 @@ impl Watch {
     }
 
     /// Returns a warning for each layer whose update in this step is very large compared with its parameters, or very
-    /// small compared with the updates of other layers.
+    /// small compared with the updates of other layers. Each layer is reported once. `health` lists the training
+    /// statistics of each parameter, among them its update ratio.
     pub fn ratios(&mut self, step: usize, health: &[Health]) -> Vec<String> {
         let layers = health.chunk_by(|a, b| layer_of(&a.parameter) == layer_of(&b.parameter));
         let ratio = |parameters: &[Health]| Health::update_ratio_of(&parameters.iter().collect::<Vec<_>>());
@@ -115,8 +117,8 @@ impl Watch {
     }
 }
 
-/// Returns the name of the layer with the largest gradient, and its share (0 to 1) of the squared norm of all
-/// gradients. `of_each` has the name and the gradient norm of each parameter.
+/// Returns the name of the layer with the largest gradient, and its fraction (0 to 1) of the squared norm of all
+/// gradients. `of_each` lists the name and the gradient norm of each parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {
