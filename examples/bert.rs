@@ -62,10 +62,11 @@ struct Config {
     hidden_act: String,
 }
 
-/// Which tokens are padding, `[samples, length]`. All stages read it from the batch.
+/// A mask that is true at the padding of texts, `[samples, length]`. All stages read it from the batch.
 type Padding = SharedInput<Tensor<2, Bool>>;
 
-/// The sums of the embeddings of tokens, positions and the text's number (always 0), normalised.
+/// The first layer. It adds the embeddings of tokens, positions and text numbers (always 0 here), and normalises the
+/// sums.
 #[derive(Module, Debug)]
 struct Embeddings {
     tokens: Embedding,
@@ -100,7 +101,7 @@ impl Stage for Block {
     }
 }
 
-/// The classes of texts, from the activations of their first tokens.
+/// The last layer. It returns the logits of a text's classes from the activations of the text's first token.
 #[derive(Module, Debug)]
 struct Head {
     pooler: Linear,
@@ -158,7 +159,7 @@ fn bert(config: Config, classes: usize, seed: u64) -> Row<Embeddings, Block, Hea
     .names("embeddings", "blocks", "head")
 }
 
-/// Returns the names of a BERT's parameters in PyTorch.
+/// Returns the names of the parameters of a BERT in PyTorch, for each name in this example.
 fn names() -> TorchFormat {
     [
         ("embeddings.tokens", "embeddings.word_embeddings"),

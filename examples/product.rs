@@ -1,14 +1,12 @@
-//! Measures how many floating-point operations a second one core reaches in matrix products, with the matrix sizes of
+//! Measures how many floating-point operations per second one core reaches in matrix products, with the matrix sizes of
 //! the linear layers of a GPT.
 //!
-//! ```text
-//! cargo run --release --example product -- --rows 512 --width 256
-//! ```
+//! ```text cargo run --release --example product -- --rows 512 --width 256 ```
 //!
-//! Every product is timed as the forward of a [`Linear`] layer without a bias, so it has the kernel of training steps.
-//! The gradients of a step have products of the same sizes, with one matrix transposed.
+//! Every product is timed as the forward pass of a [`Linear`] layer without a bias, so it uses the kernel of training
+//! steps. The gradients of a step are products of the same sizes, with one matrix transposed.
 //!
-//! The FLOP/s that a training step reaches, as a share of this rate, show what the rest of the step costs.
+//! Divide the FLOP/s of a training step by this rate to see what the rest of the step costs.
 
 use std::time::{Duration, Instant};
 
@@ -28,7 +26,7 @@ struct Flags {
     width: usize,
 }
 
-/// The time for which each matrix product is repeated in one measurement.
+/// The duration of one measurement, which repeats a matrix product.
 const TIME: Duration = Duration::from_millis(500);
 
 /// The number of measurements of every matrix product. The fastest one counts.
@@ -52,8 +50,8 @@ fn main() {
     println!("all of them: {:.1} GFLOP/s", work as f64 / time);
 }
 
-/// Returns the measured rate of one matrix product (the forward of a linear layer) in GFLOP/s: billions of
-/// floating-point operations a second. A multiplication and an addition count as two operations.
+/// Returns the measured rate of one matrix product (the forward pass of a linear layer) in GFLOP/s: billions of
+/// floating-point operations per second. A multiplication and an addition count as two operations.
 fn rate(rows: usize, inner: usize, columns: usize) -> f64 {
     let device = Device::flex();
     let input = Tensor::<2>::random([rows, inner], Distribution::Uniform(-1.0, 1.0), &device);

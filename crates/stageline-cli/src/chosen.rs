@@ -1,4 +1,4 @@
-//! Chooses the schedule for which a prediction is made from the log of a run: one that the user names, that of the run,
+//! Chooses the schedule of a prediction from the log of a run: a schedule that the user names, the schedule of the run,
 //! or the plan that a search finds.
 
 use anyhow::{Result, ensure};
@@ -11,8 +11,8 @@ use crate::shape;
 /// The value `search` of the flag `--schedule`, which asks for a search for the best plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";
 
-/// The schedule for which a prediction is made, with its name and the partition of the model's layers into the stages
-/// of its plan.
+/// The chosen schedule of a prediction, with its name and the partition of the model's layers into the stages of its
+/// plan.
 pub(crate) struct Chosen {
     pub(crate) schedule: Box<dyn Schedule>,
     pub(crate) name: String,
@@ -20,8 +20,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name` and `chunks` chunks (stages) on each worker. If `chunks` is `None`, the
-    /// schedule of the logged run has as many as in the run, and another schedule has its default number.
+    /// Returns the schedule with the name `name` and `chunks` chunks (stages) on each worker. If `chunks` is `None`,
+    /// the schedule of the logged run has as many as in the run, and another schedule has its default number.
     pub(crate) fn named(log: &RunLog, name: &str, chunks: Option<usize>) -> Result<Self> {
         let own = (name == log.run.schedule).then(|| log.plan.chunks());
         Ok(Self { schedule: shape::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
@@ -46,7 +46,7 @@ impl Chosen {
     }
 
     /// Checks that this schedule has a plan for `workers` workers and `micro_batches` micro-batches, and returns the
-    /// schedule. A plan that the logged run took from a file, and not from a generator, exists only for the run's own
+    /// schedule. If the plan of the logged run was searched or read from a file, it exists only for the run's own
     /// numbers of workers and micro-batches. Other numbers are then an error.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
@@ -60,8 +60,8 @@ impl Chosen {
         Ok(self)
     }
 
-    /// Searches for the plan with the shortest step by the measured costs, and returns it with the partition of the
-    /// layers for which it was searched. `chunks` must be `None`, because the search chooses the number of chunks.
+    /// Searches for the plan with the shortest step by the measured costs. Returns it with the partition of the layers
+    /// that the search assumed. `chunks` must be `None`, because the search chooses the number of chunks.
     pub(crate) fn searched(
         measured: &Measured,
         workers: usize,

@@ -77,8 +77,8 @@ pub(crate) struct MemoryFlags {
 }
 
 impl CostFlags {
-    /// Returns the costs of the stages of a placement on workers, in ms, as the flags give them: forwards, backwards,
-    /// optimizer steps and transfers. A flag with a wrong number of entries is an error.
+    /// Returns the costs of the stages of a placement on workers, in ms, as the flags give them: forward passes,
+    /// backward passes, optimizer steps and transfers. A flag with a wrong number of entries is an error.
     pub(crate) fn costs(&self, placement: &Placement) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--forward", &self.forward)?;
@@ -101,9 +101,9 @@ impl CostFlags {
         !self.transfer.is_empty() || !self.bytes.is_empty()
     }
 
-    /// Returns the costs of stages `costs`, with the times of transfers between stages that the flags --transfer,
-    /// --bytes and --bandwidth give, in ms. If none of these flags is set, the times of transfers stay the same. In
-    /// both cases, the flag --serialised decides whether the transfers of a worker overlap.
+    /// Returns `costs` with the times of transfers between stages that the flags --transfer, --bytes and --bandwidth
+    /// give, in ms. If none of these flags is set, the times of transfers stay the same. In both cases, the flag
+    /// --serialised decides whether the transfers of a worker overlap.
     pub(crate) fn with_transfers(&self, costs: Costs, placement: &Placement) -> anyhow::Result<Costs> {
         let transfers = if self.serialised { Transfers::Serialised } else { Transfers::Asynchronous };
         let costs = costs.with_transfers(transfers);
@@ -118,8 +118,8 @@ impl CostFlags {
         Ok(costs.with_latencies(&latencies).with_links(self.links(placement)?))
     }
 
-    /// Returns the time in ms for which one transfer between each stage and the next occupies the network link: its
-    /// bytes divided by the bandwidth, or 0 if --bytes is unset.
+    /// Returns the time in ms that one transfer between each stage and the next occupies the network link: its bytes
+    /// divided by the bandwidth, or 0 if --bytes is unset.
     fn links(&self, placement: &Placement) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
@@ -132,8 +132,9 @@ impl CostFlags {
 }
 
 impl MemoryFlags {
-    /// Returns the memory of one micro-batch that the flags give for each stage of a placement on workers, and the memory
-    /// limit of a worker in bytes. Returns `None` if --memory-per-forward is unset.
+    /// Returns the memory of one micro-batch on each stage of a placement on workers, and the memory limit of a worker,
+    /// in bytes, as the flags give them. Without --memory-limit the limit is infinite. Returns `None` if
+    /// --memory-per-forward is unset.
     pub(crate) fn memory(&self, placement: &Placement) -> anyhow::Result<Option<Memory>> {
         if self.memory_per_forward.is_empty() {
             return Ok(None);
@@ -153,8 +154,8 @@ impl MemoryFlags {
 /// The meaning of the entries of a command-line flag for costs, if its list has one entry for each worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// An entry is the total of one of P stages. It is divided evenly among the stage's chunks. So is the only entry of
-    /// a list, which is the total of any worker.
+    /// An entry is the total of one of P stages. It is divided evenly among the stage's chunks. A list with only one
+    /// entry holds the total of any stage, which is divided in the same way.
     Stage,
     /// An entry is the value for everything that a worker sends to others.
     Sender,

@@ -6,8 +6,8 @@
 //!   results of `simulate` and `search`.
 //! - `run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`: recommends
 //!   settings from such a log.
-//! - `devices`: lists the devices of this host, and `serve`: serves them to a training on another host. Only these two
-//!   need burn.
+//! - `devices`: lists the devices of this host, and `serve`: serves them to training programs on another host. Only
+//!   these two need burn.
 //!
 //! The subcommands share `shape` (the flags that choose a plan), `chosen` (the schedule of a prediction),
 //! `measured_search` (searches with the costs of a log), `costs` (the flags for times and sizes) and `output` (writes

@@ -11,7 +11,7 @@ use crate::costs::{CostFlags, MemoryFlags};
 /// The number of milliseconds in a second. Costs are in seconds in a log, and in milliseconds in flags.
 const MS: f64 = 1e3;
 
-/// A search for a plan with the costs that a run measured. The layers are spread over the stages of every plan as
+/// Searches for a plan with the costs that a run measured. The layers are spread over the stages of every plan as
 /// evenly as possible by the layers' measured time. A model that is cut by hand keeps its stages.
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
@@ -88,13 +88,14 @@ impl<'a> MeasuredSearch<'a> {
     }
 }
 
-/// Returns the index of the first layer of each stage, as a training's flag `--cut` takes them.
+/// Returns the index of the first layer of each stage, counted from 0, as the flag `--cut` of training programs takes
+/// them.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }
 
-/// Returns the flag `--cut` of a training for the partition `cut` of the run's layers, with a space before the flag.
-/// Returns an empty text for a model that is cut by hand, because its training refuses the flag.
+/// Returns the flag `--cut` of training programs for the partition `cut` of the run's layers, with a space before the
+/// flag. Returns an empty text for a model that is cut by hand, because its program refuses the flag.
 pub(crate) fn cut_flag(log: &RunLog, cut: &[Range<usize>]) -> String {
     if log.run.cut_by_hand {
         return String::new();

@@ -7,12 +7,12 @@ use anyhow::{Context, ensure};
 use stageline_schedule::Timeline;
 
 /// The largest number of bars in an SVG picture of a timeline, because viewers do not open larger pictures. A bar is a
-/// forward, a backward or half of a backward.
+/// forward pass, a backward pass or half of a backward pass.
 const MOST_BARS: usize = 200_000;
 
 /// Returns the time in ms of one column of characters in a timeline that is printed as text. It is the duration of the
-/// shortest forward, backward or half of a backward. It is at least a 400th of the step time, so that lines stay
-/// readable.
+/// shortest forward pass, backward pass or half of a backward pass. It is at least a 400th of the step time, so that
+/// lines stay readable.
 pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);
@@ -21,7 +21,8 @@ pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     if slot.is_finite() && slot > 0.0 { slot } else { 1.0 }
 }
 
-/// Writes a picture of a simulated timeline to an SVG file at `path`.
+/// Writes a picture of a simulated timeline to an SVG file at `path`. A timeline with more than 200,000 bars is an
+/// error.
 pub(crate) fn draw(path: &Path, timeline: &Timeline) -> anyhow::Result<()> {
     let bars: usize = timeline.rows().iter().map(Vec::len).sum();
     ensure!(bars <= MOST_BARS, "{bars} computes are too many for a picture; draw a plan of at most {MOST_BARS}");

@@ -29,19 +29,20 @@ pub(crate) struct Report {
     #[serde(flatten)]
     found: Option<Found>,
     step_ms: f64,
-    /// The longest span of a worker in the simulated step, in ms. A span is the time from a worker's first forward or
-    /// backward to its last.
+    /// The longest span of a worker in the simulated step, in ms. A span is the time from the start of a worker's first
+    /// forward or backward pass to the end of its last.
     span_ms: f64,
-    /// The bubble of the simulated step: the idle share of the total stage time (workers x step time), from 0 to 1.
+    /// The bubble of the simulated step: the idle fraction of the total stage time (workers x step time), from 0 to 1.
     bubble_total: f64,
     /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 - c / s. Here c is the compute time of the busiest worker,
-    /// and s is the longest span of a worker. A span is the time from a worker's first forward or backward to its last.
+    /// and s is the longest span of a worker. A span is the time from the start of a worker's first forward or backward
+    /// pass to the end of its last.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.
     bound_ms: f64,
     /// The largest number of live micro-batches of each worker at one time, counted over all chunks (stages) of the
-    /// worker. A micro-batch is live while the worker keeps its activations for a backward.
+    /// worker. A micro-batch is live while the worker keeps its activations for a backward pass.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,
@@ -49,26 +50,26 @@ pub(crate) struct Report {
 }
 
 /// The best plan that a search found: its schedule, the least capacity of the channels between its stages, and the
-/// flags for a training with it.
+/// flags for a training run with it.
 #[derive(Serialize)]
 struct Found {
     schedule: &'static str,
     /// The least capacity of a channel between two stages, in micro-batches, with which the found plan completes.
     capacity: usize,
-    /// The flags for a training with the found plan and its partition of the layers; `None` if the costs of the search
-    /// are not from the log of a run.
+    /// The flags for a training run with the found plan and its partition of the layers; `None` if the costs of the
+    /// search are not from the log of a run.
     #[serde(flatten)]
     training: Option<TrainingFlags>,
 }
 
-/// The command-line flags for a training with the plan that a search found. The flag `--schedule` is not among them: it
+/// The command-line flags for a training run with the plan that a search found. They do not include `--schedule`, which
 /// takes the file of the plan.
 #[derive(Serialize)]
 struct TrainingFlags {
     stages: usize,
     micro_batches: usize,
     /// The index, counted from 0, of the first layer of each stage. `None` for a model that is cut by hand, because its
-    /// training refuses `--cut`.
+    /// program refuses `--cut`.
     #[serde(skip_serializing_if = "Option::is_none")]
     cut: Option<Vec<usize>>,
 }
@@ -79,8 +80,8 @@ pub(crate) enum FoundCut {
     /// The partition of the layers is not known: the costs of the search came from command-line flags, which do not
     /// name the layers of a model.
     Unknown,
-    /// The stages of the found plan are those into which the user has cut the model of the logged run by hand, so a
-    /// training with the plan takes no flag `--cut`.
+    /// The found plan has the stages into which the user has cut the model of the logged run by hand, so a training run
+    /// with the plan takes no flag `--cut`.
     ByHand,
     /// The partition of the layers is known: the index, counted from 0, of the first layer of each stage of the found
     /// plan.
@@ -126,7 +127,7 @@ impl Report {
     }
 
     /// Adds the results of a search to the report of a simulated step. They are the name of the found plan's schedule,
-    /// the least capacity of channels between stages in micro-batches, and the flags for a training. `cut` is the
+    /// the least capacity of channels between stages in micro-batches, and the flags for a training run. `cut` is the
     /// partition of the layers for these flags.
     pub(crate) fn found(self, schedule: &'static str, checked: &Checked, cut: FoundCut) -> Self {
         let (plan, capacity) = (checked.plan(), checked.least_capacity());

@@ -96,8 +96,8 @@ pub(crate) struct PageFlags {
     html: PathBuf,
 }
 
-/// The prediction from the log of a run, as `stageline predict` prints it. Bubbles are shares of the total stage time
-/// (workers x step time).
+/// The prediction from the log of a run, as `stageline predict` prints it. Bubbles are fractions, from 0 to 1, of the
+/// total stage time (workers x step time).
 #[derive(Serialize)]
 struct Predicted<'a> {
     schedule: &'a str,
@@ -120,7 +120,7 @@ struct Predicted<'a> {
     /// measured - 1|. If the run has no network links, predictions are corrected for this error.
     own_step_error: f64,
     /// The absolute error of the bubble that is predicted for the logged run itself: |predicted - measured|. A bubble
-    /// is the idle share of workers x step time.
+    /// is the idle fraction, from 0 to 1, of workers x step time.
     own_bubble_error: f64,
 }
 
@@ -206,7 +206,8 @@ fn joined(log: &RunLog, cut: &[Range<usize>]) -> Option<usize> {
 }
 
 /// The errors of a prediction for the logged run itself: the relative error of the step time, |simulated / measured -
-/// 1|, and the absolute error of the bubble, |predicted - measured|. A bubble is the idle share of workers x step time.
+/// 1|, and the absolute error of the bubble, |predicted - measured|. A bubble is the idle fraction of workers x step
+/// time.
 struct OwnError {
     step: f64,
     bubble: f64,
@@ -225,8 +226,8 @@ pub(crate) fn page(flags: &PageFlags) -> Result<()> {
     fs::write(&flags.html, page).with_context(|| flags.html.display().to_string())
 }
 
-/// Reads the log of a run, with the invisible characters in the names of its layers and its schedule escaped. Warns if
-/// its times are not those of the work on other hosts.
+/// Reads the log of a run, and escapes the invisible characters in the names of its layers and its schedule. Warns if
+/// its times are only the times of sending requests to other hosts, and not of the work there.
 pub(crate) fn read(path: &Path) -> Result<RunLog> {
     let file = File::open(path).with_context(|| path.display().to_string())?;
     let mut log = RunLog::read(BufReader::new(file)).with_context(|| path.display().to_string())?;

@@ -1,9 +1,10 @@
-//! Whole trainings with Stageline: a program brings a model and its data, and this crate does the rest.
+//! Trains models with Stageline: a program brings a model and its data, and this crate runs the whole training.
 //!
 //! [`Program::main`] reads the settings from the command line, a TOML file and a checkpoint. [`Run::train`] partitions
 //! the model into stages, estimates the memory, and trains with batches that are read ahead of the steps. It writes
 //! checkpoints in the background, resumes from them, evaluates held-out samples, and writes a log, a trace,
-//! TensorBoard's files and an HTML page. The first Ctrl-C ends a training with a checkpoint.
+//! TensorBoard's files and an HTML page. In a run with checkpoints, the first Ctrl-C ends the training with a
+//! checkpoint.
 //!
 //! ```no_run
 //! use std::process::ExitCode;
@@ -35,23 +36,24 @@
 //!
 //! In the order in which a run uses them; each folder's page describes its files:
 //!
-//! - `program`: the program around a training: reads the settings, shows warnings, sets the exit status (`Program`).
+//! - `program`: the program around a training run: reads the settings, shows warnings, sets the exit status
+//!   (`Program`).
 //! - `settings/`: the settings, from the command line, a TOML file and a checkpoint to a validated `Job`.
-//! - `training/`: one training, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
-//! - `model`: the model as a program brings it (`Model`). A [`Row`](stageline::Row), which is a model as first layer,
-//!   blocks and last layer, is one.
-//! - `data/`: the source of batches that a program brings (`Data`), those for language models, and reading ahead.
+//! - `training/`: one training run, from a job, a model and its data to the trained pipeline (`Run`, `Trained`).
+//! - `model`: the trait of the models that a program can bring (`Model`). [`Row`](stageline::Row) implements it: a
+//!   model that consists of a first layer, blocks and a last layer.
+//! - `data/`: the trait of the source of batches (`Data`), the batches of language models, and reading ahead.
 //! - `plan`: chooses the plan (a schedule, a file, or a search), the cut (partition of the layers into stages) and the
 //!   devices of the stages (`Planned`).
 //! - `optimizers/`: the optimizers that `--optimizer` names, among them AdamW and Muon.
-//! - `memory/`: refuses a training that does not fit, with proposals for other flags (`Demand`).
+//! - `memory/`: refuses a training run that does not fit into the memory, and proposes other flags (`Demand`).
 //! - `kernels`: tells the user that GPUs compile kernels before the first step, and whether they tune them
 //!   (`Compiling`).
 //! - `outputs/`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
-//! - `fingerprint`: a hash of the parameters, by which two trainings can be compared bit for bit.
-//! - `terminal`: lines on the standard output, whose loss is an error (`say`).
+//! - `fingerprint`: a hash of the parameters, to compare two training runs bit for bit.
+//! - `terminal`: prints lines on the standard output, and returns an error if a line is lost (`say`).
 //!
-//! The crate trains by the public interface of `stageline`: it must not run stages or compute on their tensors itself.
+//! The crate uses only the public interface of `stageline`. It must not run stages or compute on their tensors itself.
 
 mod data;
 mod fingerprint;

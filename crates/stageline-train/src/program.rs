@@ -1,4 +1,5 @@
-//! The program around a training ([`Program`]): it reads the settings, shows warnings, and ends with an exit status.
+//! The program around a training run ([`Program`]): it reads the settings, shows warnings, and ends with an exit
+//! status.
 
 use std::ffi::OsString;
 use std::marker::PhantomData;
@@ -29,8 +30,8 @@ const STALLED: u8 = 3;
 #[command(about = "Trains a model as the settings say")]
 pub struct NoFlags {}
 
-/// A program that trains a model. `F` is the type of the program's own flags, for its model and data. The flags that
-/// every training has are added to them.
+/// A program that trains a model. `F` is the type of the program's own flags, for its model and data. The program also
+/// takes the flags that every training program has, such as `--stages` and `--learning-rate`.
 ///
 /// The description of the program in `--help` is the doc comment of `F`, or its `#[command(about = "...")]`.
 ///
@@ -49,26 +50,29 @@ impl<F: Parser> Default for Program<F> {
 }
 
 impl<F: Parser> Program<F> {
-    /// Creates a program in which all flags of the training have the defaults that `--help` lists.
+    /// Creates a program whose training flags have the defaults that `--help` lists.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Sets the default value of a flag of the training. `flag` is the name of the flag without dashes and with `_` for
-    /// `-`, such as `learning_rate`.
+    /// Sets the default value of a training flag. `flag` is the name of the flag without dashes and with `_` for `-`,
+    /// such as `learning_rate`. `value` is the default as it would be given on the command line.
+    ///
+    /// # Panics
+    /// [`main`](Self::main) and [`configured`](Self::configured) panic if there is no flag with this name.
     #[must_use]
     pub fn default_value(mut self, flag: &'static str, value: &'static str) -> Self {
         self.defaults.push((flag, value));
         self
     }
 
-    /// Reads the settings and calls `train` with the run that they describe. Returns the exit status. Errors and
-    /// warnings are printed on stderr.
+    /// Reads the settings from the command line, a TOML file and a checkpoint, and calls `train` with the run that they
+    /// describe. Returns the exit status of the process. Errors and warnings are printed on stderr.
     ///
     /// | status | meaning |
     /// | --- | --- |
     /// | 0 | `train` returned `Ok`: the training is done, or a signal or `--stop-after` ended it with a checkpoint |
-    /// | 1 | an error in the settings (a file or `--set`, too) or the training, or in writing an output after the last step |
+    /// | 1 | an error in the settings (also in a file or `--set`), in the training, or in writing an output after it |
     /// | 2 | the command line cannot be parsed |
     /// | 3 | a stall: a stage made no progress, and the watchdog ended the training |
     /// | 130 | a second SIGINT or SIGTERM |
@@ -88,9 +92,9 @@ impl<F: Parser> Program<F> {
         }
     }
 
-    /// Returns the run that `settings` describe, for a program that starts trainings from its own code. A setting is
-    /// the name of a flag and its value. The name has no leading dashes, and `_` or `-` between its words. The command
-    /// line is not read, warnings are not shown, and no error ends the process.
+    /// Returns the run that `settings` describe, for a program that starts training runs from its own code. Each
+    /// setting is the name of a flag and its value. The name has no leading dashes, and `_` or `-` between its words.
+    /// The command line is not read, warnings are not shown, and no error ends the process.
     ///
     /// ```no_run
     /// # use stageline::{LossStage, Row, Stage};
@@ -136,7 +140,7 @@ impl<F: Parser> Program<F> {
     }
 
     /// Returns the run that a parsed command line describes. `progress` is the bar that shows the progress of the run,
-    /// and `unwritten` gets the errors in writing its outputs after the last step.
+    /// and `unwritten` collects the errors in writing its outputs after the last step.
     fn described(line: CommandLine, progress: Progress, unwritten: Unwritten) -> Result<Run<F>> {
         let flags = F::from_arg_matches(&line.matches)?;
         Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress, unwritten))

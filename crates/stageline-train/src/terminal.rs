@@ -5,11 +5,12 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Result};
 
-/// Prints a line on the standard output. A program's own lines should be printed by it, too.
+/// Prints a line on the standard output. A program should print its own lines with this function, too: `println!`
+/// panics if it cannot write, and a training would then end without its last checkpoint.
 ///
 /// # Errors
-/// Returns an error if the line cannot be written, for example because the reader of a pipe has ended or a disk is full.
-/// `println!` would panic instead, and a training would end without its last checkpoint.
+/// Returns an error if the line cannot be written, for example because the reader of a pipe has ended or a disk is
+/// full.
 pub fn say(line: impl Display) -> Result<()> {
     writeln!(io::stdout(), "{line}")
         .context("the standard output cannot be written; direct it to a file with room, or to a reader that stays")

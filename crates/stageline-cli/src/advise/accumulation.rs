@@ -1,5 +1,5 @@
 //! Answers, for `stageline advise`, how many micro-batches (M) a step should have. The answer has tables of predicted
-//! trainings, and the settings that are recommended for a training.
+//! training runs, and the settings that are recommended for a training.
 
 use std::error::Error;
 use std::ops::Range;
@@ -16,41 +16,41 @@ use crate::measured_search::cut_flag;
 use crate::output::printable;
 
 /// The input of `stageline advise` for a recommended number of micro-batches (M): the log of a run, the schedule, and
-/// the limits for the recommended training.
+/// the limits for the recommended run.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The name of the schedule of the compared trainings: the one that the user gives to `stageline advise`, or else
-    /// that of the logged run.
+    /// The name of the schedule of the compared runs: the schedule that the user gives to `stageline advise`, or else
+    /// the schedule of the logged run.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
     /// The costs measured in a second run of the same model, with micro-batches of another size. If this is `None`, no
-    /// training with larger micro-batches is predicted.
+    /// run with larger micro-batches is predicted.
     pub(super) other_size: Option<&'a Measured>,
-    /// The memory of each worker in bytes, into which the training that `stageline advise` recommends must fit.
+    /// The memory limit of each worker in bytes for the recommended run; `None` for no limit.
     pub(super) memory: Option<f64>,
     pub(super) most_workers: Option<usize>,
 }
 
 /// The answer of `stageline advise` to the question of how many micro-batches (M) a step should have.
 pub(super) struct Answer {
-    /// Tables, as text, with a row for each training that `stageline advise` predicts. A row has the training's
-    /// settings, such as its number of micro-batches, and its predicted step time, bubble and memory.
+    /// Tables, as text, with a row for each run that `stageline advise` predicts. A row has the run's settings, such as
+    /// its number of micro-batches, and its predicted step time, bubble and memory.
     pub(super) tables: String,
-    /// The recommended settings with their reason and flags as text, or the reason why nothing is recommended.
+    /// The recommended settings with their reason and flags as text. If nothing is recommended, the text says why.
     pub(super) recommendation: String,
-    /// The partition of the layers in the recommended training; `None` if nothing is recommended.
+    /// The partition of the layers in the recommended run; `None` if nothing is recommended.
     pub(super) cut: Option<Vec<Range<usize>>>,
 }
 
 impl Accumulation<'_> {
     /// Answers how many micro-batches (M) a step should have.
     ///
-    /// The answer has two tables of predicted trainings: with 1 to 256 micro-batches, and with one other change, such
-    /// as another schedule. The recommended settings follow with their reason. `target` is the training without a
-    /// change: its schedule, number of workers and partition of the layers.
+    /// The answer has two tables of predicted runs: with 1 to 256 micro-batches, and with one other change, such as
+    /// another schedule. The recommended settings follow with their reason. `target` is the run without a change: its
+    /// schedule, number of workers and partition of the layers.
     ///
     /// If the log has no gradient noise, or its loss rises, the answer has only the first table, without the times to
-    /// the loss of the run. It then gives the reason in place of a recommendation.
+    /// the loss of the run. It then says why nothing is recommended.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),
@@ -135,10 +135,10 @@ impl Accumulation<'_> {
         format!("recommendation: {settings}\nreason: it is {reason}.\nas flags of a training: {flags}{cut}\n{missing}")
     }
 
-    /// Returns the value of the flag `--schedule` for a recommended training with the same schedule as the compared
-    /// trainings. The value is the schedule's name. If no known schedule has this name, for example because the plan
-    /// was read from a file, returns the value of `--schedule` in the log of the run, such as the path of the plan
-    /// file. Returns `None` if the log has no value of this flag.
+    /// Returns the value of the flag `--schedule` for a recommended run with the same schedule as the compared runs.
+    /// The value is the schedule's name. If no known schedule has this name, for example because the plan was read from
+    /// a file, returns the value of `--schedule` in the log of the run, such as the path of the plan file. Returns
+    /// `None` if the log has no value of this flag.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());
@@ -151,8 +151,8 @@ impl Accumulation<'_> {
         self.log.run.configuration.get(name)
     }
 
-    /// Returns a line of advice to tune the learning rate again, if the recommended batch is larger or smaller than
-    /// that of the run. Returns an empty text if both have the same size, or if nothing is recommended.
+    /// Returns a line of advice to tune the learning rate again, if the recommended batch is larger or smaller than the
+    /// batch of the run. Returns an empty text if both have the same size, or if nothing is recommended.
     fn learning_rate(&self, recommendation: Option<&Recommendation>) -> String {
         let times = |recommendation: &Recommendation| Some(recommendation.training.batch / self.log.weight()?);
         let Some(times) = recommendation.and_then(times).filter(|times| (times - 1.0).abs() > 1e-9) else {
@@ -186,8 +186,8 @@ impl Accumulation<'_> {
     }
 }
 
-/// Returns lines of text about the changed settings, such as another schedule, for which no training could be
-/// predicted. Each line has a reason, and all settings to which this reason applies.
+/// Returns lines of text about the changed settings, such as another schedule, for which no run could be predicted.
+/// Each line has a reason, and all settings to which this reason applies.
 fn left_out(alternatives: &Alternatives) -> String {
     let mut by_reason: Vec<(String, Vec<String>)> = Vec::new();
     for (change, reason) in &alternatives.left_out {
@@ -209,8 +209,8 @@ fn scale(noise: &NoiseScales) -> String {
     format!("median {}, at its end {}", tokens(noise.typical()), tokens(noise.last()))
 }
 
-/// Returns a text table with a row for each predicted training. A dash stands for a value that is not predicted, and an
-/// asterisk marks a training that needs more memory than the limit.
+/// Returns a text table with a row for each predicted run. A dash stands for a value that is not predicted, and an
+/// asterisk marks a run that needs more memory than the limit.
 fn table<'a>(
     heading: &str,
     rows: impl Iterator<Item = (String, &'a PredictedTraining)>,
@@ -244,8 +244,7 @@ fn table<'a>(
     text
 }
 
-/// Returns a line of text that says why no memory is predicted for some of the trainings; empty if it is predicted for
-/// all.
+/// Returns a line of text that says why no memory is predicted for some of the runs; empty if it is predicted for all.
 fn without_memory(trainings: &[PredictedTraining]) -> &'static str {
     match trainings.iter().any(|training| training.peak_bytes().is_none()) {
         true => {

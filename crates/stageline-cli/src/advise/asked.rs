@@ -14,7 +14,7 @@ pub(super) struct Asked<'a> {
     pub(super) schedule: &'a dyn Schedule,
     pub(super) name: &'a str,
     /// The costs measured in a second run of the same model, with micro-batches of another size; `None` if the user
-    /// gives no such log. Trainings with larger micro-batches are predicted from them.
+    /// gives no such log. Runs with larger micro-batches are predicted from them.
     pub(super) other_size: Option<Measured>,
 }
 
@@ -23,7 +23,7 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the name of the schedule of the recommended run, with its number of chunks (stages) on each worker if this
+    /// Returns the name of the recommended run's schedule, with its number of chunks (stages) on each worker if this
     /// is not 1, such as `interleaved with V = 4`.
     pub(super) fn name_with_chunks(&self) -> String {
         match self.schedule.chunks() {

@@ -61,8 +61,8 @@ pub(crate) struct Flags {
 }
 
 impl Flags {
-    /// Returns the schedule of the recommended run: the one that the flag --schedule names, or else that of the logged
-    /// run.
+    /// Returns the schedule of the recommended run: the schedule that the flag --schedule names, or else the schedule
+    /// of the logged run.
     pub(super) fn schedule(&self, log: &RunLog) -> Result<Chosen> {
         match self.schedule.as_deref() {
             Some(SEARCH) => bail!(
@@ -97,7 +97,8 @@ impl Flags {
         not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")
     }
 
-    /// Returns the number of workers of the recommended run: those on all hosts, of --stages, or of the logged run.
+    /// Returns the number of workers of the recommended run: the sum of --hosts, or else --stages, or else the number
+    /// of the logged run.
     fn workers(&self, log: &RunLog) -> usize {
         match &self.hosts[..] {
             [] => self.stages.unwrap_or(log.plan.workers()),

@@ -8,7 +8,7 @@ use super::asked::Asked;
 use crate::shape;
 
 /// The largest increase of the bubble by transfers over network links that `stageline advise` calls fast enough. It is
-/// a share of the total stage time (workers x step time).
+/// a fraction, from 0 to 1, of the total stage time (workers x step time).
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {
@@ -48,8 +48,8 @@ impl Asked<'_> {
     }
 
     /// Returns a line of text for each of the schedules eager-1f1b, zb-h1 and zb-h2 whose predicted bubble is smaller
-    /// than `bubble`. The predictions have the workers, the micro-batches and the partition of the layers of `target`,
-    /// and the network links in `measured`.
+    /// than `bubble`, a fraction from 0 to 1. The predictions use the workers, the micro-batches and the partition of
+    /// the layers of `target`, and the network links in `measured`.
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
@@ -101,8 +101,8 @@ impl Asked<'_> {
 }
 
 /// Returns the predicted bubble as text, and whether the network links are fast enough. `with` is the bubble with
-/// transfers over the links, and `without` is the bubble with free transfers. Links are too slow if the difference is
-/// more than 2% of the total stage time (workers x step time).
+/// transfers over the links, and `without` is the bubble with transfers that take no time. Both are fractions (0 to 1)
+/// of the total stage time (workers x step time). Links are too slow if the difference is more than 0.02.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
@@ -113,7 +113,7 @@ fn verdict(without: f64, with: f64) -> String {
 }
 
 /// Returns the largest predicted number of live micro-batches on any worker. A micro-batch is live while its
-/// activations are kept for its backward.
+/// activations are kept for its backward pass.
 pub(super) fn most_live(prediction: &Prediction) -> usize {
     prediction.peak_live.iter().max().copied().unwrap_or(0)
 }

@@ -5,8 +5,8 @@
 //! - `accumulation`: how many micro-batches (M) a step should have, and what else shortens the training.
 //! - `links`: whether network links are fast enough, and the partitions over several hosts.
 //!
-//! Input: the flags, with the path of a log. Output: text on the terminal. All predictions are those of
-//! `stageline-report`: the code here must not compute costs or simulate a plan itself.
+//! Input: the flags, with the path of a log. Output: text on the terminal. `stageline-report` makes all predictions:
+//! the code here must not compute costs or simulate a plan itself.
 
 mod accumulation;
 mod asked;
@@ -43,7 +43,7 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 
 impl Asked<'_> {
     /// Returns the text that `stageline advise` prints without --hosts. It shows the most even partition of the layers
-    /// into stages, by the measured times of a forward and backward.
+    /// into stages, by the measured times of forward and backward passes.
     fn any_cut(&self, measured: Measured) -> Result<String> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
@@ -86,8 +86,8 @@ impl Asked<'_> {
     }
 
     /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, the
-    /// main cause of idle time, and the recommendation. If nothing is recommended, the last line has the flags of the
-    /// partition over `workers` workers.
+    /// main cause of idle time, and the recommendation. If nothing is recommended, the last line contains the flags of
+    /// the partition over `workers` workers.
     fn ending(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
         let mut text = String::new();
         for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
@@ -104,8 +104,8 @@ impl Asked<'_> {
         text
     }
 
-    /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted bubble
-    /// is at most `--bubble`.
+    /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted
+    /// bubble is at most `--bubble`.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (workers, Flags { bubble, most, .. }) = (target.workers, self.flags);
         let name = self.name_with_chunks();
@@ -134,7 +134,7 @@ impl Asked<'_> {
 }
 
 /// Returns the name of a cause of idle time, with a remedy in brackets. `by_hand` is true for a model that its program
-/// cuts into stages by hand. The remedy is then another one, because no flag changes the stages of such a model.
+/// cuts into stages by hand. The remedy is then a different one, because no flag changes the stages of such a model.
 fn advice(cause: Cause, by_hand: bool) -> &'static str {
     match cause {
         Cause::Pipeline if by_hand => "filling and draining the pipeline (use a larger M)",

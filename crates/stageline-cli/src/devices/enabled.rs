@@ -20,7 +20,7 @@ pub(crate) fn run(Flags {}: Flags) -> anyhow::Result<()> {
 }
 
 /// Returns the list of this host's devices as text: the CPU with its number of cores, and the GPUs that `search` finds
-/// for each interface (such as CUDA), or the reason why there are none.
+/// for each interface (such as CUDA). If there are none, the text says why.
 fn list(cores: usize, search: impl Fn(GpuApi) -> Result<Vec<Gpu>, GpuSearchError>) -> String {
     let mut lines = line("cpu", &format!("{cores} cores"));
     for api in GpuApi::ALL {
@@ -49,8 +49,8 @@ fn line(name: &str, text: &str) -> String {
     format!("{name:<12}{text}\n")
 }
 
-/// Returns the model and the memory of a GPU as text, or the reason why the GPU does not start. `api` is the interface,
-/// such as CUDA, through which it was found.
+/// Returns the model and the memory of a GPU as text. If the GPU does not start, the text says why. `api` is the
+/// interface, such as CUDA, through which it was found.
 fn described(api: GpuApi, gpu: &Gpu) -> String {
     let model = match &gpu.model {
         Ok(model) if gpu.is_software => format!("{model}, software"),

@@ -1,4 +1,4 @@
-//! `stageline serve`: serves devices of this host to a training on another host.
+//! `stageline serve`: serves devices of this host to training programs on another host.
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::path::PathBuf;

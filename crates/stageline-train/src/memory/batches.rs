@@ -1,20 +1,20 @@
-//! The memory that a training's batches take on the host ([`BatchMemory`]).
+//! The memory that the batches of a training run take on the host ([`BatchMemory`]).
 
 use crate::settings::job::Job;
 use crate::settings::values::FlushName;
 
-/// The sizes of a training's batches in the memory of the host.
+/// The sizes of a run's batches on the host, from which the host memory for batches is computed.
 #[derive(Clone, Copy)]
 pub struct BatchMemory {
     /// The size of the batch of one training step, in bytes.
     pub of_step: u64,
-    /// The size of all batches of held-out samples together, in bytes. They stay in memory during the whole training.
+    /// The size of all batches of held-out samples together, in bytes. They stay in memory during the whole run.
     pub held_out: u64,
 }
 
 impl BatchMemory {
-    /// Returns the total size, in bytes, of the batches that are in memory at one time: those of the running steps,
-    /// those that are read ahead, and the held-out ones.
+    /// Returns the total size, in bytes, of the batches that are in host memory at one time: the batches of the running
+    /// steps, the batches that are read ahead, and the held-out batches. `job` says how many there are.
     pub fn total(self, job: &Job) -> u64 {
         let running = match job.running.flush {
             FlushName::Together => 1,

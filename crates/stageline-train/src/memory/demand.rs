@@ -18,9 +18,9 @@ use crate::settings::job::{Job, Running};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 
-/// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush (the end of a step, in which
-/// optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count twice,
-/// because the stage keeps copies. Gradients are freed meanwhile and do not count.
+/// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush (the end of a step,
+/// where optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count
+/// twice, because the stage keeps copies. Gradients are freed meanwhile and do not count.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -37,8 +37,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 /// `parameters` only the f32 values count. `smaller` is advice for the user on how to make the model smaller.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the parameters are too large. A run with a device whose memory is not
-/// known, such as one of another host, is not checked.
+/// Returns an error that proposes other flags if the parameters are too large. A run on a device with unknown memory,
+/// such as a device of another host, is not checked.
 pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed: bool, smaller: &str) -> Result<()> {
     let ParameterCount { trained, frozen } = parameters;
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
@@ -82,7 +82,7 @@ fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Opt
 /// `--recompute auto`, also chooses the least recomputation that fits.
 ///
 /// The estimate runs a step and rolls it back. Meanwhile GPUs compile and tune the kernels of a step, and a message on
-/// the terminal says so. The result is `None` if the memory in use cannot be measured.
+/// the terminal says so. Returns `None` if the memory in use cannot be measured.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the job does not fit. It is also an error if there is no estimate and
@@ -155,7 +155,7 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
     Ok(found)
 }
 
-/// The reason, in error messages, why the memory of a training job cannot be estimated.
+/// Why the memory of a training job cannot be estimated, as a part of error messages.
 const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
                        hosts";
 
@@ -181,15 +181,17 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     Err(anyhow!("{}", explain(&refused, running)))
 }
 
-/// A training job whose memory is estimated and checked: its settings, its plan, the sizes of its batches, and its
-/// first step. The batch of this step is used for the estimate.
+/// A training job whose memory is estimated and checked before the first step: its settings, its plan, the sizes of its
+/// batches, and its first step. The batch of this step is used for the estimate.
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
     /// The largest number of stages into which the model can be partitioned. Error messages propose no more stages than
     /// this.
     pub most_stages: usize,
+    /// The index of the run's first step, counted from 0 over all runs.
     pub step: usize,
+    /// Whether the run resumes from a checkpoint.
     pub resumed: bool,
     /// Whether the user's program sets the optimizer in its code. No flag then changes the optimizer or the place of
     /// its states.

@@ -1,13 +1,13 @@
-//! The memory of a training: whether it fits the devices and the host, before the first step.
+//! Checks before the first step whether a training run fits into the memory of its devices and of the host.
 //!
-//! Input: the job and plan of a training, its pipeline, and the sizes of its batches. Output: the estimate of each
-//! worker's memory; or an error that proposes other flags. This folder owns the comparison of estimates with the memory
-//! that devices and host have, and the choice of the flags that are proposed. It must not estimate by formulas of its
-//! own what a pipeline estimates, change settings, or train.
+//! Input: the job and plan of a run, its pipeline, and the sizes of its batches. Output: the estimate of each worker's
+//! memory; or an error that proposes other flags. This folder owns the comparison of estimates with the memory that
+//! devices and host have, and the choice of the flags that are proposed. It must not estimate with its own formulas
+//! what a pipeline estimates, change settings, or train.
 //!
 //! - `batches`: the memory that batches take on the host (`BatchMemory`).
-//! - `demand`: the demand of a training for memory, and the refusal of one that does not fit (`Demand`).
-//! - `unknown_size`: tells the user which GPUs report no size of their memory, so that nothing is refused on them.
+//! - `demand`: the memory that a training job needs, and the refusal of a job that does not fit (`Demand`).
+//! - `unknown_size`: tells the user which GPUs report no size of their memory. No run is refused because of them.
 
 pub mod batches;
 pub mod demand;

@@ -1,5 +1,5 @@
-//! Tells the user which GPUs report no size of their memory, so that nothing is refused on them
-//! ([`tell_of_unknown_sizes`]).
+//! Tells the user which GPUs report no size of their memory ([`tell_of_unknown_sizes`]). No run is refused because of
+//! them.
 
 use anyhow::Result;
 use stageline::{DeviceMemory, DeviceName};
@@ -8,7 +8,7 @@ use crate::kernels::gpus;
 use crate::settings::job::Running;
 use crate::terminal::say;
 
-/// Prints which GPUs of this host report no size of their memory. The memory estimate is not compared with this size.
+/// Prints which GPUs of this host report no size of their memory, so that the memory estimate is not compared with it.
 /// Prints nothing if there are no such GPUs, or if the user gave a size with `--memory`.
 ///
 /// # Errors

@@ -1,4 +1,4 @@
-//! The optimizers of a training: those that `--optimizer` names.
+//! The optimizers that `--optimizer` names.
 //!
 //! Input: the hyperparameters of a job. Output: burn's optimizer for all parameters of a model, in groups with and
 //! without weight decay. This folder owns the optimizers that burn does not have in the required form. It must not read

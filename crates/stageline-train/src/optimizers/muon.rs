@@ -20,14 +20,16 @@ pub struct MuonAndAdamW {
     others: AdamW,
 }
 
-/// The optimizer state of one parameter with `D` dimensions: that of Muon for a matrix, and otherwise that of AdamW.
+/// The optimizer state of one parameter with `D` dimensions: Muon's state for a matrix, and AdamW's state otherwise.
 #[derive(Clone)]
 #[allow(
     clippy::large_enum_variant,
     reason = "a state is moved once a step, and holds tensors, whose values are elsewhere"
 )]
 pub enum State<const D: usize> {
+    /// Muon's state of a parameter with two dimensions.
     Matrix(MuonState<D>),
+    /// AdamW's state of any other parameter.
     Other(AdamWState<D>),
 }
 

@@ -11,7 +11,7 @@ use crate::settings::values::OptimizerName;
 
 impl Training {
     /// Returns the optimizer that `--optimizer` names. It decays the weights of all parameters except norms and biases.
-    /// `state` is the memory that keeps the optimizer states: that of the device or of the host.
+    /// `state` says which memory keeps the optimizer states: the memory of the device or of the host.
     pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
         let decay = self.weight_decay;
         match self.optimizer {
@@ -34,15 +34,15 @@ impl Training {
         }
     }
 
-    /// Returns the optimizer of a model's first and last layer (embeddings and head) if it differs from that of the
-    /// blocks. With `--optimizer muon` it is AdamW, because Muon is made for the matrices of hidden layers.
+    /// Returns the optimizer of a model's first and last layer (embeddings and head); `None` if the blocks have the
+    /// same optimizer. With `--optimizer muon` it is AdamW, because Muon is made for the matrices of hidden layers.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
         (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
     }
 }
 
-/// Returns an optimizer that steps norms and biases with `plain`, and all other parameters with `decaying`. `state` is
-/// the memory that keeps the states of both: that of the device or of the host.
+/// Returns an optimizer that steps norms and biases with `plain`, and all other parameters with `decaying`. `state`
+/// says which memory keeps the states of both: the memory of the device or of the host.
 fn with_and_without_decay(state: OptimizerState, decaying: impl Optimizer, plain: impl Optimizer) -> ModuleOptimizer {
     ModuleOptimizer::from(state.of(decaying)).with_group(without_decay(), state.of(plain), None)
 }

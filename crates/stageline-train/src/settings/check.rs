@@ -8,18 +8,18 @@ use anyhow::{Result, bail, ensure};
 use super::flags::TrainingFlags;
 use super::values::CutBy;
 
-/// The largest value that a training accepts for flags that count something, such as stages and micro-batches.
+/// The largest accepted value of `--stages`, `--chunks`, `--micro-batches` and `--micro-batch-size`.
 pub const LARGEST: usize = 65_536;
 
-/// The largest value that a training accepts for `--cores-per-stage`. With more cores, starting the threads would take
-/// longer than training.
+/// The largest accepted value of `--cores-per-stage`. With more cores, starting the threads would take longer than
+/// training.
 const MOST_CORES: usize = 1024;
 
-/// The largest value that a training accepts for `--replicas`. With more replicas, starting their threads would take
-/// longer than training.
+/// The largest accepted value of `--replicas`. With more replicas, starting their threads would take longer than
+/// training.
 const MOST_REPLICAS: usize = 1024;
 
-/// The largest value that a training accepts for `--read-ahead`. It is also the number of threads that read batches.
+/// The largest accepted value of `--read-ahead`. It is also the largest number of threads that read batches.
 const MOST_READERS: usize = 1024;
 
 /// Validates the flags of a run before a device is opened: the ranges of their numbers, and contradictions between
@@ -72,8 +72,8 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Checks that no two outputs are the same file: the one that is written last would replace the other. Devices, such as
-/// `/dev/null`, and pipes may be shared.
+/// Checks that no two outputs are the same file. Otherwise the output that is written last would replace the other.
+/// Devices, such as `/dev/null`, and pipes may be shared.
 fn check_outputs(flags: &TrainingFlags) -> Result<()> {
     let paths = [("--log", &flags.log), ("--trace", &flags.trace), ("--report", &flags.report)];
     let mut files: Vec<(&str, PathBuf)> = Vec::new();

@@ -1,7 +1,7 @@
-//! The command-line flags that every training has: the doc comment of each field is its help text.
+//! The command-line flags that every training program has: the doc comment of each field is its help text.
 //!
-//! The heading of a flag in `--help` says what the flag concerns. `Training` has the settings that decide the trained
-//! bits (on CPUs), which a resumed run takes from its checkpoint. The other headings are those of `merge::OF_THE_RUN`.
+//! The heading of a flag in `--help` says what the flag concerns. `Training` contains the settings that decide the
+//! trained bits (on CPUs), which a resumed run takes from its checkpoint. `merge::OF_THE_RUN` lists the other headings.
 
 use std::num::NonZero;
 use std::path::PathBuf;
@@ -14,7 +14,7 @@ use super::values::{
     WarmUp,
 };
 
-/// The default number of training steps of a program that sets no other.
+/// The default number of training steps of a program that sets no other default.
 const STEPS: usize = 400;
 
 /// The command-line flags that every training has, in addition to the flags of a program's own model and data.
@@ -241,7 +241,7 @@ pub struct TrainingFlags {
 }
 
 impl TrainingFlags {
-    /// Returns the number of samples in a step, over all replicas.
+    /// Returns the number of samples in a training step, over all micro-batches and replicas.
     pub fn batch_size(&self) -> usize {
         self.replicas.saturating_mul(self.micro_batches).saturating_mul(self.micro_batch_size)
     }
@@ -253,12 +253,13 @@ impl TrainingFlags {
     }
 
     /// Returns the length of the learning rate schedule in steps. It is `--schedule-steps`. If that flag is unset, it
-    /// is `--steps`, but at least 400. [`with_schedule`](Self::with_schedule) sets it by the program's own default.
+    /// is `--steps`, but at least 400. After [`with_schedule`](Self::with_schedule) it is always set.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(STEPS))
     }
 
-    /// Sets the length of the learning rate schedule if it is unset. `command` has the program's default of `--steps`.
+    /// Sets the length of the learning rate schedule if it is unset: to `--steps`, but at least to the program's
+    /// default of `--steps`, which `command` holds.
     pub fn with_schedule(self, command: &Command) -> Self {
         let steps = command.get_arguments().find(|flag| flag.get_id() == "steps");
         let default = steps.and_then(|flag| flag.get_default_values().first()?.to_str()?.parse().ok());

@@ -26,8 +26,8 @@ pub struct Job {
     pub training: Training,
     pub running: Running,
     pub seed: u64,
-    /// The number of steps in which the run compares pipeline training with full-batch training on one device. `None`
-    /// for a run that does not compare them.
+    /// The number of steps that the run trains by the pipeline and with full batches on one device, to compare the two.
+    /// `None` for a run that does not compare them.
     pub verify: Option<usize>,
     pub outputs: Outputs,
     pub keeping: Keeping,
@@ -56,7 +56,7 @@ pub struct Training {
     pub tuned_for: usize,
 }
 
-/// The settings of the execution of a training: workers, devices, schedule, precision, memory and watchdog.
+/// The settings that say how a training run is executed: workers, devices, schedule, precision, memory and watchdog.
 pub struct Running {
     /// The number of workers (P) of each data-parallel replica.
     pub workers: usize,
@@ -67,14 +67,14 @@ pub struct Running {
     /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
     /// than workers, consecutive workers share a device.
     pub devices: Vec<Device>,
-    /// The relative speed of each device; `None` if all are equally fast. The cut into stages gives faster devices more
-    /// layers.
+    /// The relative speed of each entry in `devices`; `None` if all are equally fast. The cut (the partition of the
+    /// layers into stages) gives faster devices more layers.
     pub speeds: Option<Vec<f64>>,
     pub precision: Precision,
-    /// The reaction to an operation for which the stage's device has no kernel; `None` if `--fallbacks` is unset.
+    /// The reaction to an operation that has no kernel on the stage's device; `None` if `--fallbacks` is unset.
     pub fallbacks: Option<Fallbacks>,
     pub synchronise_every: Option<usize>,
-    /// The peak throughput of all devices of a training together, in FLOP/s; `None` if `--peak-tflops` is unset.
+    /// The peak throughput of all devices of the run together, in FLOP/s; `None` if `--peak-tflops` is unset.
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
@@ -82,7 +82,7 @@ pub struct Running {
     pub flush: FlushName,
     pub rollback: bool,
     pub optimizer_state: OptimizerState,
-    /// The memory that each device has, in bytes, as `--memory` gives it; `None` if the flag is unset.
+    /// The memory of each device in bytes, as `--memory` gives it; `None` if the flag is unset.
     pub memory: Option<u64>,
     /// The number of batches that are read ahead of the steps. It is also the number of threads that read them.
     pub read_ahead: usize,
@@ -201,8 +201,8 @@ impl Job {
     /// Checks the settings of a run that builds a pipeline and does not train it.
     ///
     /// # Errors
-    /// Returns an error if the run should compare trainings (`--verify`). Outputs of a training that will not be written
-    /// are a warning only, since settings in a file may be for trainings as well.
+    /// Returns an error if the settings ask for a comparison of trainings (`--verify`). Outputs that will not be
+    /// written cause only a warning, because a settings file may serve training runs, too.
     pub fn check_untrained(&self) -> Result<()> {
         ensure!(
             self.verify.is_none(),
@@ -212,11 +212,11 @@ impl Job {
         Ok(())
     }
 
-    /// Checks the settings of a run that only compares trainings (`--verify`); does nothing for another run.
+    /// Checks the settings of a run that only compares trainings (`--verify`). Does nothing for another run.
     ///
     /// # Errors
-    /// Returns an error for `--recompute auto`, which needs a memory estimate. Outputs of a training that will not be
-    /// written are a warning only.
+    /// Returns an error for `--recompute auto`, which needs a memory estimate. Outputs that will not be written cause
+    /// only a warning.
     pub fn check_verified(&self) -> Result<()> {
         if self.verify.is_none() {
             return Ok(());
@@ -229,8 +229,8 @@ impl Job {
         Ok(())
     }
 
-    /// Warns of every output that the settings name and this run does not write, and of the folder `checkpoints`, with the
-    /// reason.
+    /// Warns about every output that the settings name but this run does not write, and about the folder `checkpoints`.
+    /// `reason` says why.
     fn warn_of_unwritten(&self, checkpoints: Option<&Path>, reason: &str) {
         let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
         let outputs = [log, trace, tensorboard, report].into_iter().filter_map(|path| path.as_deref());
@@ -249,8 +249,8 @@ fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
 }
 
 /// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
-/// one. `--speeds measured` measures matrix products in the training's precision. If a device is listed several times,
-/// its entries share its measured speed.
+/// number. `--speeds measured` measures matrix products in the training's precision. If a device is listed several
+/// times, its entries share its measured speed.
 fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec<f64>> {
     match by {
         SpeedsBy::List(speeds) => {

@@ -7,10 +7,13 @@ use super::flags::TrainingFlags;
 
 /// The settings of the checkpoints that a run writes: their folder, the interval between them, and how many to keep.
 pub struct Keeping {
+    /// The folder for checkpoints; `None` writes no checkpoints.
     pub folder: Option<PathBuf>,
-    /// The value of `--resume`: a checkpoint, or `latest`, `auto` or a folder, which stand for the newest one.
+    /// The value of `--resume`: a checkpoint, or `latest`, `auto` or a folder, which stand for the newest checkpoint.
     pub resume: Option<PathBuf>,
+    /// The number of training steps between two checkpoints.
     pub every: usize,
+    /// The number of newest checkpoints that stay in the folder; older ones are deleted.
     pub keep: NonZero<usize>,
     /// The number of steps after which the training ends early with a checkpoint, counted over all its runs. `None`
     /// trains to the last step.

@@ -196,7 +196,8 @@ fn is_inherited(flag: &Arg) -> bool {
 }
 
 /// Checks that a checkpoint can keep the values of a program's own flag, which a resumed run takes from there. A list
-/// is kept as one text, so its flag must split one. Flags that are counted, or that mean `false`, have no value to keep.
+/// is kept as one text, so its flag must split a text at commas. Flags that are counted, or that mean `false`, have no
+/// value to keep.
 pub(crate) fn check_kept(flag: &Arg) -> Result<()> {
     let is_kept = flag.get_long().is_some() && is_inherited(flag);
     let (name, action) = (flag.get_id(), flag.get_action());
@@ -274,7 +275,7 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or has control characters.
+/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters.
 /// Checkpoints, logs and terminals show these values.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
     let is_plain = Printable::new(text).at_most(LONGEST_VALUE).to_string() == text;

@@ -13,7 +13,7 @@ use super::flags::TrainingFlags;
 use super::merge::{LONGEST_VALUE, Merged, Settings, resolve};
 use crate::terminal::{say, tell};
 
-/// The flags and settings of a run, and the checkpoint that the run resumes, if any.
+/// The resolved command line of a run: its flags and settings, and the checkpoint that the run resumes, if any.
 pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
@@ -23,8 +23,8 @@ pub struct CommandLine {
 }
 
 /// Resolves the command line `arguments` of a program, together with the settings of the checkpoint that `--resume`
-/// names. `command` describes the program's flags. Prints the settings that differ from the checkpoint, those that only
-/// the checkpoint has, and the file paths that come from the checkpoint.
+/// names. `command` describes the program's flags. Prints settings that differ from the checkpoint, settings that only
+/// the checkpoint contains, and the file paths that come from the checkpoint.
 ///
 /// # Errors
 /// Returns a [`clap::Error`] if a flag is wrong or `--help` is given. Other errors are a wrong setting, a checkpoint
@@ -79,8 +79,8 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
 }
 
-/// Prints a line about the settings of a resumed run: on the standard output, or on stderr if `--print-config` writes the
-/// settings to the standard output.
+/// Prints a line about the settings of a resumed run: on the standard output, or on stderr if `--print-config` writes
+/// the settings to the standard output.
 fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     if flags.print_config {
         tell(line);
@@ -89,9 +89,9 @@ fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     say(line)
 }
 
-/// Returns the lines that tell how the settings of a resumed run differ from those of its checkpoint. A setting of the
-/// checkpoint has a line if the run lacks it or has a different value. `before` has the settings of the checkpoint, and
-/// `now` those of the run.
+/// Returns the lines that tell how the settings of a resumed run differ from its checkpoint. A setting of the
+/// checkpoint has a line if the run lacks it or has a different value. `before` holds the settings of the checkpoint,
+/// and `now` the settings of the run.
 ///
 /// The setting `checkpoint` (the folder for checkpoints) has no line if `now` lacks it but the run writes checkpoints
 /// (`writes_checkpoints`). The run then writes into the folder from which it resumes.
@@ -200,8 +200,8 @@ mod tests {
         );
     }
 
-    /// Tests the length of the learning rate schedule without `--schedule-steps`: it ends with the last step, unless the
-    /// run has fewer steps than the program trains by default.
+    /// Tests the length of the learning rate schedule without `--schedule-steps`: it ends with the last step, unless
+    /// the run has fewer steps than the program trains by default.
     #[test]
     fn a_schedule_is_as_long_as_the_run_or_as_the_default_of_the_program() {
         let length = |default: &'static str, arguments: &str| {

@@ -1,4 +1,4 @@
-//! The types of the values of a training's command-line flags, for flags that take no plain number or path.
+//! The types of the values of command-line flags whose value is not a plain number or path.
 
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -34,14 +34,15 @@ pub enum FallbacksName {
     Warn,
 }
 
-/// The value of the flag `--cut`, which decides between which layers the model is cut into stages.
+/// The value of the flag `--cut`, which decides how the model's layers are partitioned into stages.
 #[derive(Clone, Debug, PartialEq)]
 pub enum CutBy {
-    /// A cut of the model into stages that balances the layers' counted FLOPs and parameters.
+    /// A partition of the layers into stages that balances the layers' counted FLOPs and parameters.
     Counted,
-    /// A cut of the model into stages that balances the layers' measured times.
+    /// A partition of the layers into stages that balances the layers' measured times on the first device.
     Measured,
-    /// A cut of the model into stages that the user gives: a list with the number of every stage's first layer.
+    /// A partition of the layers into stages that the user gives: a list with the index of every stage's first layer,
+    /// counted from 0.
     List(Cut),
 }
 
@@ -57,10 +58,10 @@ impl FromStr for CutBy {
     }
 }
 
-/// The value of the flag `--speeds`: the relative speeds of the devices.
+/// The value of the flag `--speeds`: the relative speeds of the devices, which decide how many layers each gets.
 #[derive(Clone, Debug, PartialEq)]
 pub enum SpeedsBy {
-    /// The relative speed of every device in the list of `--device`, as the user gives it.
+    /// The relative speed of every device in the list of `--device`, as the user gives it. Each is above 0.
     List(Vec<f64>),
     /// The relative speed of every device, measured with a matrix product at the start of the training.
     Measured,
@@ -83,12 +84,12 @@ impl FromStr for SpeedsBy {
     }
 }
 
-/// The value of the flag `--schedule`, which chooses the plan of forwards and backwards.
+/// The value of the flag `--schedule`, which chooses the plan: the order of forward and backward passes.
 #[derive(Clone)]
 pub enum ScheduleBy {
-    /// The plan of one of the published schedules, such as GPipe or 1F1B, which the user gives by its name.
+    /// A published schedule, such as GPipe or 1F1B, which the user gives by its name.
     Name(&'static (dyn Schedule + Sync)),
-    /// A plan that a search finds: the one with the shortest simulated step of all that it tries.
+    /// A plan that a search finds: the plan with the shortest simulated step of all that the search tries.
     Search,
     /// A plan that is read from the CSV file at this path.
     File(PathBuf),
@@ -107,12 +108,12 @@ impl FromStr for ScheduleBy {
     }
 }
 
-/// The value of the flag `--warm-up`: the time over which the learning rate rises to its peak.
+/// The value of the flag `--warm-up`: how long the learning rate rises to its peak.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum WarmUp {
-    /// A length of the learning rate's warm-up: this number of steps.
+    /// The learning rate rises for this number of training steps.
     Steps(usize),
-    /// A length of the learning rate's warm-up: the number of steps, rounded up, that train on this number of samples.
+    /// The learning rate rises for as many training steps as train on this number of samples, rounded up.
     Samples(usize),
 }
 
@@ -128,8 +129,7 @@ impl FromStr for WarmUp {
     }
 }
 
-/// The value of the flag `--loss-scale`: the factor, fixed or dynamic, by which the loss is multiplied before its
-/// backward.
+/// The value of the flag `--loss-scale`: the fixed or dynamic factor that multiplies the loss before the backward pass.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LossScaleBy(pub LossScale);
 
@@ -161,7 +161,7 @@ pub enum FlushName {
     Ahead,
 }
 
-/// The value of the flag `--recompute`, which chooses the activations that stages recompute in backwards.
+/// The value of the flag `--recompute`, which chooses the activations that stages recompute in backward passes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RecomputeBy {
     /// A recomputation policy, which names the activations that stages recompute.

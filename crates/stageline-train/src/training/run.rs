@@ -284,8 +284,8 @@ mod tests {
         assert!(error("step", "5").contains("'--steps'"));
     }
 
-    /// Tests an output that is written after the last step. If its folder is missing, nothing is trained. If it cannot be
-    /// written at the end, the pipeline is returned all the same.
+    /// Tests an output that is written after the last step. If its folder is missing, nothing is trained. If it cannot
+    /// be written at the end, the pipeline is returned all the same.
     #[test]
     fn a_trained_pipeline_is_not_lost_with_an_output() {
         let folder = tempfile::tempdir().unwrap();

@@ -48,7 +48,7 @@ pub struct Loop<'a> {
     pub estimated: Vec<(Device, u64)>,
 }
 
-/// How far the loop over the training steps came, and how long it waited for batches.
+/// The result of the loop over the training steps: the number of steps done, and the time that it waited for batches.
 pub struct Stopped {
     /// The number of training steps that are done, over all runs of the training.
     pub steps: usize,
