@@ -81,8 +81,8 @@ impl<'a> MeasuredSearch<'a> {
         Ok((flags.with_transfers(costs, placement)?, memory))
     }
 
-    /// Returns the partition of the model's layers for which a plan was searched: the indices of the layers of each
-    /// stage.
+    /// Returns the partition of the model's layers that the search assumed for `plan`: the range of layer indices,
+    /// counted from 0, of each stage.
     pub(crate) fn cut(&self, plan: &Plan) -> Result<Vec<Range<usize>>> {
         Ok(self.measured.balanced(plan.stages())?)
     }

@@ -1,4 +1,4 @@
-//! The models from which a training builds its pipeline ([`Model`]): layers that the training partitions into stages,
+//! The models of which a run builds its pipeline ([`Model`]): layers that the run partitions into stages,
 //! or stages that the user's code has made by hand.
 
 use anyhow::{Context, Result, bail};

@@ -45,7 +45,7 @@ pub enum Purpose {
 /// device. Returns `None` for a model that is cut by hand.
 ///
 /// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed. `--cut measured` and
-/// `--schedule search` need them, and in a training the default cut, the log, the HTML page and the model FLOP
+/// `--schedule search` need them, and in a training run the default cut, the log, the HTML page and the model FLOP
 /// utilisation. Layers are also run if [`Model::sizes`] returns `None`. Otherwise no layer is run, and all FLOPs are 0.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
     let Running { cut, schedule, devices, peak_flops, .. } = &job.running;

@@ -146,8 +146,8 @@ impl<F: Parser> Program<F> {
         Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress, unwritten))
     }
 
-    /// Parses the command-line arguments into settings. The known flags are those of every training and the program's
-    /// own. The program may have changed their default values.
+    /// Parses the command-line arguments into settings. The known flags are the flags of every training program and
+    /// the program's own. The program may have changed their default values.
     fn read(self, arguments: &[OsString]) -> Result<CommandLine> {
         let own = F::command();
         own.get_arguments().try_for_each(check_kept)?;

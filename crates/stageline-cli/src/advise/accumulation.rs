@@ -1,5 +1,5 @@
 //! Answers, for `stageline advise`, how many micro-batches (M) a step should have. The answer has tables of predicted
-//! training runs, and the settings that are recommended for a training.
+//! runs, and the settings that are recommended for the next run.
 
 use std::error::Error;
 use std::ops::Range;
@@ -99,7 +99,7 @@ impl Accumulation<'_> {
         Ok(Answer { tables, recommendation: text, cut })
     }
 
-    /// Returns the recommended settings, their reason as a sentence, and the flags of a training with these settings,
+    /// Returns the recommended settings, their reason as a sentence, and the flags of a run with these settings,
     /// quoted for a shell. A sentence follows for each setting whose value is not in the log.
     fn recommended(&self, recommendation: &Recommendation) -> String {
         let Recommendation { change, training, reason } = recommendation;

@@ -8,7 +8,7 @@ use stageline_nn::kernels::{AdamWStep, AdamWUpdate};
 /// operations. The optimizer state has burn's type `AdamWState`.
 ///
 /// burn 0.22 computes the bias correction `1 - beta_2^t` in f32, with an error of about 1e-5 in the first steps. Within
-/// 50 steps, its losses then differ from those of PyTorch by about a millionth. This optimizer computes both bias
+/// 50 steps, its losses then differ from PyTorch's losses by about a millionth. This optimizer computes both bias
 /// corrections in f64. On the CPU, it updates a parameter in one pass over the memory.
 #[derive(Clone)]
 pub struct AdamW {

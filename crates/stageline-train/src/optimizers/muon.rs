@@ -76,7 +76,7 @@ impl Optimizer for MuonAndAdamW {
 }
 
 /// Saves and loads the optimizer state of one parameter with `D` dimensions. A saved state has the fields of Muon for a
-/// matrix, and otherwise those of AdamW.
+/// matrix, and otherwise the fields of AdamW.
 impl<const D: usize> RecordState for State<D> {
     fn state_flatten(&self, prefix: &str, out: &mut StateSink) {
         match self {

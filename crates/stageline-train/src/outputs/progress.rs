@@ -31,7 +31,7 @@ impl Progress {
         Self { counted, ..self }
     }
 
-    /// Starts the progress bar of a training with `steps` steps, of which `start` are already done.
+    /// Starts the progress bar. The training has `steps` steps, and `start` of them are already done.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.bar.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.bar.set_length(steps as u64);

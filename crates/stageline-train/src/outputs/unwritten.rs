@@ -1,4 +1,4 @@
-//! The errors in writing the outputs of a training that has made its last step ([`Unwritten`]).
+//! The errors in writing the outputs of a training run that has reached its last step ([`Unwritten`]).
 
 use std::sync::Arc;
 
@@ -11,7 +11,8 @@ use parking_lot::Mutex;
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
 impl Unwritten {
-    /// Returns the value of a result. An error is kept instead, and logged if it is not the same as the one before it.
+    /// Returns the value of `written`. An error is kept instead, and logged if its text differs from the error before
+    /// it.
     pub(crate) fn unless<T>(&self, written: Result<T>) -> Option<T> {
         let keep = |error: Error| {
             let (mut errors, text) = (self.0.lock(), format!("{error:#}"));

@@ -1,4 +1,4 @@
-//! Validates the flags of a training ([`check`]).
+//! Validates the flags of a training run ([`check`]).
 
 use std::fs;
 use std::path::{Path, PathBuf};

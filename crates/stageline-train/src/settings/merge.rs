@@ -47,7 +47,7 @@ pub struct Merged {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Settings(pub BTreeMap<String, Value>);
 
-/// Resolves the command line of a training into flags and settings (see [`merge`]), and reads the file of `--config`
+/// Resolves the command line of a program into flags and settings (see [`merge`]), and reads the file of `--config`
 /// from the disk.
 pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settings>) -> Result<Merged> {
     merge(command, arguments, resumed, contents)

@@ -1,9 +1,9 @@
-//! The settings of a training: from the command line, a TOML file and a checkpoint to a validated [`Job`](job::Job).
+//! The settings of a run: from the command line, a TOML file and a checkpoint to a validated [`Job`](job::Job).
 //!
-//! Input: the flags of a training and of its model. Output: a job whose existence means that its settings are valid,
-//! with opened devices; or an error that names the flag. This folder owns clap's definitions of all flags, the order in
-//! which sources of settings override each other, and range checks of single settings. It must not read training data,
-//! or cut, plan or build a pipeline.
+//! Input: the flags of every training program and of its model. Output: a job whose existence means that its settings
+//! are valid, with opened devices; or an error that names the flag. This folder owns clap's definitions of all flags,
+//! the order in which sources of settings override each other, and range checks of single settings. It must not read
+//! training data, or cut, plan or build a pipeline.
 //!
 //! - `flags`: the flags that every training has (`TrainingFlags`), with their help texts.
 //! - `values`: the values that flags take, beside numbers and paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).

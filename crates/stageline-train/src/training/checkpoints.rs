@@ -15,8 +15,8 @@ use crate::settings::merge::Settings;
 use crate::settings::resume::shown;
 use crate::training::signals::Signals;
 
-/// Identifies a run when it is resumed, by the fingerprint of its data, its seed, its batch size in samples and its
-/// settings. Every checkpoint of the run stores these facts.
+/// Identifies a run in its checkpoints, which store the fingerprint of its data, its seed, its batch size in samples
+/// and its settings. When the run is resumed, [`check`](Self::check) compares the first three.
 pub struct Identity {
     data: String,
     seed: u64,
@@ -196,8 +196,8 @@ impl Keeper {
         self.stop_after.filter(|last| *last > steps).map_or(next, |last| next.min(last))
     }
 
-    /// Saves a checkpoint of the pipeline if one is due: before the first step of a training, and after every `--every`
-    /// steps. `steps` is the number of completed steps.
+    /// Saves a checkpoint of the pipeline if one is due: before the first step of the training, and after every
+    /// `--every` steps. `steps` is the number of completed steps.
     pub fn step<In, Out, Target>(&mut self, pipeline: &mut Pipeline<In, Out, Target>, steps: usize) -> Result<()>
     where
         In: Payload,

@@ -1,4 +1,4 @@
-//! Evaluates held-out samples before, during and after a training, and warns if the loss is a mean instead of a sum.
+//! Evaluates held-out samples before, during and after the training, and warns if the loss is a mean instead of a sum.
 
 use anyhow::Result;
 use stageline::{Batch, EvalReport, Payload, Pipeline, StepError};

@@ -1,4 +1,4 @@
-//! The result of a training that made its last step ([`Trained`]).
+//! The result of a training run that reached its last step ([`Trained`]).
 
 use std::time::Duration;
 
