@@ -1,4 +1,4 @@
-//! Tells the user when GPUs compile kernels before the first step, and tune them if the build does ([`Compiling`]).
+//! Tells the user that GPUs compile kernels before the first step, and whether they tune them ([`Compiling`]).
 //! Also tells how much of their memory is in use afterwards, and how much the first step has reserved
 //! ([`after_the_first_step`]).
 

@@ -31,12 +31,12 @@ pub struct Planned {
 /// Why a program needs the costs of a model's layers. The reason decides whether [`costs`] runs the layers.
 #[derive(Clone, Copy)]
 pub enum Purpose {
-    /// The costs partition a pipeline that is built but not trained. By default, its stages have about equally many
-    /// parameters, so no layer is run.
+    /// The program builds a pipeline without training it. By default, its stages have about equally many parameters,
+    /// so no layer is run.
     Pipeline,
-    /// The costs partition a pipeline that is trained. By default, the partition balances FLOPs and parameters.
+    /// The program trains. By default, the stages balance FLOPs and parameters, so each layer is run to count FLOPs.
     Training {
-        /// Whether the training writes a log or an HTML page, which contain the FLOPs of the layers.
+        /// Whether the run writes a log or an HTML page, which contain the FLOPs of the layers.
         is_written: bool,
     },
 }

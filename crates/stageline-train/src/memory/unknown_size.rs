@@ -1,5 +1,5 @@
-//! Tells the user which GPUs report no size of their memory ([`tell_of_unknown_sizes`]). No run is refused because of
-//! them.
+//! Tells the user which GPUs report no size of their memory ([`tell_of_unknown_sizes`]). No run is refused for lack of
+//! memory on these GPUs.
 
 use anyhow::Result;
 use stageline::{DeviceMemory, DeviceName};

@@ -115,8 +115,8 @@ impl Log {
         Ok(log)
     }
 
-    /// Writes the report, the figures and the metrics of a training step to all output files. Metrics that are NaN or
-    /// infinite are left out.
+    /// Adds the report, the figures and the metrics of a training step to the log, to TensorBoard's files and, in five
+    /// steps, to the trace. Metrics that are NaN or infinite are left out.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written.

@@ -12,7 +12,7 @@ use stageline_report::record::{
 };
 
 /// Returns the log record of a training step, from the pipeline's report of the step. If `timeline` is true, the record
-/// contains the events of the step. Its workers and memory belong to the first replica.
+/// contains the events of the step. Its workers, stages and memory belong to the first replica.
 ///
 /// The report lacks the memory of GPUs, the model FLOP utilisation and the wait for the batch. So the first is empty,
 /// the second is `None`, and the third is 0.
@@ -80,8 +80,8 @@ pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
-/// Returns the estimated memory of each worker of the first replica, for the log. `workers` is the number of workers of
-/// a replica.
+/// Returns the estimated memory in bytes of each worker of the first replica, for the log. `workers` is the number of
+/// workers of a replica.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,

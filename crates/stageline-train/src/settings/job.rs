@@ -51,7 +51,7 @@ pub struct Training {
     pub micro_batches: usize,
     pub micro_batch_size: usize,
     pub gradient_groups: Option<usize>,
-    /// The number of samples in a training step, over all replicas.
+    /// The number of samples in a training step, over all micro-batches and replicas.
     pub batch_size: usize,
     pub tuned_for: usize,
 }

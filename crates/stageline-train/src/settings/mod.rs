@@ -5,13 +5,13 @@
 //! the order in which sources of settings override each other, and range checks of single settings. It must not read
 //! training data, or cut, plan or build a pipeline.
 //!
-//! - `flags`: the flags that every training has (`TrainingFlags`), with their help texts.
+//! - `flags`: the flags that every training program has (`TrainingFlags`), with their help texts.
 //! - `values`: the values that flags take, beside numbers and paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).
 //! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `check`: checks the ranges of flags, and that they do not contradict each other.
 //! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
-//! - `keeping`: the settings of checkpoints, as a part of them (`Keeping`).
+//! - `keeping`: the settings of a job that concern checkpoints (`Keeping`).
 
 pub mod check;
 pub mod flags;

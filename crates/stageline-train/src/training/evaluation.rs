@@ -45,7 +45,7 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
 /// if there are no held-out samples.
 pub type Evaluated = Option<(EvalReport, String)>;
 
-/// Evaluates the held-out samples in `batches`, and writes their mean loss and metrics to the log. `steps` is the
+/// Evaluates the held-out samples in `batches`, and writes their loss and metrics to the log. `steps` is the
 /// number of completed training steps. Returns the report and a line for the user, which is not printed here.
 pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,

@@ -15,7 +15,7 @@ const INTERRUPTED: i32 = 130;
 /// process. If no signal came before this value is dropped, a later one ends the process as it does without handlers.
 pub struct Signals {
     signalled: Arc<AtomicBool>,
-    /// Whether a signal does what it does by default.
+    /// Whether a signal ends the process as it does without handlers. False until this value is dropped.
     by_default: Arc<AtomicBool>,
     over: Arc<AtomicBool>,
 }
