@@ -233,8 +233,8 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
     (name.to_owned(), value.into())
 }
 
-/// Measures the network between each stage and the next. Prints and returns the latency in seconds and the bandwidth in
-/// bytes per second of each link. `devices` holds the device of each stage.
+/// Measures the network between each stage and the next. Returns the latency in seconds and the bandwidth in bytes per
+/// second of each link, and prints them in ms and GB/s. `devices` holds the device of each stage.
 ///
 /// The entry of a pair of stages on the same host is `None`. The list is empty if all stages are on one host.
 pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {

@@ -40,7 +40,8 @@ pub struct Run<F> {
     optimizer: Option<ModuleOptimizer>,
     learning_rate: Option<ModuleLrScheduler>,
     on_step: OnStep,
-    /// The advice on how to make the model smaller, such as `lower --layers`. Error messages about memory contain it.
+    /// The advice on how to make the model smaller, such as `lower --layers`. The error about parameters that are too
+    /// large for the memory contains it.
     smaller: &'static str,
 }
 
@@ -91,8 +92,8 @@ impl<F> Run<F> {
         Self { learning_rate: Some(schedule.into()), ..self }
     }
 
-    /// Sets the advice on how to make the model smaller, such as `lower --layers`. Error messages contain it if the
-    /// model's parameters do not fit into the memory. The default is `use a smaller model`.
+    /// Sets the advice on how to make the model smaller, such as `lower --layers`. If the parameters of a new model do
+    /// not fit into the memory, the error message contains it. The default is `use a smaller model`.
     #[must_use]
     pub fn smaller(self, remedy: &'static str) -> Self {
         Self { smaller: remedy, ..self }
