@@ -9,29 +9,29 @@ use safetensors::Dtype;
 
 use crate::printable::{Printable, number};
 
-/// The most bytes of the reason why a checkpoint file is malformed, such as a parser's message. A longer reason is cut.
+/// The most bytes of the text that says why a checkpoint file is malformed, such as a parser's message. A longer text
+/// is cut.
 const MOST_REASON: usize = 300;
 
-/// The reason why a file of a checkpoint is refused when the checkpoint is read, such as a wrong length or hash.
+/// Why a file of a checkpoint is refused when the checkpoint is read, such as a wrong length or hash.
 ///
-/// If the damaged file is the manifest (the checkpoint's list of files and tensors), the reason may concern its entry
-/// for another file, such as an impossible size.
+/// If the damaged file is the manifest (`manifest.json`, the checkpoint's list of files and tensors), the fault may be
+/// its entry for another file, such as an impossible size.
 ///
-/// `Display` and `Debug` give the same text, which is as safe to print as that of
+/// `Display` and `Debug` give the same text, which is as safe to print as the text of a
 /// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum Damage {
-    /// A file that the checkpoint must have does not exist.
+    /// A file that the checkpoint must contain does not exist.
     #[error("is missing")]
     Missing,
-    /// A path at which the checkpoint must have a file or folder leads to something else, for example a symbolic link.
+    /// Something else, for example a symbolic link, is in the place of a file or folder of the checkpoint.
     #[error("is {found}, where a checkpoint has {expected}")]
     Kind {
         /// The kind of thing that was found in place of a checkpoint's file or folder, such as "a symbolic link".
         found: &'static str,
-        /// The kind of thing that a checkpoint must have at a path where something else was found: "a file" or "a
-        /// folder".
+        /// The kind of thing that a checkpoint must contain in this place: "a file" or "a folder".
         expected: &'static str,
     },
     /// The operating system refuses to read a file of the checkpoint; the value is the operating system's error.
@@ -40,7 +40,7 @@ pub enum Damage {
     /// The length of a checkpoint file differs from the length that the manifest lists for it.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// The length on disk, in bytes, of the checkpoint file whose length differs from that in the manifest.
+        /// The length in bytes of the checkpoint file on disk, which differs from the length in the manifest.
         found: u64,
         /// The length in bytes that the manifest of the checkpoint lists for the file.
         expected: u64,
@@ -48,9 +48,9 @@ pub enum Damage {
     /// The manifest file of a checkpoint is longer than any manifest may be.
     #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// The length of a checkpoint's manifest file on disk, in bytes.
+        /// The length in bytes of the checkpoint's manifest file on disk, which is too long.
         found: u64,
-        /// The largest length in bytes that a checkpoint's manifest file may have.
+        /// The largest length in bytes that a checkpoint's manifest file may have, 64 MiB.
         most: u64,
     },
     /// A file of the checkpoint does not fit into memory.
@@ -59,18 +59,20 @@ pub enum Damage {
         /// The length in bytes of the checkpoint file that does not fit into memory.
         bytes: u64,
     },
-    /// The SHA-256 of a checkpoint file is not the recorded one, so the contents differ from those that were written.
+    /// The SHA-256 of a checkpoint file is not the recorded one, so the file has changed since it was written.
     #[error("was changed: its SHA-256 is {}, but {} was recorded", Printable::new(found), Printable::new(expected))]
     Hash {
-        /// The SHA-256 of the contents that the checkpoint file has on disk, in hexadecimal digits.
+        /// The SHA-256 of the contents of the checkpoint file on disk, in 64 hexadecimal digits.
         found: String,
-        /// The SHA-256 that the manifest of the checkpoint records for the file, in hexadecimal digits.
+        /// The SHA-256 that the manifest of the checkpoint records for the file or, at its own end, for itself. It
+        /// should be 64 hexadecimal digits.
         expected: String,
     },
     /// The manifest of the checkpoint does not end with its own SHA-256 (the seal), so it was cut short or changed.
     #[error("does not end with its own SHA-256: it was cut short or changed")]
     NoSeal,
-    /// The text of a checkpoint file is malformed, for example invalid JSON; the value is the reason as text.
+    /// The contents of a checkpoint file are malformed, for example invalid JSON; the value describes the fault in
+    /// words.
     #[error("is malformed: {}", Printable::new(.0).at_most(MOST_REASON))]
     Form(String),
     /// The manifest of the checkpoint lists a file, but places no tensor of the checkpoint in it.
@@ -103,9 +105,9 @@ pub enum Damage {
     Place {
         /// The name of the tensor that the manifest of a checkpoint places in the wrong file.
         tensor: String,
-        /// The name of the wrong file, in which the manifest of a checkpoint places a tensor.
+        /// The name of the wrong file, to which the manifest of a checkpoint assigns the tensor.
         found: String,
-        /// The name of the checkpoint file in which the tensor belongs, according to the tensor's name.
+        /// The name of the file where the tensor belongs, according to the tensor's name.
         expected: String,
     },
     /// The manifest states an impossible type and shape for a tensor of the checkpoint. Either the tensor's size is not
@@ -134,8 +136,8 @@ pub enum Damage {
         Printable::new(file)
     )]
     Total {
-        /// The name of the checkpoint file for which the manifest lists a length that is too short or too long for the
-        /// file's contents.
+        /// The name of the checkpoint file whose length in the manifest is too short or too long for the file's
+        /// contents.
         file: String,
         /// The length in bytes that the manifest of the checkpoint lists for the file. It is too short or too long for
         /// the contents of the file.
@@ -150,10 +152,10 @@ pub enum Damage {
         /// The name of the tensor that the manifest lists for a checkpoint file, but that the file lacks.
         tensor: String,
     },
-    /// A tensor file of the checkpoint has more tensors than the manifest lists for the file.
+    /// A tensor file of the checkpoint contains more tensors than the manifest lists for the file.
     #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// The number of tensors that a tensor file of the checkpoint contains, which is larger than the manifest says.
+        /// The number of tensors that a tensor file of the checkpoint contains, which is larger than `expected`.
         found: usize,
         /// The number of tensors that the manifest of the checkpoint lists for a tensor file.
         expected: usize,
@@ -168,11 +170,11 @@ pub enum Damage {
     Differs {
         /// The name of the checkpoint's tensor whose type or shape differs between its file and the manifest.
         tensor: String,
-        /// The type and shape that a checkpoint's tensor has in its file, as text; they differ from those in the
-        /// manifest.
+        /// The type and shape that a checkpoint's tensor has in its file, as text; the type or the shape differs from
+        /// the manifest.
         found: String,
-        /// The type and shape that the manifest of the checkpoint states for a tensor, as text; they differ from those
-        /// in the tensor's file.
+        /// The type and shape that the manifest of the checkpoint states for a tensor, as text; the type or the shape
+        /// differs from the tensor's file.
         expected: String,
     },
     /// An element of a tensor in a checkpoint file is infinite or NaN.
@@ -191,19 +193,21 @@ pub enum Damage {
     Steps {
         /// The number of completed training steps that the manifest of a checkpoint states, which is too large.
         steps: u64,
-        /// The largest number of completed training steps that a checkpoint may have.
+        /// The largest number of completed training steps that a checkpoint may state, 2^53.
         most: u64,
     },
     /// The manifest of the checkpoint states more optimizer steps than completed training steps.
     #[error("has {optimizer_steps} optimizer steps, but only {steps} steps in all")]
     OptimizerSteps {
-        /// The number of steps that the optimizer made, according to the manifest of the checkpoint.
+        /// The number of training steps where the optimizer updated the parameters, according to the checkpoint's
+        /// manifest.
         optimizer_steps: u64,
         /// The number of completed training steps in the checkpoint's manifest, including those that skipped the
         /// optimizer, for example after an overflow of the gradients.
         steps: u64,
     },
-    /// The loss scale in the manifest of the checkpoint is not a positive finite number.
+    /// The loss scale in the manifest of the checkpoint (the factor on the loss in mixed precision) is not a positive
+    /// finite number.
     #[error("has the loss scale {}, which is not a positive number", number(*scale))]
     LossScale {
         /// The loss scale that the manifest of the checkpoint states, which is not a positive finite number.

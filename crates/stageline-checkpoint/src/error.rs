@@ -20,7 +20,7 @@ const MOST_OF_TWO: usize = 300;
 /// reason is cut.
 const MOST_REASON: usize = 500;
 
-/// The reason why a checkpoint cannot be read or written.
+/// Why a checkpoint cannot be read or written: the error of all functions of this crate that access checkpoints.
 ///
 /// `Display` is safe to print, whatever the checkpoint contains: names and paths are shown as [`Printable`], and the
 /// message has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules.
@@ -31,13 +31,13 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint does not exist.
     #[error("{} does not exist; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     PathNotFound {
-        /// The path that the caller gave for reading a checkpoint, at which nothing exists.
+        /// The path that the caller gave for reading a checkpoint. Nothing exists there.
         path: PathBuf,
     },
     /// The path that was given for reading a checkpoint cannot be accessed, for example for lack of permission.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// The path at which the caller expected to find a checkpoint, and which the operating system cannot access.
+        /// The path where a checkpoint was to be read, and that the operating system cannot access.
         path: PathBuf,
         /// The error of the operating system when the path of a checkpoint was accessed.
         source: io::Error,
@@ -45,17 +45,17 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint is not a folder, or a part of the path is not.
     #[error("{} is not a folder; give the path of a checkpoint, or of a folder of checkpoints", alone(path))]
     NotAFolder {
-        /// The path at which the caller expected a checkpoint, or the part of that path that is not a folder.
+        /// The path where the caller expected a checkpoint, or the part of that path that is not a folder.
         path: PathBuf,
     },
-    /// The folder that was given for reading a checkpoint has no checkpoint yet.
+    /// The folder that was given for reading a checkpoint contains no checkpoint yet.
     #[error("no checkpoint in {}; train with --checkpoint first", alone(path))]
     NoCheckpoint {
-        /// The path of the folder in which no checkpoint was found.
+        /// The path of the folder that contains no checkpoint yet.
         path: PathBuf,
     },
     /// The folder that was given for reading a checkpoint is neither a checkpoint nor a folder of checkpoints: it
-    /// contains other things, but no manifest and no checkpoint.
+    /// contains other things, but no checkpoint and no `manifest.json`, the JSON file of metadata of a checkpoint.
     #[error(
         "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
          000001-step-100); give the path of one",
@@ -65,8 +65,8 @@ pub enum CheckpointError {
         /// The path of the folder that is neither a checkpoint nor a folder of checkpoints.
         path: PathBuf,
     },
-    /// The entry with the name of the latest checkpoint is no folder, for example because the checkpoint was moved and a
-    /// symbolic link to it left behind. No older checkpoint is taken silently.
+    /// The entry with the name of the latest checkpoint is not a folder. For example, the checkpoint was moved, and a
+    /// symbolic link to it was left behind. No older checkpoint is taken silently.
     #[error(
         "{}, which has the name of the latest checkpoint, is {found} and not a folder; give the path of the checkpoint \
          to read, or move this entry away",
@@ -84,14 +84,15 @@ pub enum CheckpointError {
         /// The path of the checkpoint that was removed while it was opened or read.
         path: PathBuf,
     },
-    /// The checkpoint has a newer format than this version of the crate can read.
+    /// The format of the checkpoint is newer than the formats that this version of the crate can read.
     #[error(
         "{} was written by a newer stageline: its format is {found}, and this version reads formats up to {known}; \
          resume with the newer stageline",
         alone(path)
     )]
     Newer {
-        /// The path of the checkpoint's manifest that states a newer format than this version of the crate can read.
+        /// The path of the checkpoint's `manifest.json`, which states a newer format than this version of the crate can
+        /// read.
         path: PathBuf,
         /// The version of the checkpoint format that the manifest states, and that this version of the crate cannot
         /// read.
@@ -104,9 +105,9 @@ pub enum CheckpointError {
     Damaged {
         /// The path of the damaged checkpoint file.
         path: PathBuf,
-        /// The reason why the damaged checkpoint file is refused.
+        /// The fault of the damaged checkpoint file, such as a length that differs from the recorded one.
         damage: Box<Damage>,
-        /// The path of the next older checkpoint in the same folder, from which a run may resume; `None` if there is
+        /// The path of the next older checkpoint in the same folder, as a place to resume from; `None` if there is
         /// none. That checkpoint has not been validated.
         older: Option<PathBuf>,
     },
@@ -120,8 +121,8 @@ pub enum CheckpointError {
     /// folder.
     #[error("{} is {found}; give the path of a folder, which is created if it does not exist", alone(path))]
     InTheWay {
-        /// The path at which a folder of checkpoints was to be created, or the part of that path that is something
-        /// other than a folder.
+        /// The path where a folder of checkpoints was to be created, or the part of that path that is something other
+        /// than a folder.
         path: PathBuf,
         /// The kind of thing that blocks the path of the new folder of checkpoints, such as "a file".
         found: &'static str,
@@ -151,9 +152,9 @@ pub enum CheckpointError {
     NotDurable {
         /// The path of the new checkpoint, which is complete but which a power loss may remove.
         published: PathBuf,
-        /// The error of the operating system with which syncing the folder of checkpoints failed.
+        /// The error of the operating system from syncing the folder of checkpoints to disk.
         source: io::Error,
-        /// The error of the operating system with which undoing the rename of the new checkpoint failed.
+        /// The error of the operating system from undoing the rename of the new checkpoint.
         undo: io::Error,
     },
     /// The new checkpoint is complete, but an old one could not be removed.
@@ -169,20 +170,20 @@ pub enum CheckpointError {
         /// The operation that failed during the removal of old checkpoints, as a verb for the error message, such as
         /// "remove".
         doing: &'static str,
-        /// The path of the old checkpoint that could not be renamed or removed, or of the folder of checkpoints that
-        /// could not be listed or synced.
+        /// The path of the old checkpoint that could not be renamed or removed (its temporary name, if it was renamed
+        /// already), or of the folder of checkpoints that could not be listed or synced.
         path: PathBuf,
-        /// The error of the operating system with which the removal of old checkpoints failed.
+        /// The first error of the operating system in the removal of old checkpoints.
         source: io::Error,
     },
-    /// The folder of checkpoints has a checkpoint with the highest possible sequence number, so a new one cannot get
-    /// the next number.
+    /// The folder of checkpoints contains a checkpoint with the highest possible sequence number, 2^64 - 1, so a new
+    /// one cannot get the next number.
     #[error(
         "{} has the highest possible sequence number; move it out of the folder, or give another folder",
         alone(path)
     )]
     LastNumber {
-        /// The path of the checkpoint with the highest sequence number.
+        /// The path of the checkpoint whose sequence number is the highest possible one, 2^64 - 1.
         path: PathBuf,
     },
     /// A tensor to save in a checkpoint has too few or too many bytes for its type and shape.
@@ -195,20 +196,20 @@ pub enum CheckpointError {
     Length {
         /// The name of the tensor to save in a checkpoint whose bytes are too few or too many.
         tensor: String,
-        /// The type of the elements of the tensor to save, whose bytes do not match its type and shape.
+        /// The type of the elements of the tensor to save. The tensor's bytes do not match this type and the shape.
         dtype: Dtype,
-        /// The length of each dimension of the tensor to save, whose bytes do not match its type and shape.
+        /// The length of each dimension of the tensor to save. The tensor's bytes do not match this shape and the type.
         shape: Vec<usize>,
-        /// The number of bytes that the tensor to save has, which does not match its type and shape.
+        /// The number of bytes in the tensor to save, which does not match its type and shape.
         found: usize,
         /// The number of bytes that the elements of the tensor to save take, according to its type and shape; `None` if
         /// the number overflows or is not whole.
         expected: Option<usize>,
     },
-    /// A tensor to save in a checkpoint has a name that the safetensors format reserves.
+    /// A tensor to save in a checkpoint has the name `__metadata__`, which the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor that cannot be saved, because the safetensors format reserves the name.
+        /// The reserved name of the tensor that cannot be saved, `__metadata__`.
         tensor: String,
     },
     /// An element of a tensor to save in a checkpoint is infinite or NaN.
@@ -232,22 +233,24 @@ pub enum CheckpointError {
     Steps {
         /// The number of completed training steps in the checkpoint to save; this number is too large.
         steps: u64,
-        /// The largest number of completed training steps that a checkpoint may have.
+        /// The largest number of completed training steps that a checkpoint may state, 2^53.
         most: u64,
     },
     /// In the checkpoint to save, the number of optimizer steps is larger than the number of completed training steps.
     #[error("the optimizer's step count is {optimizer_steps}; it must be at most the step count, which is {steps}")]
     OptimizerSteps {
-        /// The number of steps that the optimizer made, according to the checkpoint to save.
+        /// The number of training steps where the optimizer updated the parameters, according to the checkpoint to
+        /// save.
         optimizer_steps: u64,
         /// The number of completed training steps in the checkpoint to save, including those that skipped the
         /// optimizer, for example after an overflow of the gradients.
         steps: u64,
     },
-    /// The loss scale of the checkpoint to save is not a positive finite number.
+    /// The loss scale of the checkpoint to save (the factor on the loss in mixed precision) is not positive and finite.
     #[error("the loss scale is {}; it must be a positive number", number(*scale))]
     LossScale {
-        /// The loss scale in the checkpoint to save; it is not a positive finite number.
+        /// The loss scale in the checkpoint to save (the factor on the loss in mixed precision); not positive or not
+        /// finite.
         scale: f64,
     },
     /// The header of a checkpoint's tensor file, or the index of the parameters, cannot be written.
@@ -259,28 +262,27 @@ pub enum CheckpointError {
     Header {
         /// The name, in the checkpoint's folder, of the tensor file or index that cannot be written.
         file: String,
-        /// The reason why the header of the tensor file, or the index, cannot be written, such as a length above the
-        /// limit.
+        /// Why the header of the tensor file, or the index, cannot be written, such as a length above the limit.
         reason: String,
     },
     /// The manifest of the checkpoint to save cannot be written, because a reader would refuse its text, or would not
-    /// get the same values back from it.
+    /// get the same values back from it. The manifest is `manifest.json`, the checkpoint's JSON file of metadata.
     #[error(
         "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
-        /// The length in bytes of the manifest's text, which is not written because it could not be read back; 0 if the
-        /// manifest cannot be serialized as JSON.
+        /// The length in bytes of the JSON text of the manifest, which is not written because it could not be read
+        /// back; 0 if the manifest cannot be converted to JSON.
         bytes: usize,
-        /// The reason why a reader would not get the same manifest back from its text: for example, the text is too
-        /// long, or a value would change.
+        /// Why the manifest, the checkpoint's JSON file of metadata, would not survive being written and read back. For
+        /// example, its text is longer than 64 MiB, its values are nested too deeply, or a value would change.
         reason: String,
     },
     /// The background thread of a [`Writer`](crate::Writer), which saves checkpoints, could not be started.
     #[error("cannot start the thread that writes checkpoints; raise the limit on threads (ulimit -u)")]
     Thread {
-        /// The error of the operating system when the background thread that saves checkpoints was started.
+        /// The error of the operating system from starting the background thread that saves checkpoints.
         source: io::Error,
     },
     /// The background thread of a [`Writer`](crate::Writer), which saves checkpoints, panicked.

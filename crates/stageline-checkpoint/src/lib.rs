@@ -1,7 +1,8 @@
 //! Checkpoints of a training run, as files that are either complete or absent.
 //!
-//! A [`Store`] is a folder into which one process writes checkpoints; a [`Writer`] writes them in the background. A
-//! [`Saved`] is one checkpoint on disk. The crate knows no tensor framework: a [`Tensor`] is a type, a shape and bytes.
+//! A [`Store`] is a folder where one process saves checkpoints; a [`Writer`] saves them in the background. A [`Saved`]
+//! is one checkpoint on disk, to be read. The crate knows no tensor framework: a [`Tensor`] is a type, a shape and
+//! bytes.
 //!
 //! ```
 //! use std::collections::BTreeMap;
@@ -45,16 +46,16 @@
 //! ```
 //!
 //! - A new checkpoint gets the highest sequence number in the folder plus one. The latest checkpoint is the one with
-//!   the highest number, whatever its steps and times: a run that resumes from step 50 after step 100 continues in the
-//!   same folder.
+//!   the highest number, whatever its steps and times. A run that has saved step 100, and then resumes from step 50,
+//!   continues in the same folder.
 //! - The layer group of a tensor is the first part of its name, and the second part if that is a number: `blocks.3` for
-//!   `blocks.3.up.weight`, `embedding` for `embedding.weight`. Optimizer state belongs to the group of the name before
-//!   its last `/`.
+//!   `blocks.3.up.weight`, `embedding` for `embedding.weight`. A tensor of the optimizer state belongs to the layer
+//!   group of its parameter, whose name is the part before the last `/`.
 //! - File names encode the layer group. Every byte outside `A-Z a-z 0-9 _ . -`, and a leading dot, becomes `%` and two
-//!   digits. An empty group becomes `%`. A name of more than 150 bytes is cut to 100, followed by `~` and half of the
-//!   group's SHA-256.
-//! - The tensor files are plain safetensors with the format `pt` in their headers. Tensors have their full names in
-//!   them.
+//!   hexadecimal digits. An empty group becomes `%`. A name of more than 150 bytes is cut to 100, followed by `~` and
+//!   half of the group's SHA-256.
+//! - The tensor files are plain safetensors with the format `pt` in their headers. The name of each tensor in them is
+//!   its full name.
 //! - A checkpoint may be moved, renamed and copied. Files that its manifest does not list, such as a `config.json`, are
 //!   ignored.
 //!
@@ -81,20 +82,22 @@
 //!
 //! # Guarantees
 //!
-//! - **Complete or absent.** The name of a checkpoint refers to a complete one or to nothing, whenever the writer is
-//!   killed. The checkpoint is written into a temporary folder; its files, its folders and finally its manifest are
-//!   synced; then the folder is renamed, and `DIR` is synced. If the disk keeps what it has acknowledged, the guarantee
-//!   also covers a power loss.
-//! - **Failed saves.** A save that fails before it prunes leaves the checkpoints as they were. If `DIR` cannot be
-//!   synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error says that a power loss
-//!   may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was synced.
+//! - **Complete or absent.** The name of a checkpoint refers to a complete checkpoint or to nothing, at whatever moment
+//!   the writer is killed. The checkpoint is written into a temporary folder; its files, its folders and finally its
+//!   manifest are synced; then the folder is renamed, and `DIR` is synced. If the disk keeps what it has acknowledged,
+//!   the guarantee also covers a power loss.
+//! - **Failed saves.** A save that fails before it removes old checkpoints leaves the checkpoints as they were. If
+//!   `DIR` cannot be synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error says that
+//!   a power loss may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was
+//!   synced.
 //! - **Pruning.** Old checkpoints are removed when the new one is complete; they lose their names, and that is synced,
-//!   before they lose their files. Nothing else in the folder is removed. If a writer is killed in between, more than
-//!   `keep` checkpoints remain until the next one is written. So do files that cannot be removed at once.
+//!   before they lose their files. Nothing else in the folder is removed. If a writer is killed in between, more
+//!   checkpoints than the limit of [`Store::open`] remain until the next one is written. So do files that cannot be
+//!   removed at once.
 //! - **Finite values.** A checkpoint with an infinity or a NaN is not written, so it never replaces good ones; nor is
 //!   it read. The check covers F16, BF16, F32, F64 and C64.
 //! - **Damage.** A damaged checkpoint is refused with the file and the reason. It is never read in part, and no older
-//!   one is taken silently, also if a link has the name of the latest. A checkpoint that is pruned while it is read is
+//!   one is taken silently, even if a link has the name of the latest. A checkpoint that is pruned while it is read is
 //!   [`CheckpointError::Removed`].
 //! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate memory out
 //!   of proportion to the bytes on disk: its names and sizes must agree with each other before any file is opened.
@@ -106,8 +109,8 @@
 //! # Limits
 //!
 //! - On network file systems, locks and renames may guarantee less.
-//! - A disk that acknowledges writes before they are durable voids the guarantee for power losses. Folders are synced
-//!   on Unix only.
+//! - The guarantee does not cover power losses if the disk acknowledges writes before they are durable. Folders are
+//!   synced on Unix only.
 //! - On a file system that ignores case, two layer groups that differ only in case cannot be saved: the second file is
 //!   an error.
 //! - Checkpoints share no files: each takes its full size.
@@ -119,7 +122,7 @@
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], the reasons why a file is
+//! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], which says why a file is
 //!   refused. `error`: [`CheckpointError`].
 //! - `open`: [`open_at_once`], which never waits for a file. `disk`: helpers for folders and paths.
 //! - `format`: the contents of a checkpoint's files: [`Checkpoint`], [`Tensor`] and [`Manifest`], and their text and

@@ -29,7 +29,7 @@ pub struct Printable<'a> {
 }
 
 impl<'a> Printable<'a> {
-    /// The limit, in bytes, for the printed form of a [`Printable`] text; a longer text is cut.
+    /// The default limit for the printed form of a [`Printable`] text, 100 bytes; a longer text is cut.
     /// [`at_most`](Self::at_most) sets another limit.
     pub const MOST_BYTES: usize = 100;
 

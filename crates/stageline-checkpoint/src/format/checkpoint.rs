@@ -17,7 +17,7 @@ const MOST_STEPS: u64 = 1 << 53;
 /// Everything that a training run needs to resume: progress, configuration, parameters and optimizer state.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
-    /// The step counts and the loss scale of the training that the checkpoint stores.
+    /// The step counts and the loss scale of the training run at the time of the checkpoint.
     pub progress: Progress,
     /// The JSON values that the caller stores with the checkpoint, under names of its choice: the configuration of the
     /// run, and fingerprints such as a hash that identifies the training data.
@@ -36,28 +36,27 @@ pub struct Progress {
     /// The number of training steps that were completed when a checkpoint was made, including those that skipped the
     /// optimizer; at most 2^53.
     pub steps: u64,
-    /// The number of training steps in which the optimizer updated the parameters; at most the number of completed
-    /// steps.
+    /// The number of training steps where the optimizer updated the parameters; at most the number of completed steps.
     pub optimizer_steps: u64,
     /// The state of the dynamic loss scale (a factor on the loss, which mixed-precision training adapts to overflows)
-    /// in a checkpoint; `None` if the training uses no dynamic loss scale.
+    /// in a checkpoint; `None` if the training run uses no dynamic loss scale.
     pub loss_scale: Option<LossScale>,
 }
 
-/// The state of a dynamic loss scale, a factor by which mixed-precision training multiplies the loss. The training
-/// lowers the factor after an overflow of the gradients, and raises it after many steps without an overflow.
+/// The state of a dynamic loss scale, a factor that multiplies the loss in mixed-precision training. Training lowers
+/// the factor after an overflow of the gradients, and raises it after many steps without an overflow.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct LossScale {
-    /// The factor by which mixed-precision training multiplies the loss; finite and greater than 0.
+    /// The factor that multiplies the loss in mixed-precision training; finite and greater than 0.
     #[serde(with = "json::exact_float")]
     pub scale: f64,
     /// The number of training steps without an overflow of the gradients since the loss scale last changed.
     pub good_steps: u64,
 }
 
-/// The error that a step count or the loss scale of a checkpoint is out of its range, so that no training can resume
-/// from the checkpoint.
+/// The error that a step count or the loss scale of a checkpoint is out of its range, so that no run can resume from
+/// the checkpoint.
 pub(crate) enum InvalidProgress {
     Steps { steps: u64, most: u64 },
     OptimizerSteps { optimizer_steps: u64, steps: u64 },

@@ -9,7 +9,7 @@ use crate::disk;
 /// order in which the checkpoints were saved.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct CheckpointName {
-    /// The sequence number of a checkpoint among those of its folder; the first checkpoint has 1.
+    /// The sequence number of a checkpoint in its folder; the first checkpoint has 1.
     pub(crate) sequence: u64,
     pub(crate) steps: u64,
 }

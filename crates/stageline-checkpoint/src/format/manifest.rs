@@ -17,18 +17,18 @@ pub(crate) const VERSION: u32 = 1;
 /// The largest length in bytes of a checkpoint's manifest file, and of its index file.
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
-/// The manifest of a checkpoint: everything but the values of the tensors. It has the progress and the configuration of
-/// the run, the type, shape and file of each tensor, and the length and hash of each file.
+/// The manifest of a checkpoint (`manifest.json`): everything but the values of the tensors. It holds the progress and
+/// the configuration of the run, the type, shape and file of each tensor, and the length and hash of each file.
 ///
 /// Names and the values of `run` are unchanged text from the file: print them as [`Printable`](crate::Printable).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Manifest {
-    /// The version of the checkpoint format in which a checkpoint is written, which is 1.
+    /// The version of the format of the checkpoint; always 1, the only format so far.
     pub version: u32,
     /// The version of the stageline-checkpoint crate that wrote the checkpoint.
     pub stageline: String,
-    /// The step counts and the loss scale of the training, as the manifest of a checkpoint has them.
+    /// The step counts and the loss scale of the training run at the time of the checkpoint.
     pub progress: Progress,
     /// The JSON values that the caller stores with the checkpoint, under names of its choice: the configuration of the
     /// run, and fingerprints such as a hash that identifies the training data.
@@ -64,7 +64,7 @@ pub struct FileEntry {
 pub struct TensorEntry {
     /// The name of the checkpoint file that contains a tensor, according to the manifest.
     pub file: String,
-    /// The type of a tensor's elements, according to the manifest of its checkpoint.
+    /// The type of a tensor's elements, such as F32, according to the manifest of its checkpoint.
     pub dtype: Dtype,
     /// The length of each dimension of a tensor, according to the manifest of its checkpoint; empty for a scalar.
     pub shape: Vec<usize>,
@@ -77,10 +77,10 @@ struct Version {
     version: u64,
 }
 
-/// The reason why a text is not accepted as the manifest of a checkpoint.
+/// Why a text is not accepted as the manifest of a checkpoint.
 #[derive(Debug)]
 pub(crate) enum ManifestError {
-    /// The manifest has a newer checkpoint format than this crate reads; the value is the version of that format.
+    /// The manifest is in a newer checkpoint format than this crate reads; the value is the version of the format.
     Newer(u64),
     Damaged(Damage),
 }

@@ -4,7 +4,7 @@ use crate::format::seal;
 
 /// The name of the lock file in a folder of checkpoints, which allows only one writer at a time.
 pub(crate) const LOCK: &str = ".lock";
-/// The beginning of the name of a temporary folder, in which a checkpoint is written before it gets its final name.
+/// The beginning of the name of a temporary folder, where a checkpoint is written before it gets its final name.
 pub(crate) const WRITING: &str = ".writing-";
 /// The beginning of the name that a checkpoint's folder gets while its files are being removed.
 pub(crate) const REMOVING: &str = ".removing-";

@@ -1,4 +1,4 @@
-//! SHA-256 in hexadecimal digits, and the seal at the end of a manifest, by which damage is detected.
+//! SHA-256 in hexadecimal digits, and the seal at the end of a manifest, which detects damage.
 //!
 //! The seal is the hash of all text before it, as the last field of the manifest.
 

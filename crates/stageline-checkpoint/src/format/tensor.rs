@@ -8,7 +8,7 @@ use safetensors::Dtype;
 /// A tensor as raw bytes: little-endian elements in row-major order, with their type and shape.
 #[derive(Clone, PartialEq)]
 pub struct Tensor {
-    /// The type of the elements of a checkpoint's tensor.
+    /// The type of the elements of a checkpoint's tensor, such as F32.
     pub dtype: Dtype,
     /// The length of each dimension of a checkpoint's tensor; empty for a scalar.
     pub shape: Vec<usize>,

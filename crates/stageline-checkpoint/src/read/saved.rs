@@ -29,15 +29,15 @@ pub struct Saved {
 impl Saved {
     /// Opens a checkpoint without reading its tensors.
     ///
-    /// `path` is the folder of a checkpoint, or a folder of checkpoints, of which the latest is opened. An empty path
-    /// is the current folder.
+    /// `path` is the folder of a checkpoint, or a folder of checkpoints. In a folder of checkpoints, the latest one is
+    /// opened. An empty path is the current folder.
     ///
     /// # Errors
     /// - [`CheckpointError::PathNotFound`], [`CheckpointError::Look`], [`CheckpointError::NotAFolder`],
     ///   [`CheckpointError::NoCheckpoint`] or [`CheckpointError::Neither`] if `path` names no checkpoint.
     /// - [`CheckpointError::LatestIsNoFolder`] if a file or link has the name of the latest checkpoint.
-    /// - [`CheckpointError::Removed`] if the checkpoint is removed meanwhile. If `path` is a folder of checkpoints in
-    ///   which a run writes, the next latest one is opened instead, unless that happens ten times in a row.
+    /// - [`CheckpointError::Removed`] if the checkpoint is removed meanwhile. If `path` is a folder of checkpoints, the
+    ///   one that is then the latest is opened instead, unless that happens ten times in a row.
     /// - [`CheckpointError::Newer`] if a newer version of this crate wrote the checkpoint.
     /// - [`CheckpointError::Damaged`] if the checkpoint is damaged, with the file and the next older checkpoint. A
     ///   damaged checkpoint is never skipped silently.
@@ -169,8 +169,8 @@ fn check_index(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Resul
     }
 }
 
-/// Groups the manifest's entries for tensors by file. The result has, for the name of each checkpoint file, the names
-/// and entries of the tensors in this file.
+/// Groups the manifest's entries for tensors by file. The result maps the name of each checkpoint file to the names and
+/// entries of the tensors in this file.
 fn by_file(entries: &BTreeMap<String, TensorEntry>) -> BTreeMap<&str, Vec<(&str, &TensorEntry)>> {
     let mut files = BTreeMap::<_, Vec<_>>::new();
     for (name, entry) in entries {

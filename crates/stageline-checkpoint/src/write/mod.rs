@@ -2,7 +2,7 @@
 //! caller waits, [`Writer`] in the background.
 //!
 //! - Input: a [`Checkpoint`](crate::Checkpoint), and the folder of a [`Store`].
-//! - Output: the path of the new checkpoint. A caller can observe each [`WritePoint`] at which a crash would leave
+//! - Output: the path of the new checkpoint. A caller can observe each [`WritePoint`], where a crash would leave
 //!   something else behind.
 //! - The code here must not give a name to an incomplete checkpoint, remove an old one before the new one is durable,
 //!   or remove anything whose name is not one that a store gives. It must refuse a checkpoint that cannot be read back.

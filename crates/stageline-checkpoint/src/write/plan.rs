@@ -20,8 +20,8 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Validates a checkpoint and assigns its tensors to files. Returns an error if a training could not resume from
-    /// the checkpoint.
+    /// Validates a checkpoint and assigns its tensors to files. Returns an error if no run could resume from the
+    /// checkpoint.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();

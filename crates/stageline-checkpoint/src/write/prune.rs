@@ -11,13 +11,13 @@ use crate::format::folder::{self, CheckpointName};
 use crate::format::names::REMOVING;
 use crate::write::write_point::WritePoint;
 
-/// Removes checkpoints in the folder `dir`, so that only `keep` remain: first those with a sequence number in `abandoned`,
-/// and then the oldest. The new checkpoint, `published`, always stays, and errors name it.
+/// Removes checkpoints in the folder `dir`, so that only `keep` remain: first the ones with a sequence number in
+/// `abandoned`, and then the oldest. The new checkpoint, `published`, always stays, and errors name it.
 ///
 /// Each old checkpoint is renamed first, and the rename is synced, so that a half-removed checkpoint never has a
-/// checkpoint's name. If the files of one cannot be removed, those of the others are removed all the same, and the first
-/// error is returned. What an earlier removal has left is removed as well, if it can be. Calls `at` just before each operation that changes what a crash
-/// would leave on disk, so that tests can simulate a crash there.
+/// checkpoint's name. If the files of one checkpoint cannot be removed, the files of the others are removed all the
+/// same, and the first error is returned. The remains of earlier removals are removed as well, if possible. Calls `at`
+/// just before each operation that changes what a crash would leave on disk, so that tests can simulate a crash there.
 pub(crate) fn prune(
     dir: &Path,
     keep: NonZero<usize>,

@@ -16,13 +16,13 @@ use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 use crate::write::{files, prune};
 
-/// A folder into which this process writes checkpoints. The folder is locked until the store is dropped, so that no
-/// other process writes into it.
+/// A folder where this process saves checkpoints, and keeps only the latest ones. The folder is locked until the store
+/// is dropped, so that no other process writes into it.
 #[derive(Debug)]
 pub struct Store {
     dir: PathBuf,
     keep: NonZero<usize>,
-    /// The sequence numbers of the checkpoints that are later than the one from which this run resumed. They are removed
+    /// The sequence numbers of the checkpoints that are later than the one that this run resumed from. They are removed
     /// before older ones.
     abandoned: Range<u64>,
     /// The lock file of a folder of checkpoints. It is locked until the store is dropped or the process ends, even if
@@ -53,8 +53,9 @@ impl Store {
         Ok(Self { dir: dir.to_path_buf(), keep, abandoned: 0..0, lock })
     }
 
-    /// Has the store remove checkpoints that were saved after `resumed` before `resumed` itself and older ones. The run
-    /// that resumes from `resumed` has abandoned them, and may have to go back to `resumed` once more.
+    /// Tells the store that the run resumes from the checkpoint at the path `resumed`, in the folder of this store. The
+    /// run abandons the checkpoints that were saved after `resumed`, and may have to resume from `resumed` again. When
+    /// the store removes old checkpoints, it therefore removes the abandoned ones first, and then the oldest.
     #[must_use]
     pub fn resuming(mut self, resumed: &Path) -> Self {
         if let (Some(resumed), Ok(next)) = (CheckpointName::parse(resumed), self.next_sequence()) {

@@ -1,4 +1,4 @@
-//! The points of a checkpoint's save at which a crash would leave different things on disk: [`WritePoint`].
+//! The points of a checkpoint's save where a crash would leave different things on disk: [`WritePoint`].
 
 /// A moment in the save of a checkpoint: just before an operation that changes what a crash would leave on disk, or the
 /// end of the save. [`Store::save_observed`](crate::Store::save_observed) reports each of these moments.

@@ -58,8 +58,8 @@ impl Writer {
         Ok(Self { checkpoints: Some(checkpoints), written, thread: Some(thread), pending: false, panicked: None })
     }
 
-    /// Starts to save a checkpoint, once the previous save has ended. Returns the path of the previous checkpoint;
-    /// `None` if there was none.
+    /// Waits until the previous save has ended, and then starts to save `checkpoint` in the background. Returns the
+    /// path of the checkpoint from the previous save; `None` if no save was in progress.
     ///
     /// # Errors
     /// Returns the error of the previous save. The new checkpoint is then not written, and the next call may succeed.
@@ -115,8 +115,7 @@ impl Drop for Writer {
     }
 }
 
-/// Returns the message with which a thread panicked. `payload` is the value that joining the thread returned as its
-/// error.
+/// Returns the panic message of a thread. `payload` is the value that joining the thread returned as its error.
 fn message(payload: &(dyn Any + Send)) -> String {
     let text = payload.downcast_ref::<&str>().map(ToString::to_string);
     text.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_else(|| "for an unknown reason".into())
