@@ -7,7 +7,7 @@ use std::fmt;
 use std::fs::Metadata;
 use std::time::SystemTime;
 
-/// The kind of change that a text file underwent while a corpus or a tokenisation used it.
+/// The kind of change of a text file while a corpus was open, or while the file was tokenised.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Change {
@@ -33,7 +33,7 @@ impl fmt::Display for Change {
     }
 }
 
-/// The length and modification time of a text file, by which a later change of the file is detected.
+/// The length and modification time of a text file, which reveal a later change of the file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Stamp {
     pub(crate) length: u64,

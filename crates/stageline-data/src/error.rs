@@ -1,7 +1,7 @@
 //! The errors of opening, sampling and reading a corpus: [`CorpusError`]. Every error message ends with the fix.
 //!
 //! Input: the values of a failure, such as a path and an error of the operating system. Output: an error with its
-//! message. The code here must not access the disk: a message has only what the error's fields say.
+//! message. The code here must not access the disk: a message contains only what the error's fields say.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -10,7 +10,7 @@ use crate::change::Change;
 use crate::shown;
 use crate::walk::Unreadable;
 
-/// The reason why a corpus cannot be opened, sampled or read.
+/// Why a corpus (the text files of a training run) cannot be opened, sampled or read.
 ///
 /// Messages escape invisible characters of paths, and cut long ones.
 #[derive(Debug, thiserror::Error)]
@@ -19,10 +19,11 @@ pub enum CorpusError {
     /// Nothing exists at the path that was given for the corpus.
     #[error("{} does not exist; give the path of a text file, or of a folder of them", shown::path(path))]
     PathNotFound {
-        /// The path that the caller gave for the corpus, at which nothing exists.
+        /// The path that the caller gave for the corpus. Nothing exists there.
         path: PathBuf,
     },
-    /// The corpus has no byte to read: it has no files, no files with the requested extensions, or only empty ones.
+    /// The corpus contains no byte to read: it has no files, no files with the requested extensions, or only empty
+    /// ones.
     #[error(
         "nothing to read at {}: found no non-empty {}; give another path{}",
         shown::path(path),
@@ -30,9 +31,9 @@ pub enum CorpusError {
         if extensions.is_some() { " or other extensions (None takes every file)" } else { "" }
     )]
     NothingToRead {
-        /// The path that the caller gave for the corpus, at which no file has a byte to read.
+        /// The path that the caller gave for the corpus. No file there contains a byte to read.
         path: PathBuf,
-        /// The file extensions to which the caller limited the corpus; `None` for any file.
+        /// The file extensions that the caller asked for, such as `rs`; `None` for any file.
         extensions: Option<Vec<String>>,
     },
     /// The text is shorter than one window, the number of bytes or tokens in a training example.
@@ -50,7 +51,8 @@ pub enum CorpusError {
     /// An option of the corpus or of the sampler is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
-        /// The name of the option of the corpus or of the sampler that is out of range, such as `max_bytes`.
+        /// The name of the option that is out of range: `max_bytes`, `max_files` or `validation_fraction` of the
+        /// corpus, or `window` of the sampler.
         name: &'static str,
         /// The value, as text, of the option of the corpus or of the sampler that is out of range.
         value: String,
@@ -68,7 +70,7 @@ pub enum CorpusError {
         path: PathBuf,
         /// The length in bytes that the changed file had when the corpus was opened.
         had: u64,
-        /// The kind of change that the file underwent since the corpus was opened.
+        /// The kind of change of the file since the corpus was opened, such as a new length.
         now: Change,
     },
     /// A file or folder of the corpus cannot be read.
@@ -95,8 +97,8 @@ impl From<Unreadable> for CorpusError {
     }
 }
 
-/// Returns the words of an error message for the kind of file that was not found, such as
-/// `file with the extension rs or md`. `extensions` has the file extensions that the caller asked for.
+/// Returns the words of an error message for the kind of file that was not found, such as `file with the extension rs
+/// or md`. `extensions` lists the file extensions that the caller asked for.
 fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),

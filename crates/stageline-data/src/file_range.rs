@@ -17,7 +17,7 @@ use crate::error::CorpusError;
 /// bytes.
 pub(crate) const CHUNK: u64 = 1 << 18;
 
-/// A range of bytes of a corpus's file, with the metadata by which a change of the file is detected.
+/// A range of bytes of a corpus's file, with the metadata that reveals a change of the file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct FileRange {
     pub(crate) path: PathBuf,

@@ -1,12 +1,12 @@
 //! Text files as training windows of bytes or tokens for a language model, in an order that a seed fixes.
 //!
-//! A [`Corpus`] stays on disk: opening it reads its bytes once, for a fingerprint, and keeps none. Later, bytes are read
-//! when a window asks for them. If a file changes while the corpus is open, the next read of it is an error that names
-//! the change; a window never returns other text. A part of the corpus is held out for validation.
+//! A [`Corpus`] stays on disk: opening it reads its bytes once, for a fingerprint, and keeps none. Later, bytes are
+//! read when a window asks for them. If a file changes while the corpus is open, the next read of it is an error that
+//! names the change. A window therefore never contains other text. A part of the corpus is held out for validation.
 //!
 //! A [`Sampler`] computes where the windows of a training step start, from a seed and the step alone. A run therefore
-//! resumes at any step without saved sampler state. The [fingerprint](Corpus::fingerprint) of the corpus tells whether
-//! it resumes with the same text.
+//! resumes at any step without saved sampler state. The [fingerprint](Corpus::fingerprint) of the corpus, a hash, tells
+//! whether it resumes with the same text.
 //!
 //! ```
 //! use std::path::Path;
@@ -29,7 +29,7 @@
 //!
 //! # Tokens
 //!
-//! [`prepare`] tokenises text files, JSON-lines files or a folder of them once, and returns a memory-mapped
+//! [`prepare`] tokenises a text file, a JSON-lines file or a folder of them once, and returns a memory-mapped
 //! [`TokenFile`]; later calls find the same file. An encoding is an [`Encode`]: [`Bytes`], which needs nothing, or with
 //! the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of a published model. A [`Sampler`] chooses
 //! windows of tokens as it chooses windows of bytes.

@@ -26,7 +26,7 @@ pub struct Sampler {
 
 impl Sampler {
     /// Creates a sampler that chooses windows of `window` bytes in a text of `text_len` bytes. For a token file, both
-    /// lengths are in tokens.
+    /// lengths are in tokens. Samplers with the same lengths and the same `seed` choose the same windows.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if `window` is 0.

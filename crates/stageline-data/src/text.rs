@@ -8,7 +8,7 @@ use std::fmt;
 use crate::error::CorpusError;
 use crate::file_range::FileRange;
 
-/// A text of a corpus: the bytes of one or more files, joined without separators.
+/// A text of a corpus, for training or for validation: the bytes of its files, joined without separators.
 ///
 /// Offsets and lengths are in bytes. A text keeps no bytes in memory and no file open. Each read opens the files that
 /// it touches, and checks that their lengths and modification times have not changed since the corpus was opened.
@@ -43,7 +43,7 @@ impl Text {
         self.len == 0
     }
 
-    /// Returns the number of files that make up a corpus's text.
+    /// Returns the number of files that a corpus's text for training or validation consists of.
     pub fn files(&self) -> usize {
         self.ranges.len()
     }
@@ -94,8 +94,8 @@ impl Text {
     /// Returns the entropy of [`Text::byte_counts`] in bits per byte, from 0 to 8; 0 for an empty text. Reads the whole
     /// text.
     ///
-    /// The entropy is -sum(p log2 p) over the shares p of the byte values: the loss of the best model that ignores
-    /// context. A model with a lower loss has learned from context.
+    /// The entropy is -sum(p log2 p) over the relative frequencies p of the byte values: the loss, in bits, of the best
+    /// model that ignores context. A model with a lower loss has learned from context.
     ///
     /// # Errors
     /// Returns the same errors as [`Text::read`].

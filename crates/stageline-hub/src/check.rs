@@ -12,17 +12,17 @@ use crate::layout::Layout;
 use crate::names::{CONFIG, INDEX};
 use crate::refusal::Refusal;
 
-/// Checks, before a training, that the trained model can be exported to the folder `to`. The export writes weights with
-/// the given `layout` ([`Layout::write`]), and copies the other files of the model folder `from`, such as the tokenizer
-/// ([`copy_companions`](crate::copy_companions)).
+/// Checks, before training starts, that the trained model can be exported to the folder `to`. The export writes weights
+/// with the given `layout` ([`Layout::write`]), and copies the other files of the model folder `from`, such as the
+/// tokenizer ([`copy_companions`](crate::copy_companions)).
 ///
 /// The check creates a file in `to`, and `to` itself if necessary, and removes again what it created. Nothing else
 /// changes.
 ///
 /// # Errors
-/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, has a subfolder with the
-///   name of a file to write, has weights that some programs would load instead of the new ones, or has a companion
-///   that `from` lacks.
+/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, is no folder, contains a subfolder
+///   with the name of a file to write, contains weights that some programs would load instead of the new ones, or
+///   contains a companion that `from` lacks.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
 ///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
@@ -61,7 +61,7 @@ fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), Folder
 }
 
 /// Checks, before a long computation, that its result can be written to the file at `path`. The file may be new, or an
-/// existing regular file to overwrite. `model` is the open folder from which the computation reads its model, if any.
+/// existing regular file to overwrite. `model` is the open folder that the computation reads its model from, if any.
 /// The files of this folder must not be overwritten.
 ///
 /// A new file is created and removed again. The contents of an existing file do not change, but a temporary file is
@@ -101,7 +101,7 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
     }
 }
 
-/// Whether the file at `path` is one of the files from which an open model is read.
+/// Whether the file at `path` is one of the files that an open model is read from.
 fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
     let companions = companions::present(model.path())?;
     let weights = model.files().iter().map(|file| file.name.as_str());

@@ -12,18 +12,18 @@ use crate::names::{COMPANIONS, CONFIG, TEMPLATE_ENDING, TEMPLATES};
 use crate::refusal::Refusal;
 
 /// Copies the files that describe a model and its tokenizer from the model folder `from` to the folder `to`. Creates
-/// `to` if necessary. Returns the names of the copied files, with `/` between their parts.
+/// `to` if necessary. Returns the names of the copied files relative to `from`, with `/` between their parts.
 ///
 /// The following files are copied if they are present: `config.json`, `generation_config.json`, `tokenizer.json`,
 /// `tokenizer_config.json`, `special_tokens_map.json`, `vocab.json`, `vocab.txt`, `merges.txt`, `tokenizer.model`,
 /// `spiece.model`, `sentencepiece.bpe.model`, `tekken.json`, `added_tokens.json`, `chat_template.jinja`,
-/// `chat_template.json`, and the files in `additional_chat_templates` whose names end with `.jinja`. A file of the same
-/// name in `to` is replaced.
+/// `chat_template.json`, and the files in `additional_chat_templates` whose names end with `.jinja`. A file with the
+/// same name in `to` is replaced.
 ///
 /// # Errors
 /// Returns an error that names the file if a file cannot be read or written, or if both folders are the same. Returns
-/// [`Refusal::OtherCompanion`] if `to` has one of these files and `from` lacks it. The configuration is an exception,
-/// because [`write_config`] may replace it.
+/// [`Refusal::OtherCompanion`] if `to` contains one of these files and `from` lacks it. The file `config.json` is an
+/// exception, because [`write_config`] may replace it.
 pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<Vec<String>, FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
     disk::create_folder(to)?;
@@ -125,10 +125,11 @@ pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
     disk::open(&folder.join(name), "a link in the folder leads to it")
 }
 
-/// Writes the `config.json` of a model folder, and replaces an old one. Creates the folder if necessary.
+/// Writes `config`, the description of a model as a JSON object, to the `config.json` of the model folder `folder`.
+/// Replaces an old file, and creates the folder if necessary.
 ///
 /// # Errors
-/// - [`FolderError::Refused`] if `config` is not an object.
+/// - [`FolderError::Refused`] if `config` is not a JSON object.
 /// - [`FolderError::Write`] if the operating system refuses to write.
 pub fn write_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), FolderError> {
     let folder = folder.as_ref();

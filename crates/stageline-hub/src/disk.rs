@@ -36,8 +36,8 @@ pub(crate) fn open(path: &Path, reason: &'static str) -> Result<File, FolderErro
     if file.metadata().map_err(FolderError::read(path))?.is_file() { Ok(file) } else { Err(not_a_file()) }
 }
 
-/// Reads the regular file at `path`, or the file to which a link at `path` leads. The file may have at most `most`
-/// bytes.
+/// Reads the regular file at `path` and returns its bytes; a link at `path` is followed. The file may have at most
+/// `most` bytes.
 ///
 /// A pipe is an error, because reading it would wait for its other end. A device is an error, because reading it might
 /// never end.

@@ -13,7 +13,7 @@ use crate::shown::{hint, path as shown, shape};
 /// The largest number of bytes of a parser's message in an error message. A parser's message may quote the file.
 const MOST_REASON: usize = 400;
 
-/// The reason why a model folder cannot be read or written.
+/// Why a model folder cannot be read or written: the error of all functions of this crate.
 ///
 /// `Display` is safe to print, whatever the folder contains: names and paths are shown as [`Printable`], and the
 /// message has at most [`MOST_BYTES`](Self::MOST_BYTES). `Debug` adds the causes to the message, under the same rules.
@@ -24,16 +24,16 @@ pub enum FolderError {
     /// Nothing exists at the path of the model folder.
     #[error("{} does not exist; give the path of a model folder, which has a config.json", shown(path))]
     PathNotFound {
-        /// The path that the caller gave for the model folder, at which nothing exists.
+        /// The path that the caller gave for the model folder. Nothing exists there.
         path: PathBuf,
     },
     /// Something other than a folder is at the path of the model folder.
     #[error("{} is not a folder; give the path of a model folder, which has a config.json", shown(path))]
     NotAFolder {
-        /// The path that the caller gave for the model folder, at which there is something other than a folder.
+        /// The path that the caller gave for the model folder. Something other than a folder is there.
         path: PathBuf,
     },
-    /// The model folder has no weights at all.
+    /// The model folder contains no weights: neither `model.safetensors` nor an index of several weights files.
     #[error(
         "{} has neither model.safetensors.index.json nor model.safetensors; download the weights of the model into it",
         shown(path)
@@ -42,17 +42,18 @@ pub enum FolderError {
         /// The path of the model folder that was searched for weights.
         path: PathBuf,
     },
-    /// The model folder has only weights that are pickled by PyTorch, which are not read because a pickle can run code.
+    /// The model folder contains only weights that PyTorch has pickled, which are not read because a pickle can run
+    /// code.
     #[error(
         "{} has pickled weights, which are not read because a pickle can run code; convert them: load the model with \
          transformers, and call save_pretrained(FOLDER, safe_serialization=True)",
         shown(path)
     )]
     Pickled {
-        /// The path of the file with pickled weights.
+        /// The path of the file with pickled weights, such as `pytorch_model.bin`, in the model folder.
         path: PathBuf,
     },
-    /// The model folder has an adapter, such as LoRA, which the Transformers library would add to the weights.
+    /// The model folder contains an adapter, such as LoRA, which the Transformers library would add to the weights.
     #[error(
         "{} belongs to an adapter, which is not added to the weights; merge it into the model \
          (peft's merge_and_unload), and save that",
@@ -62,24 +63,24 @@ pub enum FolderError {
         /// The path of the adapter's configuration, `adapter_config.json`, in the model folder.
         path: PathBuf,
     },
-    /// A file that the model folder must have does not exist.
+    /// A file that the model folder must contain does not exist.
     #[error("{} is missing, but {reason}; download the whole model again", shown(path))]
     MissingFile {
-        /// The path at which the model folder must have the missing file.
+        /// The path of the missing file in the model folder.
         path: PathBuf,
-        /// The reason why the model folder must have the missing file, such as "it describes the model".
+        /// Why the model folder must contain the missing file, such as "it describes the model".
         reason: &'static str,
     },
     /// The path of a file to read leads to something else: a folder, a device, a pipe or a socket.
     #[error("{} is not a file; replace it by a file, or remove it", shown(path))]
     NotAFile {
-        /// The path at which there is a folder, device, pipe or socket instead of a file.
+        /// The path where there is a folder, device, pipe or socket instead of a file.
         path: PathBuf,
     },
     /// A file that [`read_file`](crate::read_file) was to read does not exist.
     #[error("{} does not exist; give the path of a file", shown(path))]
     FileNotFound {
-        /// The path of the file that was to be read, at which nothing exists.
+        /// The path of the file that was to be read. Nothing exists there.
         path: PathBuf,
     },
     /// The path of a file to read or to write is a symbolic link to something that does not exist.
@@ -112,12 +113,12 @@ pub enum FolderError {
     Malformed {
         /// The path of the file of a model folder that is not valid JSON or not valid safetensors.
         path: PathBuf,
-        /// The error message of the parser, or another reason why a file of the model folder is malformed. It may quote
-        /// the file.
+        /// The error message of the parser, or another description of the fault in the file of the model folder. It may
+        /// quote the file.
         reason: String,
     },
-    /// The index of a model folder has an invalid name for a weights file. The name might lead out of the folder, or
-    /// does not end with `.safetensors`.
+    /// The index of a model folder contains an invalid name of a weights file. The name might lead out of the folder,
+    /// or does not end with `.safetensors`.
     #[error(
         "{} names the file `{}` for the tensor `{}`, which is not a plain name that ends with .safetensors; download \
          the index again",
@@ -128,21 +129,21 @@ pub enum FolderError {
     FileName {
         /// The path of the index with the invalid file name: the model folder's `model.safetensors.index.json`.
         path: PathBuf,
-        /// The name of the tensor for which the index of the model folder has an invalid file name.
+        /// The name of the tensor that the index of the model folder assigns to a file with an invalid name.
         tensor: String,
         /// The invalid name of a weights file in the model folder's index.
         file: String,
     },
-    /// The index of a model folder lists a tensor in a weights file that does not have the tensor.
+    /// The index of a model folder lists a tensor for a weights file that does not contain the tensor.
     #[error(
         "{} lacks the tensor `{}`, which model.safetensors.index.json lists for it; download both files again",
         shown(path),
         Printable::new(tensor)
     )]
     NotInFile {
-        /// The path of the weights file that lacks the tensor.
+        /// The path of the weights file that lacks a tensor of the index.
         path: PathBuf,
-        /// The name of the tensor that the weights file lacks.
+        /// The name of the tensor that the index lists for the weights file, but that the file lacks.
         tensor: String,
     },
     /// A tensor name occurs in two weights files of the model folder.
@@ -154,29 +155,29 @@ pub enum FolderError {
         Printable::new(second)
     )]
     Twice {
-        /// The path of the model folder in which two weights files have the same tensor.
+        /// The path of the model folder where two weights files contain a tensor with the same name.
         path: PathBuf,
         /// The name of the tensor that occurs in two weights files of the folder.
         tensor: String,
-        /// The name of the first of the two weights files that have the same tensor.
+        /// The name of the first of the two weights files that contain the tensor.
         first: String,
-        /// The name of the second of the two weights files that have the same tensor.
+        /// The name of the second of the two weights files that contain the tensor.
         second: String,
     },
-    /// No weights file of the folder has the tensor that the caller asked for. The message names the file that lists
-    /// the tensors of the model.
+    /// No weights file of the folder contains the tensor that the caller asked for. The message names the file that
+    /// lists the tensors of the model.
     #[error("{} has no tensor `{}`; {}", shown(path), Printable::new(tensor), hint(similar))]
     MissingTensor {
         /// The path of the file that was searched for the tensor: the folder's only weights file, or the folder's
         /// index.
         path: PathBuf,
-        /// The name of the tensor that the caller asked for, and that no weights file of the folder has.
+        /// The name of the tensor that the caller asked for, and that no weights file of the folder contains.
         tensor: String,
         /// The tensor names in the folder that are most similar to the missing name: at most three, the most similar
         /// first.
         similar: Vec<String>,
     },
-    /// The shape of a tensor in a weights file differs from the shape that the model expects.
+    /// The shape of a tensor in a weights file differs from the shape that the caller expects.
     #[error(
         "{} has the tensor `{}` with the shape {}, but the model expects {}; check that config.json belongs to these \
          weights",
@@ -190,9 +191,10 @@ pub enum FolderError {
         path: PathBuf,
         /// The name of the tensor in a weights file whose shape differs from the expected one.
         tensor: String,
-        /// The shape that the tensor has in the weights file, which differs from the expected one.
+        /// The shape of the tensor in the weights file (the length of each dimension), which differs from the expected
+        /// one.
         found: Vec<usize>,
-        /// The shape that the caller expects a tensor of the model folder to have.
+        /// The shape that the caller expects for the tensor: the length of each dimension.
         expected: Vec<usize>,
     },
     /// The elements of a tensor cannot be returned as f32. Only the types F32, F16 and BF16 can be converted to f32.
@@ -216,7 +218,7 @@ pub enum FolderError {
     Refused {
         /// The path of the model file or model folder that was to be written.
         path: PathBuf,
-        /// The reason why the write of the model file or model folder is refused.
+        /// Why this crate refuses to write the model file or model folder.
         reason: Refusal,
     },
     /// The function that the caller passed to [`Layout::write`](crate::Layout::write) returned an error instead of the

@@ -1,8 +1,8 @@
 //! Reads and writes model folders of the Hugging Face hub: `config.json` and weights in safetensors.
 //!
 //! A [`ModelFolder`] maps the weights files into memory and checks all of them when it is opened. A [`Layout`] writes
-//! trained weights into files of the same names, types and shapes, one tensor at a time. The crate knows no tensor
-//! framework: a tensor is a type, a shape and bytes.
+//! trained weights into files with the same names, tensor types and shapes, one tensor at a time. The crate knows no
+//! tensor framework: a tensor is a type, a shape and bytes.
 //!
 //! ```
 //! use serde_json::json;
@@ -41,11 +41,12 @@
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
-//! - A folder with an adapter (`adapter_config.json`) is an error, because its weights are not those of the model.
+//! - A folder with an adapter (`adapter_config.json`, for example of LoRA) is an error, because its weights are not the
+//!   weights of the whole model.
 //! - A folder may have both an index and a `model.safetensors`. This crate then reads only `model.safetensors`, as the
 //!   Transformers library does. [`Layout::write`] refuses to make such a folder.
-//! - Written weights files are safetensors with `format: pt` in their headers. They have the order of the layout, so a
-//!   file that the safetensors crate wrote and whose values did not change is written with the same bytes.
+//! - Written weights files are safetensors with `format: pt` in their headers. Their tensors are in the order of the
+//!   layout, so a file of the safetensors crate whose values did not change is written with the same bytes.
 //!
 //! # Guarantees
 //!
@@ -71,8 +72,8 @@
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `names`: the names of the files in a folder. `shown`: printable paths and shapes. `refusal`: [`Refusal`], the
-//!   reasons why a file is not written. `error`: [`FolderError`].
+//! - `names`: the names of the files in a folder. `shown`: printable paths and shapes. `refusal`: [`Refusal`], which
+//!   says why a file is not written. `error`: [`FolderError`].
 //! - `disk`: opens untrusted files ([`read_file`]), and replaces files by complete ones.
 //! - `tensor`: [`TensorView`] and [`TensorInfo`]. `weights`: a mapped weights file. `index`: the index of the weights.
 //!   `similar`: suggestions for missing names.
@@ -81,8 +82,8 @@
 //!   `header`: the header of a file. `write`: writes a layout. `tensor_file`: [`TensorFile`], a tensor that is written
 //!   in parts.
 //! - `companions`: [`copy_companions`] and [`write_config`].
-//! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before a training that its result could not be written.
-//!   They create missing folders for a trial, and remove them again.
+//! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before training starts that its result
+//!   could not be written. They create missing folders for a trial, and remove them again.
 
 mod check;
 mod companions;

@@ -29,7 +29,7 @@ pub(crate) const COMPANIONS: [&str; 15] = [
     "chat_template.jinja",
     "chat_template.json",
 ];
-/// The name of the folder in a model folder that has further chat templates, as files that end with
+/// The name of the folder in a model folder that contains further chat templates, as files that end with
 /// [`TEMPLATE_ENDING`].
 pub(crate) const TEMPLATES: &str = "additional_chat_templates";
 pub(crate) const TEMPLATE_ENDING: &str = ".jinja";

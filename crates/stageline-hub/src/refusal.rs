@@ -1,4 +1,4 @@
-//! The reasons why a file or folder of a model is not written: [`Refusal`].
+//! Why a file or folder of a model is not written: [`Refusal`].
 
 use std::fmt;
 
@@ -7,32 +7,32 @@ use stageline_checkpoint::Printable;
 
 use crate::shown::shape;
 
-/// The reason why this crate refuses to write a file or folder of a model. The operating system would permit the write.
+/// Why this crate refuses to write a file or folder of a model, although the operating system would permit it.
 ///
 /// `Display` and `Debug` give the same text. Control characters are escaped in it, as in the text of
 /// [`FolderError`](crate::FolderError).
 #[derive(Clone, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Refusal {
-    /// The model would be written into the folder from which it is read. The files of this folder may still be mapped
+    /// The model would be written into the folder that it is read from. The files of this folder may still be mapped
     /// into memory.
     #[error("the model is read from this folder; give another folder")]
     Source,
-    /// The file to write is one of the files from which the model is read.
+    /// The file to write is one of the files that the model is read from.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The folder to which the model is to be written has a weights file, an index or an adapter that some programs
-    /// would load instead of the new weights, or in addition to them.
+    /// The target folder of the model already contains a weights file, an index or an adapter that some programs would
+    /// load instead of the new weights, or in addition to them.
     #[error(
         "the folder has `{}`, with which some readers would not get the new weights; remove it, or give another folder",
         Printable::new(file)
     )]
     OtherWeights {
-        /// The name of a weights file, index or adapter that the folder already has. Some programs would load it
-        /// instead of the new weights, or in addition to them.
+        /// The name of a weights file, index or adapter that the target folder already contains. Some programs would
+        /// load it instead of the new weights, or in addition to them.
         file: String,
     },
-    /// The folder to which the model is to be written has a companion (a file beside the weights, such as
+    /// The target folder of the model already contains a companion (a file beside the weights, such as
     /// `generation_config.json`) that the new model lacks. Programs would use it with the new weights.
     #[error(
         "the folder has `{}`, which the new model lacks, and programs would use it with the new weights; remove it, give \
@@ -40,29 +40,29 @@ pub enum Refusal {
         Printable::new(file)
     )]
     OtherCompanion {
-        /// The name of a companion, such as `generation_config.json`, that the folder already has and the new model
-        /// lacks.
+        /// The name of a companion, such as `generation_config.json`, that the target folder already contains and the
+        /// new model lacks.
         file: String,
     },
     /// The model cannot be written to the folder, because something other than a folder is at its path or at the path
     /// of a folder above it.
     #[error("it is not a folder; remove it, or give the path of a folder")]
     NotAFolder,
-    /// The folder to which the model is to be written has a subfolder with the name of a file to write. A file cannot
-    /// replace a folder.
+    /// The target folder of the model contains a subfolder with the name of a file to write. A file cannot replace a
+    /// folder.
     #[error(
         "the folder has a folder `{}`, which a file cannot replace; remove it, or give another folder",
         Printable::new(file)
     )]
     FolderInTheWay {
-        /// The name of the file to write, which a subfolder of the target folder already has.
+        /// The name of the file to write, which is already the name of a subfolder of the target folder.
         file: String,
     },
     /// The path of the file to write leads to something else (a folder, a device, a pipe or a socket), or names no
     /// file.
     #[error("it is not a regular file; give the path of a file")]
     NotAFile,
-    /// The folder in which a file is to be written does not exist.
+    /// The folder that is to contain the file to write does not exist.
     #[error("its folder does not exist; create the folder, or give another path")]
     NoFolder,
     /// Two tensors of the model to write have the same name.
@@ -71,10 +71,10 @@ pub enum Refusal {
         /// The name that two tensors of the model to write share.
         tensor: String,
     },
-    /// A tensor of the model to write has a name that the safetensors format reserves.
+    /// A tensor of the model to write has the name `__metadata__`, which the safetensors format reserves.
     #[error("no tensor can be named `{}`: the format reserves this name; rename the tensor", Printable::new(tensor))]
     Reserved {
-        /// The name of the tensor to write, which the safetensors format reserves.
+        /// The reserved name of the tensor to write, `__metadata__`.
         tensor: String,
     },
     /// The size of a tensor to write, or of all tensors of a weights file, overflows or is not a whole number of bytes.
@@ -103,41 +103,37 @@ pub enum Refusal {
         /// The largest length in bytes that the safetensors format allows for a header.
         most: u64,
     },
-    /// For a tensor to write, the function passed to [`Layout::write`](crate::Layout::write), which supplies the values
-    /// of tensors, returned too few or too many values.
+    /// A tensor to write got too few or too many values, from the function passed to
+    /// [`Layout::write`](crate::Layout::write) or by [`TensorFile::push`](crate::TensorFile::push).
     #[error(
         "the tensor `{}` of shape {} takes {expected} {unit}, but got {found}; return one value for each element",
         Printable::new(tensor),
         shape(lengths)
     )]
     Length {
-        /// The name of the tensor for which the function passed to [`Layout::write`](crate::Layout::write) returned too
-        /// few or too many values.
+        /// The name of the tensor to write that got too few or too many values.
         tensor: String,
-        /// The length of each dimension of the tensor for which the function passed to
-        /// [`Layout::write`](crate::Layout::write) returned too few or too many values.
+        /// The length of each dimension of the tensor to write that got too few or too many values.
         lengths: Vec<usize>,
-        /// The unit of the fields `expected` and `found`: "values" if the function passed to
-        /// [`Layout::write`](crate::Layout::write) returned f32 values, or "bytes" if it returned bytes.
+        /// The unit of the fields `expected` and `found`: "values" if the tensor got f32 values, or "bytes" if it got
+        /// bytes in its own type.
         unit: &'static str,
-        /// The number of f32 values or bytes that the tensor must have, according to its shape and type; `usize::MAX`
-        /// if the number overflows or is not whole.
+        /// The number of f32 values or bytes that the tensor takes, according to its shape and type; `usize::MAX` if
+        /// the number overflows or is not whole.
         expected: usize,
-        /// The number of f32 values or bytes that the function passed to [`Layout::write`](crate::Layout::write)
-        /// returned for the tensor. It differs from the number that the tensor must have.
+        /// The number of f32 values or bytes that the tensor got. It differs from the number that the tensor takes.
         found: usize,
     },
-    /// For a tensor of a type other than F32, F16 and BF16, the function passed to
-    /// [`Layout::write`](crate::Layout::write) returned f32 values. These are converted only to F32, F16 and BF16. For
-    /// other types, the function must return bytes.
+    /// The function passed to [`Layout::write`](crate::Layout::write) returned f32 values for a tensor of a type other
+    /// than F32, F16 and BF16. Values in f32 are converted only to these types. For other types, the function must
+    /// return bytes.
     #[error(
         "the tensor `{}` has the type {dtype}, to which f32 values are not converted (only to F32, F16 and BF16); \
          return its bytes instead",
         Printable::new(tensor)
     )]
     Dtype {
-        /// The name of the tensor for which the function passed to [`Layout::write`](crate::Layout::write) returned f32
-        /// values instead of bytes.
+        /// The name of the tensor to write that got f32 values instead of bytes.
         tensor: String,
         /// The type of the tensor to write. It is not F32, F16 or BF16, so f32 values cannot be converted to it.
         dtype: Dtype,

@@ -7,30 +7,30 @@ use safetensors::Dtype;
 
 use crate::error::FolderError;
 
-/// The description of a tensor in a model folder: its type, its shape and the weights file that has it.
+/// The description of a tensor in a model folder: its type, its shape and the weights file that contains it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TensorInfo {
-    /// The type of the elements of a tensor in a model folder.
+    /// The type of the elements of a tensor in a model folder, such as BF16.
     pub dtype: Dtype,
-    /// The length of each dimension of a tensor in a model folder.
+    /// The length of each dimension of a tensor in a model folder; empty for a scalar.
     pub shape: Vec<usize>,
     /// The name of the weights file in which the model folder stores the tensor.
     pub file: String,
 }
 
-/// A tensor whose bytes are borrowed from a memory-mapped file.
+/// A tensor of an open model folder. Its bytes are borrowed from the memory-mapped weights file, and not copied.
 #[derive(Clone, Copy, Debug)]
 pub struct TensorView<'a> {
     /// The name of the tensor in its weights file.
     pub name: &'a str,
-    /// The type of a tensor's elements in its weights file.
+    /// The type of a tensor's elements in its weights file, such as BF16.
     pub dtype: Dtype,
-    /// The length of each dimension of a tensor in its weights file.
+    /// The length of each dimension of a tensor in its weights file; empty for a scalar.
     pub shape: &'a [usize],
     /// The bytes of a tensor's elements, in row-major order, each element in little-endian byte order. They may be
     /// unaligned for their type.
     pub bytes: &'a [u8],
-    /// The path of the weights file that has the tensor, for error messages.
+    /// The path of the weights file that contains the tensor, for error messages.
     pub(crate) path: &'a Path,
 }
 

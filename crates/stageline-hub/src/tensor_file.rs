@@ -15,10 +15,11 @@ use crate::values::Target;
 /// The number of bytes that are collected in memory before they are written to a file.
 const BUFFER: usize = 1 << 20;
 
-/// A new safetensors file with one F32 tensor, whose values are written in consecutive parts.
+/// A new safetensors file with one F32 tensor, whose values are written in consecutive parts. The tensor is never in
+/// memory as a whole.
 ///
 /// The file has a temporary name in its folder until [`TensorFile::finish`], which replaces an existing file. Without
-/// this call, nothing remains of it, and the existing file stays as it is.
+/// this call, nothing remains of the new file, and an existing file stays as it is.
 pub struct TensorFile {
     path: PathBuf,
     tensor: TensorLayout,
@@ -30,13 +31,13 @@ pub struct TensorFile {
 }
 
 impl TensorFile {
-    /// Creates a safetensors file that [`finish`](Self::finish) moves to `path`, or to the existing file to which a
-    /// symbolic link at `path` leads. Writes the header of a tensor with the given name and the given length of each
-    /// dimension.
+    /// Creates a safetensors file that [`finish`](Self::finish) moves to `path`. If `path` is a symbolic link to an
+    /// existing file, it replaces that file. Writes the header of a tensor with the given `name` and the given `shape`,
+    /// the length of each dimension.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if the name is reserved, the size of the tensor in bytes overflows, or something other
-    ///   than a regular file is at the path.
+    /// - [`FolderError::Refused`] if the name is `__metadata__`, which the format reserves, the size of the tensor in
+    ///   bytes overflows, or something other than a regular file is at the path.
     /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
     /// - [`FolderError::Write`] if the operating system refuses to write the file.
     pub fn create(path: impl AsRef<Path>, name: &str, shape: &[usize]) -> Result<Self, FolderError> {
@@ -51,7 +52,7 @@ impl TensorFile {
         Ok(file)
     }
 
-    /// Writes the next values to the file's tensor, in row-major order.
+    /// Writes the next values of the file's tensor, in row-major order. They may be any number of values.
     ///
     /// # Errors
     /// Returns [`FolderError::Write`] if the operating system refuses to write.

@@ -15,14 +15,15 @@ use crate::tensor::{TensorView, byte_len};
 /// The number of values of a tensor that are converted and written at once.
 const CHUNK: usize = 1 << 16;
 
-/// The values of a tensor to write, in row-major order: f32 values, or bytes in the tensor's own type.
+/// The values of a tensor to write, in row-major order, for [`Layout::write`](crate::Layout::write): f32 values, or
+/// bytes in the tensor's own type.
 #[derive(Clone, Debug)]
 pub enum Values<'a> {
     /// The values of a tensor to write, in f32. They are converted to the type of the tensor. Conversions to F16 and
     /// BF16 round to the nearest value (ties to even).
     F32(Vec<f32>),
-    /// The bytes of a tensor to write, in the type of the tensor. They are written unchanged, for example because the
-    /// tensor is not trained or has an integer type.
+    /// The bytes of a tensor to write, in the type of the tensor and in little-endian order. They are written
+    /// unchanged, for example because the tensor is not trained or has an integer type.
     Bytes(Cow<'a, [u8]>),
 }
 

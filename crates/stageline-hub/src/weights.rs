@@ -28,7 +28,7 @@ pub(crate) struct WeightsFile {
     /// file.
     pub(crate) metadata: BTreeMap<String, String>,
     map: Mmap,
-    /// The offset in bytes at which the tensors begin in a weights file.
+    /// The offset in bytes of the first tensor in a weights file.
     start: usize,
 }
 

@@ -21,18 +21,20 @@ const BUFFER: usize = 1 << 20;
 type AnyError = Box<dyn Error + Send + Sync>;
 
 impl Layout {
-    /// Writes the weights files into `folder`, and the index if the layout has one. Creates the folder if necessary.
+    /// Writes the weights files of the layout into `folder`, and the index of its tensors if the layout has one.
+    /// Creates the folder if necessary.
     ///
-    /// `values` is called once for each tensor, in the order of [`Layout::tensors`], and only one tensor is in memory
-    /// at a time. It returns a `Vec<f32>`, which is converted to the type of the tensor, or [`Values`].
+    /// `values` is called with the name of each tensor, once and in the order of [`Layout::tensors`], and only one
+    /// tensor is in memory at a time. It returns the tensor's values: a `Vec<f32>`, which is converted to the type of
+    /// the tensor, or [`Values`].
     ///
     /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the new
-    /// files replace those of the same names, and the new index is written last. If the process is killed or the power
-    /// fails in between, the folder has no index, so that no program takes old and new files for one model. After an
-    /// error in `values`, all files in the folder are as before.
+    /// files replace the old files with the same names, and the new index is written last. If the process is killed or
+    /// the power fails in between, the folder has no index, so that no program takes old and new files for one model.
+    /// After an error in `values`, all files in the folder are as before.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or has weights that some
+    /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or contains weights that some
     ///   programs would load instead of the new ones. The error is also returned if the values do not fit the shape or
     ///   the type of the tensor.
     /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
@@ -69,8 +71,8 @@ impl Layout {
     }
 
     /// Returns an error if the model with this layout must not be written to `folder`. This is so if the layout was
-    /// read from this folder. It is also so if the folder has other weights files or an index, which some programs would
-    /// load instead of the new weights or with them, or an adapter, which they would add to them.
+    /// read from this folder. It is also so if the folder has other weights files or an index, which some programs
+    /// would load instead of the new weights or with them, or an adapter, which they would add to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

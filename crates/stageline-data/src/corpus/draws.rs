@@ -7,8 +7,7 @@
 /// training and validation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Draws {
-    /// The random 64-bit number of a corpus file, by which files are sampled in ascending order. It is uniformly
-    /// distributed.
+    /// The random 64-bit number of a corpus file, uniformly distributed. Files are sampled in ascending order of it.
     pub(crate) rank: u64,
     /// The random number of a corpus file, uniform in `[0, 1)`. The file is held out for validation if this number is
     /// below the validation fraction.

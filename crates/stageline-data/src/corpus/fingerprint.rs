@@ -1,4 +1,4 @@
-//! The fingerprint of a corpus, a hash by which a resumed run recognises its text.
+//! The fingerprint of a corpus, a hash that a resumed run compares to check that its text is the same.
 
 use std::path::Path;
 
@@ -12,9 +12,9 @@ use crate::walk::relative_name;
 /// bytes of the files for training and for validation. Reads all of these bytes.
 ///
 /// The hash covers the training text and then the validation text. For each text it takes the number of file ranges;
-/// then, for each range, the length of the file's path relative to `root`, that path, the offsets at which the range
-/// starts and ends, and the bytes of the range. Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint,
-/// so it must stay the same in every release.
+/// then, for each range, the length of the file's path relative to `root`, that path, the offsets of its start and end,
+/// and the bytes of the range. Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint, so it must stay
+/// the same in every release.
 ///
 /// # Errors
 /// Returns [`CorpusError::Changed`] if a file has changed since it was sampled, or [`CorpusError::Io`] if it cannot be

@@ -8,10 +8,11 @@
 //! The files that [`walk`](crate::walk) finds pass through the modules in this order:
 //!
 //! - `options`: [`CorpusOptions`], which choose the files to read and the part to hold out.
-//! - `draws`: two random numbers for each file: its rank, and its share.
+//! - `draws`: two random numbers for each file: `rank` orders the files, and `share` decides between training and
+//!   validation.
 //! - `sample_files`: takes files in order of rank, up to the limits on files and bytes.
-//! - `split`: divides the files, or a single file, into training and validation by their share.
-//! - `fingerprint`: a hash of the chosen file ranges and their bytes, by which a resumed run recognises its text.
+//! - `split`: divides the files into training and validation by their `share`, or a single file by its bytes.
+//! - `fingerprint`: a hash of the chosen file ranges and their bytes, which a resumed run compares to check its text.
 
 mod draws;
 mod fingerprint;
@@ -31,7 +32,7 @@ use crate::error::CorpusError;
 use crate::text::Text;
 use crate::walk::walk;
 
-/// A byte corpus that stays on disk, split into a text for training and one for validation.
+/// A corpus of text files for a model of bytes: a text for training and one for validation. The files stay on disk.
 #[derive(Debug)]
 pub struct Corpus {
     train: Text,
@@ -40,8 +41,8 @@ pub struct Corpus {
 }
 
 impl Corpus {
-    /// Opens a corpus at `path`: a text file, or all files of a folder and its subfolders. Reads the selected bytes once,
-    /// for the [fingerprint](Self::fingerprint).
+    /// Opens a corpus at `path`: a text file, or all files of a folder and its subfolders. Reads the selected bytes
+    /// once, for the [fingerprint](Self::fingerprint).
     ///
     /// # Selection
     /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
@@ -49,12 +50,12 @@ impl Corpus {
     /// relative to the folder:
     ///
     /// - The first draw orders the files, and files are taken in this order until `max_files` or `max_bytes` of the
-    ///   options is reached. The files taken are therefore an unbiased sample. The texts for training and for
+    ///   options is reached. The selected files are therefore an unbiased sample. The texts for training and for
     ///   validation keep this order.
-    /// - The second draw decides whether a file is held out: it is held out if the draw is below the validation
-    ///   fraction. Adding or removing other files never moves a file between training and validation, with one
-    ///   exception: if there are two files or more and no file would be left for training (or for validation, with a
-    ///   fraction above 0), the file whose draw is nearest to the validation fraction moves there.
+    /// - The second draw, from 0 to below 1, decides whether a file is held out: it is held out if the draw is below
+    ///   the validation fraction. Adding or removing other files never moves a file between training and validation,
+    ///   with one exception: if there are two files or more and no file would be left for training (or for validation,
+    ///   with a fraction above 0), the file whose draw is nearest to the validation fraction moves there.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///
@@ -69,7 +70,7 @@ impl Corpus {
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if an option is outside its range.
     /// - [`CorpusError::PathNotFound`] if the path does not exist.
-    /// - [`CorpusError::NothingToRead`] if no file with one of the requested extensions has a byte.
+    /// - [`CorpusError::NothingToRead`] if no file with one of the requested extensions contains a byte.
     /// - [`CorpusError::Io`] if a file or folder is unreadable.
     /// - [`CorpusError::Changed`] if a file changes while the corpus is being opened.
     pub fn open(path: &Path, options: &CorpusOptions) -> Result<Self, CorpusError> {
@@ -104,7 +105,8 @@ impl Corpus {
         &self.validation
     }
 
-    /// Returns the fingerprint of the corpus in 64 hexadecimal digits, by which a resumed run recognises its text.
+    /// Returns the fingerprint of the corpus, a SHA-256 in 64 hexadecimal digits. A resumed run compares it to check
+    /// that its text is the same.
     ///
     /// The fingerprint covers the selected bytes of all files, in order, for training and for validation, with the
     /// files' paths relative to the folder. It therefore changes when a file is added, removed, renamed or rewritten,

@@ -14,7 +14,7 @@ pub struct CorpusOptions {
     /// The most files that the texts for training and for validation may have together, at least 1. The default is
     /// 16,384. Opening the corpus reads each of them.
     pub max_files: usize,
-    /// The share of the files, or of the bytes of a single file, that is held out for validation: from 0 (none) to
+    /// The fraction of the files, or of the bytes of a single file, that is held out for validation: from 0 (none) to
     /// below 1. The default is 0.1.
     pub validation_fraction: f64,
     /// The seed of two random choices: the order in which files are sampled until `max_bytes` or `max_files` is

@@ -12,7 +12,7 @@ pub(crate) struct Split {
     pub(crate) validation: Vec<FileRange>,
 }
 
-/// Splits the sampled files of a corpus into training and validation. `fraction`, in `[0, 1)`, is the share to hold out
+/// Splits the sampled files of a corpus into training and validation. `fraction`, in `[0, 1)`, is the part to hold out
 /// for validation: of the files, or of the bytes if there is only one file.
 pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     match files.len() {
@@ -22,7 +22,7 @@ pub(crate) fn split(mut files: Vec<SampledFile>, fraction: f64) -> Split {
     }
 }
 
-/// Splits a single file into training and validation. The share `fraction` of its bytes, at its end, is held out for
+/// Splits a single file into training and validation. The fraction `fraction` of its bytes, at its end, is held out for
 /// validation. Neither part is empty if the file has two bytes or more and `fraction` is above 0.
 fn split_bytes(whole: FileRange, fraction: f64) -> Split {
     let bytes = whole.bytes.clone();
@@ -53,7 +53,7 @@ fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
 }
 
 /// Removes and returns the file in `side` whose random number `share` is nearest to `fraction`; `None` if the list is
-/// empty. `side` has the files for training, or those for validation.
+/// empty. `side` lists the files for training, or the files for validation.
 fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledFile> {
     let distance = |i: &usize| (side[*i].share - fraction).abs();
     let nearest = (0..side.len()).min_by(|a, b| distance(a).total_cmp(&distance(b)))?;

@@ -3,7 +3,7 @@
 use crate::tokens::encode::{Encode, check_known};
 use crate::tokens::error::TokenError;
 
-/// The encoding in which each byte of the text is a token. The vocabulary has 256 tokens.
+/// The encoding that makes each byte of the text a token, a number from 0 to 255. The vocabulary has 256 tokens.
 ///
 /// Any bytes can be encoded. Decoding replaces each sequence of bytes that is not valid UTF-8 with U+FFFD.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

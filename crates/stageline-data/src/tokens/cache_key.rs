@@ -1,5 +1,4 @@
-//! The key of a token file: a hash by which the tokens of an unchanged source (the text files to tokenise) are found
-//! again.
+//! The key of a token file: a hash that finds the tokens of an unchanged source (the text files to tokenise) again.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
@@ -10,12 +9,12 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// The version of the rules by which documents are cut and encoded. It must be raised if the same text files would give
+/// The version of the rules for cutting and encoding documents. It must be raised if the same text files would give
 /// other tokens.
 const RULES: u32 = 2;
 
-/// Returns the key of a token file, by which a later call for the same source (the text files to tokenise) finds the
-/// file. The key is a SHA-256 of the format version, the version of the rules, the encoding, the options that change the
+/// Returns the key of a token file. A later call for the same source (the text files to tokenise) finds the file by it.
+/// The key is a SHA-256 of the format version, the version of the rules, the encoding, the options that change the
 /// tokens, the path of the source, and of each of its files the name, whether it is read as JSON lines, the length and
 /// the modification time.
 ///

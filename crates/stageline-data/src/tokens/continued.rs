@@ -3,18 +3,18 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of waiting tokens at which their text is returned anyway. Tokens wait until the last character of their
-/// text is complete. A character has at most four bytes, but the limit is larger: some encodings also decode the bytes
-/// before an incomplete character as U+FFFD.
+/// The number of waiting tokens that is enough to return their text anyway. Tokens wait until the last character of
+/// their text is complete. A character has at most four bytes, but the limit is larger: some encodings also decode the
+/// bytes before an incomplete character as U+FFFD.
 const MOST_WAITING: usize = 16;
 
 /// The number of tokens at the end of a prompt that are decoded together with the first generated tokens. The text of a
 /// token may depend on the tokens before it.
 const CONTEXT: usize = 8;
 
-/// Decodes tokens that arrive one at a time, such as those that a model generates. A character may consist of several
-/// tokens, so its text is returned only with the last of them. The time of a call does not depend on the length of the
-/// text before it.
+/// Decodes tokens that arrive one at a time, such as the tokens that a model generates. A character may consist of
+/// several tokens, so its text is returned only with the last of them. The time that a call takes does not depend on
+/// the length of the text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
     /// The last tokens of a generated text, which the next call decodes together. The caller has the text of the first
@@ -29,7 +29,7 @@ pub struct Continued<'a> {
 }
 
 impl<'a> Continued<'a> {
-    /// Makes a decoder for the tokens that follow a prompt. The text of the prompt itself is not returned.
+    /// Creates a decoder for the tokens that follow the tokens `prompt`. The text of the prompt itself is not returned.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the prompt.

@@ -7,18 +7,20 @@ use crate::tokens::error::TokenError;
 /// The special tokens that an encoding adds to a whole text, such as `<s>` before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// The special tokens that an encoding adds before a text, in their order.
+    /// The numbers of the special tokens that an encoding adds before a text, in their order; empty for none.
     pub before: Vec<u32>,
-    /// The special tokens that an encoding adds after a text, in their order.
+    /// The numbers of the special tokens that an encoding adds after a text, in their order; empty for none.
     pub after: Vec<u32>,
 }
 
-/// An encoding: it turns text into tokens, and tokens back into text.
+/// An encoding, which turns text into tokens (numbers from 0) and tokens back into text. Implement it for a tokenizer
+/// of your own.
 ///
 /// The same text must always give the same tokens, because a token file is written once and used by many runs. Threads
 /// may use an encoding at the same time.
 pub trait Encode: Send + Sync {
-    /// Returns the tokens of a text or of a part of it, without the special tokens for a text's start and end.
+    /// Returns the tokens of a text or of a part of it, in their order and without special tokens for a text's start
+    /// and end.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.

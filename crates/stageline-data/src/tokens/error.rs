@@ -7,7 +7,7 @@ use crate::change::Change;
 use crate::shown;
 use crate::walk::Unreadable;
 
-/// The reason why a text cannot be tokenised, or a token file cannot be read.
+/// Why a text cannot be tokenised, or a token file or a tokenizer cannot be read.
 ///
 /// Messages escape invisible characters of paths and texts, and cut long ones.
 #[derive(Debug, thiserror::Error)]
@@ -43,10 +43,10 @@ pub enum TokenError {
         /// The largest length in bytes that a file read as a whole, such as a tokenizer, may have.
         most: u64,
     },
-    /// The source to tokenise has no token: it has no file, or all of its documents are empty.
+    /// The source (the text files to tokenise) gives no token: it contains no file, or all of its documents are empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown::path(path))]
     NothingToRead {
-        /// The path of the source that has no text to tokenise, as the caller gave it.
+        /// The path that the caller gave for the text files to tokenise. No file there contains text.
         path: PathBuf,
     },
     /// A file or folder of text to tokenise, a token file or a tokenizer cannot be read.
@@ -75,7 +75,7 @@ pub enum TokenError {
         path: PathBuf,
         /// The length in bytes that the changed file had when the files to tokenise were listed.
         had: u64,
-        /// The kind of change that the file underwent since the files to tokenise were listed.
+        /// The kind of change of the file since the files to tokenise were listed, such as a new length.
         now: Change,
     },
     /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
@@ -103,7 +103,7 @@ pub enum TokenError {
         shown::path(path)
     )]
     Line {
-        /// The path of the JSON-lines file in which a line is no document.
+        /// The path of the JSON-lines file with the line that is no document.
         path: PathBuf,
         /// The number of the faulty line in a JSON-lines file of documents, counted from 1.
         line: u64,
@@ -122,10 +122,10 @@ pub enum TokenError {
     Tokenizer {
         /// The path of the file that was to be used as a `tokenizer.json`, but is not a valid one.
         path: PathBuf,
-        /// The reason why the file is no tokenizer, such as the error message of the parser.
+        /// Why the file is no tokenizer, such as the error message of the parser.
         message: String,
     },
-    /// A model folder has a tokenizer only in a form that is not read, such as `tokenizer.model`, and no
+    /// A model folder contains a tokenizer only in a form that is not read, such as `tokenizer.model`, and no
     /// `tokenizer.json`.
     #[error(
         "{} belongs to a tokenizer in a form that is not read; write a tokenizer.json beside it, by transformers' \
@@ -133,7 +133,7 @@ pub enum TokenError {
         shown::path(path)
     )]
     OtherForm {
-        /// The path of a file that belongs to the tokenizer in a form that is not read.
+        /// The path of a file of the tokenizer that is not read, such as `tokenizer.model`.
         path: PathBuf,
     },
     /// A token is not in the vocabulary of its encoding.
@@ -153,14 +153,14 @@ pub enum TokenError {
         /// The first fault that was found in a damaged token file, in words that are safe to print.
         damage: String,
     },
-    /// A token file has too few tokens to hold some out for validation.
+    /// A token file contains too few tokens to hold some out for validation.
     #[error("there are {tokens} tokens, too few to train on some and to hold out others; give a longer text")]
     TooFewTokens {
         /// The number of tokens in the token file. It is too small: 2 or more are needed.
         tokens: u64,
     },
-    /// A number is outside its range: the end-of-document token, the size of the vocabulary, or the share of tokens to
-    /// hold out for validation.
+    /// A number is outside its range: the end-of-document token, the size of the vocabulary, or the fraction of tokens
+    /// to hold out for validation.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
         /// The name of the number that is out of range: `end_of_document`, `the size of the vocabulary` or `held_out`.

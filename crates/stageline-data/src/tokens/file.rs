@@ -64,8 +64,8 @@ impl TokenFile {
         self.header.documents
     }
 
-    /// Returns the size of the vocabulary of a token file's tokens. Every token that [`TokenFile::read`] returns is
-    /// below it.
+    /// Returns the size of the vocabulary of a token file's tokens, with a new end-of-document token included. Every
+    /// token that [`TokenFile::read`] returns is a number below this size.
     pub fn vocabulary(&self) -> usize {
         self.header.vocabulary as usize
     }
@@ -75,8 +75,8 @@ impl TokenFile {
         &self.path
     }
 
-    /// Returns the fingerprint of a token file's tokens in 64 hexadecimal digits, by which a resumed run recognises its
-    /// training text.
+    /// Returns the fingerprint of a token file's tokens, a hash in 64 hexadecimal digits. A resumed run compares it to
+    /// check that its training text is the same.
     ///
     /// The fingerprint is a SHA-256 over all tokens and the ends of the documents. It does not depend on the paths or
     /// the modification times of the text files.
@@ -84,7 +84,7 @@ impl TokenFile {
         hex(&self.header.contents)
     }
 
-    /// Fills `buffer` with the tokens of the file from position `start` on.
+    /// Fills `buffer` with the tokens of the file from position `start` on, counted from 0.
     ///
     /// # Errors
     /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary. Do not use the contents of `buffer` then.
@@ -111,7 +111,7 @@ impl TokenFile {
         })
     }
 
-    /// Returns the largest token in a token file. Reads all tokens, so the time grows with their number.
+    /// Returns the largest token (token number) in a token file. Reads all tokens, so the time grows with their number.
     ///
     /// # Errors
     /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary.
@@ -151,8 +151,8 @@ impl TokenFile {
         Sha256::digest(contents).as_slice() == self.header.contents
     }
 
-    /// Returns the key in the token file's header: a hash of the source, the encoding and the options from which the
-    /// file was made.
+    /// Returns the key in the token file's header: a hash of the source, the encoding and the options of its
+    /// tokenisation.
     pub(crate) fn key(&self) -> [u8; 32] {
         self.header.key
     }

@@ -16,7 +16,7 @@
 //! | ends of the documents: the number of tokens before the end of each document | 8 each |
 //! | SHA-256 of the header, which is all before the tokens, and of the ends | 32 |
 
-/// The magic number of token files: the eight bytes with which every token file begins.
+/// The magic number of token files: the first eight bytes of every token file.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
 
 /// The version of the token file format. It must be raised if the format changes.
@@ -42,8 +42,8 @@ pub(crate) struct Header {
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets in bytes at which two parts of a token file begin (the end positions of the documents, and the
-/// checksum), and the length of the file.
+/// The offsets in bytes of two parts of a token file (the end positions of the documents, and the checksum), and the
+/// length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,

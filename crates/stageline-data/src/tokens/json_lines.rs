@@ -14,7 +14,7 @@ use crate::tokens::json_text::Line;
 /// in memory.
 const MOST: u64 = 256 << 20;
 
-/// The mark with which some programs begin a text in UTF-8. It is not part of the text.
+/// The mark that some programs write at the beginning of a text in UTF-8. It is not part of the text.
 const BYTE_ORDER_MARK: &str = "\u{feff}";
 
 /// Reads the documents of a JSON-lines file in order, one from each line. Blank lines are skipped.
@@ -27,7 +27,7 @@ pub(crate) struct JsonLines<'a, R> {
 }
 
 impl<'a, R: BufRead> JsonLines<'a, R> {
-    /// Creates the reader of a JSON-lines file. The field `field` of each line's JSON object has the text of the
+    /// Creates the reader of a JSON-lines file. The field `field` of each line's JSON object contains the text of the
     /// document, and `path` names the file in errors.
     pub(crate) fn new(reader: R, path: &Path, field: &'a str) -> Self {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }

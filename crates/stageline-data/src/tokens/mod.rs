@@ -1,22 +1,22 @@
-//! Token files: a text is tokenised once, and a training reads its tokens from a memory-mapped file.
+//! Token files: a text is tokenised once, and training runs read its tokens from a memory-mapped file.
 //!
 //! - Input: the path of a text file, of a JSON-lines file or of a folder of them; an [`Encode`]; [`TokenOptions`].
 //! - Output: a [`TokenFile`], which [`prepare`] makes or finds in its folder.
-//! - A token file is complete or absent. [`prepare`] makes a damaged one again. [`TokenFile::open`] refuses a damaged
+//! - A token file is complete or absent. [`prepare`] writes a damaged one again. [`TokenFile::open`] refuses a damaged
 //!   one, but does not compare the hash of its tokens. Nothing in a source or in a token file causes a panic. This
 //!   folder must not choose the windows of a training step: `sampler` does.
 //!
 //! The data passes through the modules in this order:
 //!
-//! - `source`: lists the files of a path. `cache_key`: the hash by which an earlier token file is found again.
+//! - `source`: lists the files of a path. `cache_key`: the hash that finds an earlier token file again.
 //! - `json_lines`: reads documents from the lines of a file. `json_text`: takes the text from a line. `pieces`: cuts a
 //!   long document, so that memory is bounded.
-//! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the feature `tokenizers`.
-//!   `caught`: panics of the tokenizer library as errors.
+//! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the
+//!   feature `tokenizers`. `caught`: panics of the tokenizer library as errors.
 //! - `documents`: encodes all documents of a source, piece by piece.
 //! - `write`: writes a token file under a temporary name. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
-//! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and those that are held out.
+//! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and its tokens that are held out.
 //! - `continued`: [`Continued`], text from tokens that come one by one.
 //! - `regular`: [`open_file`], which opens no pipe and no device.
 //! - `error`: [`TokenError`].

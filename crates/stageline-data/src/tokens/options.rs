@@ -8,15 +8,16 @@ use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
 /// The options of [`prepare`](crate::prepare): the folder of the token files, the token that ends each document, and
-/// the field of a JSON-lines file that has the text.
+/// the field with the text in a JSON-lines file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenOptions {
-    /// The folder in which token files are kept. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in
-    /// `.cache` of the home folder.
+    /// The folder for token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache` of
+    /// the home folder.
     pub folder: Option<PathBuf>,
-    /// The token that is appended to every document; `None`, the default, appends nothing. Nothing is appended either
-    /// if the encoding already ends every document with this token. The token may be one of the encoding's tokens, or a
-    /// new one. The number of a new token is the size of the encoding's vocabulary (256 if bytes are the tokens).
+    /// The number of the token that is appended to every document; `None`, the default, appends nothing. Nothing is
+    /// appended either if the encoding already ends every document with this token. The token may be one of the
+    /// encoding's tokens, or a new one. The number of a new token is the size of the encoding's vocabulary (256 if
+    /// bytes are the tokens).
     pub end_of_document: Option<u32>,
     /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
     pub text_field: String,
@@ -38,7 +39,7 @@ impl TokenOptions {
         }
     }
 
-    /// Returns the size of the vocabulary of the token file: that of the encoding's vocabulary, plus one if the
+    /// Returns the size of the vocabulary of the token file: the size of the encoding's vocabulary, plus one if the
     /// end-of-document token is new. It is an error if the end-of-document token is larger than the size of the
     /// encoding's vocabulary.
     pub(crate) fn vocabulary(&self, encoding: &dyn Encode) -> Result<usize, TokenError> {

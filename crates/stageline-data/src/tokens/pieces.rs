@@ -14,7 +14,7 @@ const MOST: usize = 1 << 19;
 /// A piece before the last ends after a line feed if it has one, or else before its last blank that a visible character
 /// follows, or else after a whole character. A line feed between two visible characters is preferred. The common
 /// byte-level tokenizers split a text at such line feeds and before such blanks anyway. The tokens next to a cut may
-/// still differ from those of the uncut document.
+/// still differ from the tokens of the uncut document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,

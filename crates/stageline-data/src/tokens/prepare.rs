@@ -16,18 +16,18 @@ use crate::tokens::write::TokenWriter;
 /// call has tokenised the same source, and the source is unchanged, that call's token file is opened instead.
 ///
 /// # Documents
-/// - A file whose name ends in `.jsonl` or `.ndjson` has one document a line: the string in the field
+/// - A file whose name ends in `.jsonl` or `.ndjson` contains one document per line: the string in the field
 ///   [`TokenOptions::text_field`] of an object. A line has at most 256 MiB, and blank lines are skipped.
 /// - Any other file is one document.
-/// - A folder has the documents of its files, in the order of their names. Symbolic links, hidden entries (such as
-///   `.git`) and folders named `target` are skipped.
+/// - A folder gives the documents of its files and subfolders, in the order of the files' names. Symbolic links, hidden
+///   entries (such as `.git`) and folders named `target` are skipped.
 ///
-/// Every document has the encoding's special tokens for its start and end ([`Encode::special_tokens`]), and then
+/// Every document gets the encoding's special tokens for its start and end ([`Encode::special_tokens`]). Then follows
 /// [`TokenOptions::end_of_document`], unless that token is already the last special token.
 ///
 /// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
-/// after a line feed if possible, or else before a blank. Before and after a cut, a tokenizer may give other tokens than
-/// for the uncut document, for example if it puts a blank before every text.
+/// after a line feed if possible, or else before a blank. Before and after such a cut, a tokenizer may give other
+/// tokens than for the uncut document, for example if it puts a blank before every text.
 ///
 /// # Token files
 /// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and

@@ -1,5 +1,4 @@
-//! Lists the files of a source (a file or folder to tokenise), with the metadata by which a change of a file is
-//! detected.
+//! Lists the files of a source (a file or folder to tokenise), with the metadata that reveals a change of a file.
 
 use std::fs::{self, File, Metadata};
 use std::path::{Path, PathBuf};
@@ -17,7 +16,7 @@ pub(crate) struct Source {
     pub(crate) files: Vec<SourceFile>,
 }
 
-/// A file to tokenise: a single document, or a JSON-lines file with one document a line.
+/// A file to tokenise: a single document, or a JSON-lines file with one document per line.
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
     /// The path of a file to tokenise, relative to the source folder and with `/` between its parts; empty if the

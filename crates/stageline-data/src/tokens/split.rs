@@ -1,21 +1,21 @@
-//! Splits the tokens of a file into those for training and those that are held out.
+//! Splits the tokens of a file into tokens for training and tokens that are held out.
 
 use std::ops::Range;
 
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
 
-/// The smallest number of documents with which a token file is divided at the start of a document. In a file with fewer
+/// The smallest number of documents in a token file that is divided at the start of a document. In a file with fewer
 /// documents, one document may be divided between training and validation.
 const DOCUMENTS: usize = 20;
 
 impl TokenFile {
     /// Returns two ranges of token positions: the tokens for training, and the tokens at the end of the file that are
-    /// held out for validation. `held_out`, above 0 and below 1, is the share of the tokens to hold out. Neither range
-    /// is empty.
+    /// held out for validation. `held_out`, above 0 and below 1, is the fraction of the tokens to hold out. Neither
+    /// range is empty.
     ///
     /// In a file of at least 20 documents, the border between the ranges moves to the nearest start of a document, so
-    /// that no document is split. With long documents, the held-out share may then differ from `held_out`.
+    /// that no document is split. With long documents, the held-out fraction may then differ from `held_out`.
     ///
     /// # Errors
     /// - [`TokenError::OutOfRange`] if `held_out` is not above 0 and below 1.
@@ -26,8 +26,8 @@ impl TokenFile {
     }
 }
 
-/// Returns the index, from 0, of the first held-out token in a file of `tokens` tokens. `ends` has the end position of
-/// each document as little-endian bytes. `held_out` is the share of the tokens to hold out.
+/// Returns the index, from 0, of the first held-out token in a file of `tokens` tokens. `ends` lists the end position
+/// of each document as little-endian bytes. `held_out` is the fraction of the tokens to hold out.
 fn border(tokens: u64, ends: &[[u8; 8]], held_out: f64) -> Result<u64, TokenError> {
     if !(held_out > 0.0 && held_out < 1.0) {
         let (name, allowed) = ("held_out", "above 0 and below 1".into());

@@ -16,10 +16,10 @@ use crate::tokens::regular::open_file;
 /// The largest length of a `tokenizer.json` in bytes. The limit keeps a wrong file from filling the memory.
 const MOST: u64 = 512 << 20;
 
-/// The name of the file in a model folder from which a tokenizer is read.
+/// The name of the file with the tokenizer in a model folder.
 const FILE: &str = "tokenizer.json";
 
-/// The names of files by which a model folder has a tokenizer in another form, which is not read.
+/// The names of files of a tokenizer in another form, which is not read from a model folder.
 const OTHER_FORMS: [&str; 8] = [
     "tokenizer.model",
     "vocab.json",
@@ -49,11 +49,11 @@ pub struct Tokenizer {
 }
 
 impl Tokenizer {
-    /// Reads the tokenizer of a model folder, its `tokenizer.json`. Returns `None` if the folder has no tokenizer at
-    /// all, as for a model of bytes.
+    /// Reads the tokenizer of the model folder `folder`, its `tokenizer.json`. Returns `None` if the folder contains no
+    /// tokenizer at all, as for a model of bytes.
     ///
     /// # Errors
-    /// - [`TokenError::OtherForm`] if the folder has a tokenizer only in a form that is not read, such as
+    /// - [`TokenError::OtherForm`] if the folder contains a tokenizer only in a form that is not read, such as
     ///   `tokenizer.model`.
     /// - An error of [`open`](Self::open) if the `tokenizer.json` cannot be read.
     pub fn in_folder(folder: &Path) -> Result<Option<Self>, TokenError> {
@@ -72,9 +72,9 @@ impl Tokenizer {
     /// # Errors
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or [`TokenError::Io`]
     ///   if it cannot be read.
-    /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, its post-processor adds a special token that is not
-    ///   in the vocabulary, or the tokenizer library panics on the file. On some invalid files, it panics only when a
-    ///   text is encoded or decoded. That call then returns this error.
+    /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, its post-processor adds a special token that is
+    ///   not in the vocabulary, or the tokenizer library panics on the file. On some invalid files, it panics only when
+    ///   a text is encoded or decoded. That call then returns this error.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
