@@ -12,7 +12,7 @@ use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 use crate::scope::{DocumentStarts, Scope};
 
 /// The state of a text generation with a model: the position in the generated text. All pipelines of the model share
-/// it.
+/// it. [`Generation`](crate::Generation) changes it; a caller has no use for it.
 ///
 /// An input that continues the text has a mark: a tensor of a special shape in place of the starts of documents. The
 /// first layer of a pipeline recognises the mark, and passes the text and its position on to the blocks
@@ -71,7 +71,7 @@ impl KeyValueCache {
         generated.position = generated.position.map(|position| position + count);
     }
 
-    /// Ends the generation of the text. Each block frees its stored keys and values in its next forward.
+    /// Ends the generation of the text. Each block frees its stored keys and values in its next forward pass.
     pub(crate) fn end(&self) {
         self.0.lock().position = None;
     }
@@ -84,8 +84,8 @@ impl KeyValueCache {
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the scope of attention (the earlier tokens to which a token attends) in an input of `length` tokens.
-    /// `starts` has the starts of documents. If the input continues a generated text, `starts` is the tensor that
+    /// Returns the scope of attention (the earlier tokens that a token attends to) in an input of `length` tokens.
+    /// `starts` holds the starts of documents. If the input continues a generated text, `starts` is the tensor that
     /// [`continued_by`](Self::continued_by) returns. It is `None` if every sample is one document.
     ///
     /// # Panics
@@ -109,7 +109,7 @@ impl KeyValueCache {
 }
 
 impl Kept {
-    /// Whether an input with the scope `scope` continues the text to which these stored keys and values belong.
+    /// Whether an input with the scope `scope` continues the text of these stored keys and values.
     fn is_continued_by(&self, scope: &Scope) -> bool {
         matches!(scope, Scope::Generated { text, position } if *text == self.text && *position > 0)
     }
@@ -155,9 +155,9 @@ impl BlockCache {
     }
 }
 
-/// Computes causal attention in which only the last positions of a text have queries, such as a newly generated token.
-/// `new` is the number of these positions. The queries and the output are `[batch, new, query heads x head size]`. The
-/// keys and values of all positions are `[batch, positions, key-value heads x head size]`.
+/// Computes causal attention with queries only at the last positions of a text, such as a newly generated token. `new`
+/// is the number of these positions. The queries and the output are `[batch, new, query heads x head size]`. The keys
+/// and values of all positions are `[batch, positions, key-value heads x head size]`.
 ///
 /// The attention of queries, keys and values in bf16 or f16 is computed in f32. The output has their type.
 fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {

@@ -10,11 +10,11 @@ use stageline_hub::FolderError;
 /// The largest length, in bytes, of a path in an error message about a model. A longer path is cut.
 const MOST_PATH: usize = 500;
 
-/// The largest number of bytes that an error message shows of the reason why a configuration cannot be used. The reason
+/// The largest number of bytes of the text in an error message that says why a configuration cannot be used. The text
 /// may quote the configuration.
 const MOST_REASON: usize = 400;
 
-/// The reason why a model cannot be opened or exported.
+/// Why a model cannot be opened or exported, or cannot take weights from PyTorch.
 ///
 /// Messages about a model folder or a configuration are safe to print, as `Display` and as `Debug`, whatever the files
 /// contain: names, paths and values are shown as [`Printable`], and a message has at most
@@ -22,7 +22,8 @@ const MOST_REASON: usize = 400;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A model folder or one of its files cannot be read or written; the value is the underlying error.
+    /// A model folder or one of its files cannot be read or written; the value is the error, with the path and the
+    /// fault.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// A model's configuration (`config.json`) cannot be used: it is not valid JSON, or a field is missing or has a
@@ -31,8 +32,8 @@ pub enum ModelError {
     Config {
         /// The path of the model's configuration file that cannot be used.
         path: PathBuf,
-        /// The reason why the model's configuration cannot be used, such as the field that is missing or wrong. It may
-        /// quote the configuration.
+        /// Why the model's configuration cannot be used, such as the field that is missing or wrong. It may quote the
+        /// configuration.
         reason: String,
     },
     /// The `model_type` of the configuration is an architecture that this crate does not know.
@@ -50,7 +51,7 @@ pub enum ModelError {
         /// The values of `model_type` that this crate knows.
         known: &'static [&'static str],
     },
-    /// The model folder has tensors that the configuration does not describe.
+    /// The model folder contains tensors that the configuration does not describe.
     #[error(
         "{}: the configuration does not describe the tensor `{}` (and {more} more); are config.json and the weights of \
          one model?",
@@ -73,22 +74,22 @@ pub enum ModelError {
         Printable::new(dtype)
     )]
     Type {
-        /// The path of the weights file that has the tensor whose element type is not supported.
+        /// The path of the weights file that contains the tensor of an unsupported element type.
         path: PathBuf,
-        /// The name, in the weights file, of the tensor whose element type is not supported.
+        /// The name, in the weights file, of the tensor of an unsupported element type.
         name: String,
         /// The unsupported type of the tensor's elements, such as `I64`.
         dtype: String,
     },
-    /// The weights of a PyTorch model lack the tensor of a parameter, or have it in another shape.
+    /// The weights of a PyTorch model lack the tensor of a parameter, or contain it in another shape.
     #[error("the parameter `{}`: {cause}; {}", Printable::new(parameter).at_most(MOST_PATH), ways_out(cause))]
     NotStored {
-        /// The path, in the model, of the parameter without a tensor.
+        /// The path, in the model, of the parameter without a suitable tensor, such as `blocks.3.linear.weight`.
         parameter: String,
-        /// What is wrong with the parameter's tensor: it is missing, or has another shape.
+        /// The fault of the parameter's tensor: it is missing, or has another shape.
         cause: Box<FolderError>,
     },
-    /// The weights of a PyTorch model have tensors that store no parameter of the model.
+    /// The weights of a PyTorch model contain tensors that store no parameter of the model.
     #[error(
         "{}: the tensor `{}` (and {more} more) is no parameter of the model; give the names of parameters with `rename`, \
          or select such tensors with `keep` or `leave_out`",
@@ -96,11 +97,11 @@ pub enum ModelError {
         Printable::new(name)
     )]
     NoParameter {
-        /// The path of the weights file with the first tensor that stores no parameter.
+        /// The path of the weights file with the first tensor that stores no parameter of the model.
         path: PathBuf,
-        /// The name of the first tensor that stores no parameter.
+        /// The name, in the weights file, of the first tensor that stores no parameter of the model.
         name: String,
-        /// The number of tensors, in addition to the tensor `name`, that store no parameter.
+        /// The number of tensors, in addition to the tensor `name`, that store no parameter of the model.
         more: usize,
     },
     /// A tensor of a PyTorch model is left out, and a parameter needs it.
@@ -148,16 +149,16 @@ pub enum ModelError {
         Printable::new(name).at_most(MOST_PATH)
     )]
     SameName {
-        /// The name that two parameters have in PyTorch.
+        /// The tensor name in PyTorch that two parameters of the model would share.
         name: String,
-        /// The paths, in the model, of the two parameters of the same name.
+        /// The paths, in the model, of the two parameters that would share a tensor name.
         parameters: [String; 2],
     },
-    /// The target folder of an export is the folder from which the model, or the configuration of a new model, was
-    /// opened. The export would overwrite files that are in use.
+    /// The target folder of an export is the folder that the model, or the configuration of a new model, was read from.
+    /// The export would overwrite files that are in use.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]
     OwnFolder {
-        /// The path of the folder from which the model, or the configuration of a new model, was opened.
+        /// The path of the folder that the model, or the configuration of a new model, was read from.
         path: PathBuf,
     },
     /// The modules of a pipeline are not the layers of the model to export: a module is missing or has a wrong type.

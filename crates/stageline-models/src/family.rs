@@ -13,7 +13,7 @@ use crate::names::Names;
 use crate::scope::{DocumentStarts, Scope};
 use crate::{gpt2, head, llama, unsupported};
 
-/// The model architectures that this crate supports, as the values of `model_type` in `config.json`.
+/// The model architectures that this crate supports, as values of the field `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];
 
 /// Returns the name of the class in the Transformers library for causal language models of the type `kind`, one of
@@ -29,11 +29,11 @@ pub fn architecture(kind: &str) -> &'static str {
 }
 
 /// The type of a language model's input: token ids, `[batch, length]`, and the starts of documents. The starts are
-/// `None` if every sample is one document.
+/// `None` if every sample is one document, in which each token attends to all earlier tokens.
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 
 /// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope
-/// of attention.
+/// of attention (the earlier tokens that a token attends to).
 pub type Activations = (Tensor<3>, Scope);
 
 /// The family (architecture) of a language model, with the model's configuration.
@@ -169,10 +169,10 @@ pub enum Block {
     Llama(llama::Block),
 }
 
-/// The last layer of a model, with one variant for each model family. It normalises activations (layer norm in GPT-2,
-/// RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. While a text is generated,
-/// it projects the last position only, `[batch, 1, vocabulary]`. The loss is the summed cross-entropy of the next
-/// tokens in nats.
+/// The head (last layer) of a model, with one variant for each model family. It normalises activations (layer norm in
+/// GPT-2, RMS norm in the Llama family) and projects them to logits `[batch, length, vocabulary]`. While a text is
+/// generated, it projects the last position only, `[batch, 1, vocabulary]`. The loss is the summed cross-entropy of the
+/// next tokens in nats.
 #[derive(Module, Debug)]
 #[allow(missing_docs)]
 pub enum Head {

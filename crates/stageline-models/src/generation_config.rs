@@ -8,8 +8,8 @@ use crate::generation::Sampling;
 use crate::model::LanguageModel;
 
 /// The settings of generation that this crate does not implement, although they change the text that the Transformers
-/// library generates. Each entry has the name of a field and a number with which the field has no effect.
-/// The values `null`, `false` and an empty list have no effect either.
+/// library generates. Each entry is the name of a field, and the number that gives the field no effect. The values
+/// `null`, `false` and an empty list have no effect either.
 ///
 /// `temperature`, `top_k`, `top_p` and `do_sample` are not in the list, because [`Sampling`] has them.
 const NOT_IMPLEMENTED: [(&str, f64); 24] = [
@@ -39,16 +39,16 @@ const NOT_IMPLEMENTED: [(&str, f64); 24] = [
     ("token_healing", 0.0),
 ];
 
-/// The number of likeliest tokens from which the Transformers library draws by default.
+/// The number of likeliest tokens that the Transformers library draws from by default.
 const TOP_K: u64 = 50;
 
 impl LanguageModel {
     /// Returns the settings of sampling that the model's folder asks for in its `generation_config.json`, or in
-    /// `config.json` if it has no such file. The others are those of `usual`.
+    /// `config.json` if it has no such file. All other settings are taken from `usual`.
     ///
-    /// A folder asks for a temperature, for top-k and for nucleus sampling if `do_sample` is true. A field that is then
-    /// missing or `null` has the default value of the Transformers library: a temperature of 1, and the 50 likeliest
-    /// tokens.
+    /// A folder asks for a repetition penalty if it sets `repetition_penalty`. It asks for a temperature, for top-k and
+    /// for nucleus sampling (top-p) if `do_sample` is true. A field that is then missing or `null` has the default
+    /// value of the Transformers library: a temperature of 1, the 50 likeliest tokens, and no nucleus sampling.
     pub fn sampling(&self, usual: Sampling) -> Sampling {
         let settings = self.generation_settings();
         let number = |name: &str| settings[name].as_f64();
@@ -66,9 +66,9 @@ impl LanguageModel {
         }
     }
 
-    /// Returns the settings of generation that this crate does not implement, although they change the text that the
-    /// Transformers library generates. They are fields of the folder's `generation_config.json`, or of `config.json` in
-    /// a folder without this file. A caller may warn of them.
+    /// Returns the names of the generation settings of the model's folder that this crate does not implement, although
+    /// they change the text that the Transformers library generates. They are fields of the folder's
+    /// `generation_config.json`, or of `config.json` in a folder without this file. A caller may warn of them.
     ///
     /// `sliding_window` of a Llama is one of them. The Transformers library ignores it in the attention of a Llama, but
     /// keeps only the keys and values of the window while it generates a text.

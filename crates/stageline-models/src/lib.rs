@@ -1,10 +1,11 @@
 //! Language models for [Stageline](stageline): GPT-2 and the Llama family (Llama, Mistral, Qwen2, Qwen3, SmolLM), as
-//! layers that a pipeline partitions into stages, with weights in Hugging Face's format.
+//! rows of layers that a pipeline partitions into stages, with weights in Hugging Face's format.
 //!
 //! [`LanguageModel::open`] reads a folder of the hub, and [`LanguageModel::row`] gives the layers: the embeddings, the
 //! blocks and the head. Each stage reads its own tensors from the memory-mapped files when it is built, so the whole
-//! model is never in memory. [`LanguageModel::export`] writes the trained parameters in the files, names, shapes and
-//! types of the folder they came from. [`Generation`] continues a text with a pipeline that stays alive.
+//! model is never in memory. [`LanguageModel::export`] writes the trained parameters into another folder, with the file
+//! names, tensor names, shapes and types of the folder they came from. [`Generation`] continues a text with a pipeline
+//! that stays alive.
 //!
 //! ```no_run
 //! use burn::{optim::AdamWConfig, tensor::Device};
@@ -27,15 +28,15 @@
 //! - `model`: a model with its configuration and the source of its parameters (`LanguageModel`).
 //! - `family`: the architectures that are known, and their layers as one type each (`Family`, `Embeddings`, `Block`,
 //!   `Head`).
-//! - `gpt2`, `llama`: for each family its configuration, its layers, and the names of its tensors on the hub.
+//! - `gpt2`, `llama`: the configuration of each family, its layers, and the names of its tensors on the hub.
 //! - `head`: the loss and the projection to the vocabulary, which all families share.
 //! - `residual`: the residual connections of a block, which all families share.
 //! - `initial`: parts of layers with their initial values.
-//! - `names`: the correspondence of parameters and the tensors of the hub.
+//! - `names`: the names that parameters have as tensors of the hub.
 //! - `parameters`: the parameters of a model as tensors of a folder, read when they are first used.
 //! - `torch`: the names of a PyTorch model (`TorchFormat`) and its weights (`TorchWeights`), for models of one's own.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
-//! - `scope`: the tokens to which a token attends: those of a sample, a document or a generated text (`Scope`).
+//! - `scope`: the tokens that a token attends to, in its sample, its document or the generated text (`Scope`).
 //! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
 //!   generation of text with them. `generation_config`: the settings of a folder's `generation_config.json`.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.

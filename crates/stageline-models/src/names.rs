@@ -1,6 +1,6 @@
 //! The correspondence of a model's parameters with the tensors of a model folder in the format of the Hugging Face hub.
 
-/// The tensor on the Hugging Face hub that has the values of a parameter: its name, and whether it is stored
+/// The tensor on the Hugging Face hub that holds the values of a parameter: its name, and whether it is stored
 /// transposed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HubTensor {
@@ -10,11 +10,11 @@ pub struct HubTensor {
     pub transposed: bool,
 }
 
-/// The rules by which a model's parameters are stored as tensors.
+/// The rules for storing a model's parameters as tensors.
 pub trait Storage {
     /// Returns the tensor that stores the parameter with the path `path` in the model, such as
-    /// `blocks.3.linear.weight`. `container` is the type of the module that has the parameter, as burn names it, such
-    /// as `Struct:Linear`.
+    /// `blocks.3.linear.weight`. `container` is the type of the module that contains the parameter, as burn names it,
+    /// such as `Struct:Linear`.
     fn tensor(&self, path: &str, container: &str) -> HubTensor;
 }
 
@@ -56,8 +56,8 @@ pub struct Names {
     pub head: &'static [Name],
     /// The path of the table of token embeddings in the first layer, such as `tokens.weight`.
     pub table: &'static str,
-    /// The suffixes by which the name of a buffer, such as a causal mask, is recognised. A model folder may have
-    /// buffers although no parameter needs them. The part of the name before the suffix is empty or ends in a dot.
+    /// The suffixes of the names of buffers, such as a causal mask. A model folder may have buffers although no
+    /// parameter needs them. The part of the name before the suffix is empty or ends in a dot.
     pub buffers: &'static [&'static str],
     /// The suffixes of buffers of old files that the Transformers library no longer knows. It would report such a
     /// tensor as unexpected, so an export leaves it out.
@@ -98,8 +98,8 @@ impl Naming {
         Self { names, root: names.root, tied, table: None }
     }
 
-    /// Adapts the tensor names to a model folder. The function `has` tells whether the folder has a tensor of a given
-    /// name.
+    /// Adapts the tensor names to a model folder. The function `has` tells whether the folder contains a tensor with a
+    /// given name.
     ///
     /// The family's prefix, such as `model.`, is left out if the folder has the table of token embeddings only under a
     /// name without the prefix. If the head is tied and the folder has no such table, the table gets the name of the

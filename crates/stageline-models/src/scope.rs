@@ -4,8 +4,8 @@ use burn::tensor::{Int, Tensor};
 use stageline::{Payload, PayloadMapper, SharedInput};
 
 /// The starts of documents, for samples that consist of several documents. For each token, `[batch, length]`, this is
-/// the position in its sample, counted from 0, at which its document begins. Every stage gets the starts directly from
-/// the batch.
+/// the position in its sample, counted from 0, where its document begins. Every stage gets the starts directly from the
+/// batch.
 ///
 /// With them, a token attends to the tokens of its own document only, and positions count from the start of the
 /// document. Targets that are the first token of another document should be [`MASKED`](stageline::nn::MASKED). This is
@@ -13,7 +13,8 @@ use stageline::{Payload, PayloadMapper, SharedInput};
 /// at 0, and the first label of every sequence is -100).
 pub type DocumentStarts = SharedInput<Tensor<2, Int>>;
 
-/// The scope of attention in an input: the earlier tokens to which a token attends.
+/// The scope of attention in an input: the earlier tokens that a token attends to. The first layer of a model passes it
+/// on to all blocks.
 ///
 /// In training and evaluation, an input consists of samples, which may consist of several documents. In the generation
 /// of a text, an input continues the text, and the blocks of the model store the keys and values of earlier inputs.
@@ -23,7 +24,7 @@ pub enum Scope {
     /// The scope of attention in an input of whole samples: a token attends to all earlier tokens of its sample.
     Sample,
     /// The scope of attention in samples that consist of several documents: a token attends to the earlier tokens of
-    /// its own document. The value has the positions at which the documents start.
+    /// its own document. The value holds the positions where the documents start, `[batch, length]`.
     Documents(DocumentStarts),
     /// The scope of attention in an input that continues a generated text: a token attends to all earlier tokens of
     /// this text.

@@ -1,4 +1,4 @@
-//! The configuration of GPT-2, as `config.json` has it.
+//! The configuration of GPT-2, as `config.json` describes it.
 
 use serde::Deserialize;
 use serde_json::Value;
@@ -128,9 +128,9 @@ impl Config {
         })
     }
 
-    /// Returns the factor by which the queries of a block are multiplied before attention. Attention divides its scores
-    /// by the square root of a head's size. The factor changes this scale to the one that the configuration asks for.
-    /// `index` is the index of the block, counted from 0.
+    /// Returns the factor that multiplies the queries of a block before attention. Attention divides its scores by the
+    /// square root of a head's size. The factor changes this scale to the one that the configuration asks for. `index`
+    /// is the index of the block, counted from 0.
     pub fn query_scale(&self, index: usize) -> f64 {
         let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
         let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };

@@ -43,8 +43,8 @@ struct Attention {
     query_key_value: Linear,
     output: Linear,
     heads: usize,
-    /// The factor by which the queries of a GPT-2 block are multiplied before attention, to scale the attention scores;
-    /// 1 for most models.
+    /// The factor that multiplies the queries of a GPT-2 block before attention, to scale the attention scores; 1 for
+    /// most models.
     query_scale: f64,
     #[module(skip)]
     cache: BlockCache,
@@ -65,10 +65,10 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns activations, and the scope of attention (the earlier tokens to which a token attends). An activation is
+    /// Returns activations, and the scope of attention (the earlier tokens that a token attends to). An activation is
     /// the sum of a token's embedding and its position's embedding.
     ///
-    /// `starts` has the starts of documents, or the mark of an input that continues a generated text (see
+    /// `starts` holds the starts of documents, or the mark of an input that continues a generated text (see
     /// [`KeyValueCache`]). Positions count from the start of the document, of the sample or of the generated text, as
     /// the scope says.
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
@@ -87,8 +87,8 @@ impl Embeddings {
     }
 }
 
-/// Returns the position of every token in its document, `[batch, length]`. `starts` has, for every token, the position
-/// in the sample at which its document begins.
+/// Returns the position of every token in its document, `[batch, length]`. `starts` holds, for every token, the
+/// position in the sample where its document begins.
 fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
     let shape = starts.dims();
     let positions = Tensor::<1, Int>::arange(0..shape[1] as i64, &starts.device()).unsqueeze::<2>();

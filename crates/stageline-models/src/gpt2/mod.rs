@@ -2,8 +2,8 @@
 //!
 //! Input: the JSON of a `config.json`, the table of token embeddings and the key-value cache. Output: the validated
 //! configuration, the layers with the parameters of a new model, and the names of tensors. This folder must not read
-//! tensors or other files: `parameters` replaces the parameters by those of a folder of the hub. It must not know
-//! pipelines or tokenizers.
+//! tensors or other files: `parameters` replaces these parameters by the tensors of a folder of the hub. It must not
+//! know pipelines or tokenizers.
 //!
 //! - `config`: the fields of `config.json`, validated (`Config`).
 //! - `layers`: the embeddings, a transformer block and the last norm (`Embeddings`, `Block`, `norm`).

@@ -1,5 +1,5 @@
 //! The configuration of Llama, and of families that are built from the same layers (Mistral, Qwen2, Qwen3), as
-//! `config.json` has it.
+//! `config.json` describes it.
 
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -88,8 +88,8 @@ fn defaults(kind: &str) -> Value {
     defaults
 }
 
-/// Overwrites the fields of the JSON object `object`, such as default values, with those of `with`. A `null` in `with`
-/// does not overwrite a boolean or `max_window_layers`.
+/// Overwrites the fields of the JSON object `object`, such as default values, with the fields of `with`. A `null` in
+/// `with` does not overwrite a boolean or `max_window_layers`.
 fn merge(object: &mut Value, with: &Value) {
     if let (Value::Object(object), Value::Object(with)) = (object, with) {
         for (name, value) in with {

@@ -73,8 +73,8 @@ impl Embeddings {
         Self { tokens, padding, cache: cache.clone() }
     }
 
-    /// Returns the embedding of every token, and the scope of attention (the earlier tokens to which a token attends).
-    /// `starts` has the starts of documents, or the mark of an input that continues a generated text (see
+    /// Returns the embedding of every token, and the scope of attention (the earlier tokens that a token attends to).
+    /// `starts` holds the starts of documents, or the mark of an input that continues a generated text (see
     /// [`KeyValueCache`]).
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
@@ -88,8 +88,8 @@ impl Embeddings {
 }
 
 /// Returns the embeddings `embedded`, `[batch, length, width]`, of tokens `[batch, length]` unchanged, but no gradient
-/// flows back from those of the token `padding`. So this token's row of the table is not trained by its look-ups, as
-/// with `padding_idx` of PyTorch's `torch.nn.Embedding`. The head of a tied model still trains the row.
+/// flows back from the embeddings of the token `padding`. So this token's row of the table is not trained by its
+/// look-ups, as with `padding_idx` of PyTorch's `torch.nn.Embedding`. The head of a tied model still trains the row.
 fn without_gradient(embedded: Tensor<3>, tokens: Tensor<2, Int>, padding: usize) -> Tensor<3> {
     let is_padding = tokens.equal_elem(padding as i64).unsqueeze_dim::<3>(2).expand(embedded.dims());
     let constant = embedded.clone().detach();

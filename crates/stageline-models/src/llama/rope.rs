@@ -31,8 +31,8 @@ pub struct Rope {
 impl Rope {
     /// Reads the description of the rotary embedding from `config`, a `config.json` whose missing fields are filled
     /// with default values. The description is the object `rope_scaling` if it has fields, or else `rope_parameters`.
-    /// The other object is ignored. A `null` field of the description does not count as missing. These rules are those
-    /// of the Transformers library (`convert_rope_params_to_dict` and `standardize_rope_params`).
+    /// The other object is ignored. A `null` field of the description does not count as missing. These are the rules of
+    /// the Transformers library (`convert_rope_params_to_dict` and `standardize_rope_params`).
     ///
     /// # Errors
     /// Returns the reason as text if a field has a value that this crate does not support.
@@ -131,7 +131,7 @@ fn plain(theta: f32, pair: usize, size: usize) -> f32 {
 /// Scales one frequency of the rotary embedding (in radians per position) as Llama 3.1 does. `original` is the context
 /// length before the scaling, in positions. A frequency with fewer than `low` periods in this length is divided by
 /// `factor`. One with more than `high` periods is not changed. Between the two, the result is interpolated (Grattafiori
-/// et al., 2024, arXiv:2407.21783). The formula is that of Meta's `apply_scaling`.
+/// et al., 2024, arXiv:2407.21783). The formula is the one of Meta's `apply_scaling`.
 fn llama3(frequency: f32, factor: f64, [low, high]: [f64; 2], original: f64) -> f32 {
     let [longest, shortest] = [low, high].map(|periods| (original / periods) as f32);
     let wavelength = frequency.recip() * TAU;
