@@ -94,8 +94,7 @@ pub enum Damage {
         /// The name of the checkpoint file that is missing in the manifest's list of files.
         file: String,
     },
-    /// The manifest of the checkpoint places a tensor in the wrong file. The name of a tensor determines the file to
-    /// which it belongs.
+    /// The manifest of the checkpoint places a tensor in the wrong file. The name of a tensor determines its file.
     #[error(
         "places the tensor `{}` in `{}`; it belongs in `{}`",
         Printable::new(tensor),

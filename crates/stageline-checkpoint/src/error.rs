@@ -39,7 +39,7 @@ pub enum CheckpointError {
     Look {
         /// The path where a checkpoint was to be read, and that the operating system cannot access.
         path: PathBuf,
-        /// The error of the operating system when the path of a checkpoint was accessed.
+        /// The error of the operating system from accessing the path of a checkpoint.
         source: io::Error,
     },
     /// The path that was given for reading a checkpoint is not a folder, or a part of the path is not.
@@ -78,7 +78,7 @@ pub enum CheckpointError {
         /// The kind of thing that has the name of the latest checkpoint, such as "a symbolic link".
         found: &'static str,
     },
-    /// The checkpoint was removed while it was opened or read, as a run does that writes newer ones.
+    /// The checkpoint was removed while it was opened or read, for example by a run that saves newer ones.
     #[error("{} was removed while it was read; read the latest checkpoint of its folder", alone(path))]
     Removed {
         /// The path of the checkpoint that was removed while it was opened or read.
@@ -170,8 +170,8 @@ pub enum CheckpointError {
         /// The operation that failed during the removal of old checkpoints, as a verb for the error message, such as
         /// "remove".
         doing: &'static str,
-        /// The path of the old checkpoint that could not be renamed or removed (its temporary name, if it was renamed
-        /// already), or of the folder of checkpoints that could not be listed or synced.
+        /// The path of the old checkpoint that could not be renamed or removed, under its temporary name if it was
+        /// renamed already. If the folder of checkpoints could not be listed or synced, the path of that folder.
         path: PathBuf,
         /// The first error of the operating system in the removal of old checkpoints.
         source: io::Error,

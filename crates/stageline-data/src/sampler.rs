@@ -9,8 +9,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use crate::error::CorpusError;
 use crate::key::key;
 
-/// Chooses the windows of a text on which each training step trains, as a pure function of a seed and the step. A
-/// window is one training example: a range of the text with a fixed length.
+/// Chooses the windows of a text that each training step trains on, as a pure function of a seed and the step. A window
+/// is one training example: a range of the text with a fixed length.
 ///
 /// The sampler has no state that changes. The windows of steps may be computed in any order and in any process, so a
 /// resumed run trains on the windows that an uninterrupted run would have seen.

@@ -227,8 +227,8 @@ pub enum FolderError {
     Values {
         /// The path of the weights file that was to be written.
         path: PathBuf,
-        /// The name of the tensor for which the function passed to [`Layout::write`](crate::Layout::write) returned an
-        /// error.
+        /// The name of the tensor that got no values, because the function passed to
+        /// [`Layout::write`](crate::Layout::write) returned an error.
         tensor: String,
         /// The error that the function passed to [`Layout::write`](crate::Layout::write) returned instead of the values
         /// of the tensor.

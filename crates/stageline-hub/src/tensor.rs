@@ -14,7 +14,7 @@ pub struct TensorInfo {
     pub dtype: Dtype,
     /// The length of each dimension of a tensor in a model folder; empty for a scalar.
     pub shape: Vec<usize>,
-    /// The name of the weights file in which the model folder stores the tensor.
+    /// The name of the weights file in the model folder that contains the tensor, such as `model.safetensors`.
     pub file: String,
 }
 

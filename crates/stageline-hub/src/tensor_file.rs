@@ -32,8 +32,8 @@ pub struct TensorFile {
 
 impl TensorFile {
     /// Creates a safetensors file that [`finish`](Self::finish) moves to `path`. If `path` is a symbolic link to an
-    /// existing file, it replaces that file. Writes the header of a tensor with the given `name` and the given `shape`,
-    /// the length of each dimension.
+    /// existing file, the new file replaces that file. Writes the header of a tensor with the given `name` and the
+    /// given `shape`, the length of each dimension.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if the name is `__metadata__`, which the format reserves, the size of the tensor in
@@ -52,7 +52,7 @@ impl TensorFile {
         Ok(file)
     }
 
-    /// Writes the next values of the file's tensor, in row-major order. They may be any number of values.
+    /// Writes the next values of the file's tensor, in row-major order. One call may write any number of them.
     ///
     /// # Errors
     /// Returns [`FolderError::Write`] if the operating system refuses to write.

@@ -29,7 +29,7 @@ pub fn architecture(kind: &str) -> &'static str {
 }
 
 /// The type of a language model's input: token ids, `[batch, length]`, and the starts of documents. The starts are
-/// `None` if every sample is one document, in which each token attends to all earlier tokens.
+/// `None` if every sample is one document, where each token attends to all earlier tokens.
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 
 /// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope

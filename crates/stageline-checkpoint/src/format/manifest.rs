@@ -34,7 +34,7 @@ pub struct Manifest {
     /// run, and fingerprints such as a hash that identifies the training data.
     #[serde(with = "json::exact_values")]
     pub run: BTreeMap<String, Value>,
-    /// The list of a checkpoint's files with their lengths and hashes, except for the manifest itself.
+    /// The files of a checkpoint, without the manifest itself, with their lengths and hashes.
     pub files: Vec<FileEntry>,
     /// The type, shape and file of each parameter in a checkpoint, by the parameter's name in the whole model.
     #[serde(deserialize_with = "json::unique_keys")]

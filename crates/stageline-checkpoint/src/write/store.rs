@@ -33,7 +33,8 @@ pub struct Store {
 impl Store {
     /// Creates the folder `dir`, locks it against other stores, and removes the temporary folders of killed writers.
     ///
-    /// When a new checkpoint is complete, only the `keep` latest checkpoints stay. An empty path is the current folder.
+    /// When a new checkpoint is complete, only the `keep` latest checkpoints stay, unless [`resuming`](Self::resuming)
+    /// changes the order of removal. An empty path is the current folder.
     ///
     /// # Errors
     /// - [`CheckpointError::InUse`] if another store has the lock.

@@ -13,21 +13,21 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to create a tensor file and write its header, or to create the
     /// index file and write all of it.
     WriteFile {
-        /// The position of the file that the save creates next, in the order in which it writes the checkpoint's files,
-        /// counted from 0.
+        /// The index of the file that the save creates next, counted from 0 in the order of writing the checkpoint's
+        /// files.
         file: usize,
     },
     /// A point in saving a checkpoint: the save is about to write the tensors of a file, after the file's header.
     WriteTensors {
-        /// The position of the file whose tensors the save writes next, in the order in which it writes the
-        /// checkpoint's files, counted from 0.
+        /// The index of the file whose tensors the save writes next, counted from 0 in the order of writing the
+        /// checkpoint's files.
         file: usize,
     },
     /// A point in saving a checkpoint: the save is about to make the contents of a file durable by syncing them to
     /// disk.
     SyncFile {
-        /// The position of the file that the save makes durable next, in the order in which it writes the checkpoint's
-        /// files, counted from 0.
+        /// The index of the file that the save makes durable next, counted from 0 in the order of writing the
+        /// checkpoint's files.
         file: usize,
     },
     /// A point in saving a checkpoint: the save is about to make the file names in the optimizer state's subfolder
@@ -39,8 +39,8 @@ pub enum WritePoint {
     SyncManifest,
     /// A point in saving a checkpoint: the save is about to make the file names in its temporary folder durable.
     SyncTemporary,
-    /// A point in saving a checkpoint: the save is about to rename its temporary folder to the checkpoint's name, with
-    /// which the checkpoint begins to exist.
+    /// A point in saving a checkpoint: the save is about to rename its temporary folder to the checkpoint's name. The
+    /// checkpoint exists from this rename on.
     Rename,
     /// A point in saving a checkpoint: the save is about to make the new checkpoint's name durable by syncing the
     /// folder of checkpoints.
@@ -54,8 +54,8 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to rename an old checkpoint to a temporary name. The old
     /// checkpoint's files are removed after that.
     HideOld {
-        /// The index of the old checkpoint that the save renames next. The old checkpoints to remove are counted from
-        /// 0, beginning with the oldest.
+        /// The index of the old checkpoint that the save renames next, counted from 0 in the order of removal:
+        /// checkpoints that a resumed run has abandoned first, then the oldest.
         old: usize,
     },
     /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk, so that a crash
@@ -63,8 +63,8 @@ pub enum WritePoint {
     SyncHidden,
     /// A point in saving a checkpoint: the save is about to remove the files of an old checkpoint.
     RemoveOld {
-        /// The index of the old checkpoint whose files the save removes next. The old checkpoints to remove are counted
-        /// from 0, beginning with the oldest.
+        /// The index of the old checkpoint whose files the save removes next, counted from 0 in the order of removal:
+        /// checkpoints that a resumed run has abandoned first, then the oldest.
         old: usize,
     },
     /// The last point in saving a checkpoint: the save is about to return. All files are written, the checkpoint has

@@ -13,7 +13,7 @@ use crate::write::store::Store;
 /// The result of a save in the background: the path of the new checkpoint, or the error of the save.
 type Written = Result<PathBuf, CheckpointError>;
 
-/// Saves checkpoints on a background thread, one at a time, while the training continues.
+/// Saves checkpoints on a background thread, one at a time, while training continues.
 ///
 /// Dropping a writer waits for the save in progress and discards the save's error: call [`finish`](Self::finish) to see
 /// it.

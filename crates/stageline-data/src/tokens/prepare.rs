@@ -30,10 +30,10 @@ use crate::tokens::write::TokenWriter;
 /// tokens than for the uncut document, for example if it puts a blank before every text.
 ///
 /// # Token files
-/// The name of the token file is a hash of the encoding, the options, and the path of the source with the lengths and
-/// modification times of its files, and which of them are JSON lines. Another call with the same arguments opens that
-/// file and does not read the source, unless the source has changed. A change that keeps both the length and the
-/// modification time of a file is not detected.
+/// The name of the token file is a hash of the encoding, the options and the source. Of the source, it covers the path,
+/// and of each file the name, the length, the modification time, and whether it contains JSON lines. Another call with
+/// the same arguments opens that file and does not read the source, unless the source has changed. A change that keeps
+/// both the length and the modification time of a file is not detected.
 ///
 /// A token file that is found is read once, to compare the hash of its tokens and documents with the one in its header.
 /// A damaged token file is written again.
