@@ -97,8 +97,8 @@ impl From<Unreadable> for CorpusError {
     }
 }
 
-/// Returns the words of an error message for the kind of file that was not found, such as `file with the extension rs
-/// or md`. `extensions` lists the file extensions that the caller asked for.
+/// Returns the words of an error message for the kind of file that was not found, such as "file with the extension rs
+/// or md". `extensions` lists the file extensions that the caller asked for.
 fn wanted(extensions: Option<&[String]>) -> String {
     match extensions {
         None => "file".into(),

@@ -54,8 +54,9 @@ impl Corpus {
     ///   validation keep this order.
     /// - The second draw, from 0 to below 1, decides whether a file is held out: it is held out if the draw is below
     ///   the validation fraction. Adding or removing other files never moves a file between training and validation,
-    ///   with one exception. If no file of two or more would be left for training (or for validation, with a fraction
-    ///   above 0), the file whose draw is nearest to the validation fraction moves there.
+    ///   with one exception. If there are two files or more, and none of them would be for training, then the file
+    ///   whose draw is nearest to the validation fraction moves there. The same holds for validation if the fraction is
+    ///   above 0.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///
