@@ -10,8 +10,8 @@ use burn::tensor::Tensor;
 use stageline::nn::Linear;
 use stageline::verify::{Cause, Trial, VerifyError, Whose};
 use stageline::{
-    AccumulatedBatchNorm, Batch, BoxError, LossStage, LossTerm, ParameterGradient, Pipeline, PipelineBuilder, Samples,
-    Stage, StageConfig, Verify, Weight,
+    AccumulatedBatchNorm, Batch, BoxError, DynamicLossScale, LossScale, LossStage, LossTerm, OnNonFinite,
+    ParameterGradient, Pipeline, PipelineBuilder, Precision, Samples, Stage, StageConfig, Verify, Weight,
 };
 
 use crate::mlp::{Error, Layer, Mlp, Target, config, device, pieces};
@@ -111,6 +111,41 @@ fn a_gradient_with_nan_fails_verification() {
     let trial = Own { pipeline: at_rate(0.5).build().unwrap(), nan: true };
     let verification = Verify::new().steps(2).trial(trial, || at_rate(0.5), batch, &held_out()).unwrap();
     assert!(!verification.passes() && verification.worst().unwrap().relative.is_nan(), "{verification}");
+    // A prediction that is right in all other gradients does not explain NaN.
+    assert!(matches!(verification.cause, Some(Cause::Unknown { stage: 0, .. })), "{verification}");
+}
+
+/// Tests that steps which are skipped in both runs do not fail a verification: a step with NaN in its input, and a last
+/// step whose targets are all masked.
+#[test]
+fn steps_that_both_runs_skip_agree() {
+    let skipping = || at_rate(0.5).on_non_finite(OnNonFinite::Skip);
+    let with_nan = |step: usize| {
+        let (input, target) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
+        Batch::new(if step == 1 { input * f32::NAN } else { input }, target)
+    };
+    let verification = Verify::new().steps(4).pipeline(skipping, with_nan, &held_out()).unwrap();
+    assert!(verification.passes() && verification.losses[1].reference.is_nan(), "{verification}");
+
+    let masked = |step: usize| {
+        let (input, (wanted, mask)) = Mlp::batch(ROWS, WIDTH, true, 300 + step as u64);
+        Batch::new(input, (wanted, if step == 3 { mask * 0.0 } else { mask }))
+    };
+    let verification = Verify::new().steps(4).pipeline(|| at_rate(0.5), masked, &[]).unwrap();
+    assert!(verification.passes() && verification.losses[3].configured.is_nan(), "{verification}");
+}
+
+/// Tests that steps which overflow at the first loss scales are repeated, so that both runs make the same number of
+/// steps.
+#[test]
+fn overflows_at_the_first_loss_scales_are_no_steps() {
+    let scale = DynamicLossScale { initial: 2.0_f64.powi(30), ..DynamicLossScale::default() };
+    let half = || at_rate(0.5).precision(Precision::F16).loss_scale(LossScale::Dynamic(scale));
+    let verification = Verify::new().steps(20).pipeline(half, |_| batch(0), &[]).unwrap();
+    assert!(verification.passes(), "{verification}");
+    // A run that had not stepped yet would still have the first loss.
+    let [first, last] = [0, 19].map(|step| verification.losses[step].reference);
+    assert!(first - last > 2.0 * verification.bars.loss * first.max(1.0), "{verification}");
 }
 
 /// A last stage for tests of verification, whose loss has two terms. The value `FAULT` chooses a deliberate fault. With

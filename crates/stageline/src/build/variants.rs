@@ -66,14 +66,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
     }
 
     /// Returns the builder of the reference, with which a verification compares the pipeline. It has the same stages,
-    /// optimizers and clipping, in one replica on one device, in full precision and without recomputation.
+    /// optimizers, clipping and treatment of steps that are not finite, in one replica on one device, in full precision and without recomputation.
     /// `micro_batches` is its number of micro-batches. Operations without a kernel only give a warning, because the
     /// reference can have another device or type than the pipeline.
     pub(crate) fn reference(self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
         let mut builder = self.without_recomputation();
         let first = builder.stages.devices[0].clone();
         builder.stages.devices.fill(first);
-        builder.flush = FlushConfig { clip: builder.flush.clip, ..FlushConfig::default() };
+        let FlushConfig { clip, on_non_finite, .. } = builder.flush;
+        builder.flush = FlushConfig { clip, on_non_finite, ..FlushConfig::default() };
         PipelineBuilder {
             micro_batches,
             replica_devices: Vec::new(),

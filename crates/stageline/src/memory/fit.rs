@@ -230,6 +230,7 @@ impl DoesNotFit {
                 parameters,
                 optimizer,
                 optimizer_on_host,
+                checkpoint_on_host,
                 gradients,
                 activations,
                 transfers,
@@ -246,11 +247,12 @@ impl DoesNotFit {
             };
             let kept = beside("the previous step", *kept);
             let on_host = beside("optimizer states on the host", *optimizer_on_host);
+            let copies = beside("copies for a checkpoint on the host", *checkpoint_on_host);
             let (compute, flush) = (Bytes(worker.compute_peak), Bytes(worker.flush_peak));
             let _ = write!(
                 text,
                 "\n  {stages}: parameters {parameters}, optimizer {optimizer}, gradients {gradients}, activations \
-                 {activations}, transfers {transfers}{kept}{on_host}; at most {compute} while it computes, {flush} in \
+                 {activations}, transfers {transfers}{kept}{on_host}{copies}; at most {compute} while it computes, {flush} in \
                  the flush",
             );
         }

@@ -73,7 +73,7 @@ impl MemoryEstimate {
     }
 
     /// Returns the memory estimate for the time while a checkpoint is written. It includes a second copy of parameters
-    /// and optimizer states.
+    /// and optimizer states in the host's memory.
     #[must_use]
     pub fn with_checkpoints(&self) -> Self {
         let recomputed = self.recomputed.as_ref().map(|recomputed| Box::new(recomputed.with_checkpoints()));
@@ -301,7 +301,10 @@ mod tests {
         // twice.
         let on_device = 2 * (1000 + 1000 + 1000 + 2 * 200);
         assert_eq!(moved.devices(), [(gpu.clone(), on_device), (Device::flex(), 2 * 2 * 2000)]);
-        assert_eq!(moved.with_checkpoints().devices()[1], (Device::flex(), 2 * 3 * 2000));
+        // A checkpoint has copies of the parameters and the states on the host, and none on the device.
+        assert_eq!(moved.with_checkpoints().devices()[0], (gpu.clone(), on_device));
+        assert_eq!(moved.with_checkpoints().devices()[1], (Device::flex(), 2 * (3 * 2000 + 1000)));
+        assert_eq!(estimate.with_checkpoints().devices()[1], (Device::flex(), 2 * (1000 + 2000)));
 
         let short = estimate.check(|_| Some(8_000), &OneFOneB, 1, |_| true).unwrap_err();
         let moves = |levers: &[Lever]| levers == [Lever::StatesOnHost];

@@ -12,7 +12,8 @@ pub struct WorkerEstimate {
     pub stages: Vec<usize>,
     /// The bytes that the worker has in use between steps, besides the parameters and optimizer states of its stages.
     /// On CPUs they are mostly buffers for matrix products, one for each thread. If the memory is estimated for the
-    /// time while a checkpoint is written, the checkpoint's copies of parameters and optimizer states are included.
+    /// time while a checkpoint is written, a worker on the CPU includes the checkpoint's copies of its parameters and
+    /// optimizer states.
     pub other: u64,
     /// The bytes of the parameters of the worker's stages. If the stages compute in a lower precision, the copies in
     /// this precision are included.
@@ -23,6 +24,10 @@ pub struct WorkerEstimate {
     /// ([`OptimizerState::Host`](crate::OptimizerState)). Copies for a rollback and for a checkpoint are included. The
     /// worker's other figures do not include these bytes. The value is 0 for a worker on the CPU.
     pub optimizer_on_host: u64,
+    /// The bytes of host memory for the copies of the worker's parameters and optimizer states in a checkpoint, if the
+    /// memory is estimated for the time while a checkpoint is written. The worker's other figures do not include these
+    /// bytes. The value is 0 for a worker on the CPU, whose copies count in `other`.
+    pub checkpoint_on_host: u64,
     /// The bytes of the gradient sums of the worker's stages. They are doubled if the gradients are summed in several
     /// groups of micro-batches.
     pub gradients: u64,
@@ -46,6 +51,11 @@ pub struct WorkerEstimate {
 }
 
 impl WorkerEstimate {
+    /// Returns the bytes of host memory that a worker on another device needs; 0 for a worker on the CPU.
+    pub(crate) fn on_host(&self) -> u64 {
+        self.optimizer_on_host + self.checkpoint_on_host
+    }
+
     /// Returns the peak of the worker's memory over the whole training step, in bytes: the larger of the peaks before
     /// and during the flush.
     pub fn peak(&self) -> u64 {

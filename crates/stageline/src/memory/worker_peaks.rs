@@ -46,7 +46,8 @@ impl MemoryEstimate {
         let worker = |((row, &other), transfers): ((&Vec<Action>, &u64), u64)| {
             let device = self.stages[row.first()?.stage].device.clone();
             let buffers = if is_host(&device) { buffers } else { 0 };
-            Some((device, Row { estimate: self, row, transfers }.held(replica, other + buffers)))
+            let worker = Row { estimate: self, row, transfers }.held(replica, other + buffers, is_host(&device));
+            Some((device, worker))
         };
         rows.filter_map(worker).collect()
     }
@@ -69,8 +70,8 @@ impl MemoryEstimate {
             };
         for (device, worker) in self.placed_workers() {
             add(device, worker.peak());
-            if let Some(host) = host().filter(|_| worker.optimizer_on_host > 0) {
-                add(host, worker.optimizer_on_host);
+            if let Some(host) = host().filter(|_| worker.on_host() > 0) {
+                add(host, worker.on_host());
             }
         }
         if let Some(host) = host().filter(|_| self.beside_workers > 0) {
@@ -86,7 +87,7 @@ impl MemoryEstimate {
         let needs = |(own, worker): (Device, WorkerEstimate)| {
             let bytes = match share_memory(&own, device) {
                 true => worker.peak(),
-                false if is_host(device) => worker.optimizer_on_host,
+                false if is_host(device) => worker.on_host(),
                 false => 0,
             };
             (bytes > 0).then_some((bytes, worker))
@@ -221,7 +222,9 @@ struct Row<'a> {
 }
 
 impl Row<'_> {
-    fn held(&self, replica: Replica, other: u64) -> WorkerEstimate {
+    /// Returns the memory estimate of the worker. `other` is the number of bytes that the worker has in use besides its
+    /// stages. `on_host` tells whether the worker's device is the host's CPU.
+    fn held(&self, replica: Replica, other: u64, on_host: bool) -> WorkerEstimate {
         let mut stages: Vec<_> = self.row.iter().map(|action| action.stage).collect();
         stages.sort_unstable();
         stages.dedup();
@@ -231,7 +234,8 @@ impl Row<'_> {
         let gradients = sum(|stage| stage.gradients);
         let checkpoints = u64::from(self.estimate.copies == Copies::ForACheckpoint);
         let rollbacks = u64::from(self.estimate.rollback == Rollback::Kept);
-        let other = other + checkpoints * (parameters + optimizer);
+        let copies = checkpoints * (parameters + optimizer);
+        let (other, checkpoint_on_host) = if on_host { (other + copies, 0) } else { (other, copies) };
         let resident = other + parameters + optimizer;
         // With overlapping steps, a worker keeps three things of the previous step until the verdict: the optimizer
         // states before it, the parameters before it (as large as the gradients), and its gradient sums. When the
@@ -244,6 +248,7 @@ impl Row<'_> {
             parameters,
             optimizer,
             optimizer_on_host: (1 + rollbacks + checkpoints) * sum(|stage| stage.optimizer_on_host),
+            checkpoint_on_host,
             gradients: if self.estimate.groups > 1 { 2 * gradients } else { gradients },
             activations,
             transfers: self.transfers,

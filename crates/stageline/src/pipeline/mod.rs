@@ -291,7 +291,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Ends the worker threads of the pipeline. A training step that is still running is stopped and rolled back first.
     fn finish(&mut self) {
-        if self.overlap.is_in_flight {
+        // A panic of the caller may come between the commands to two replicas, of which one then waits for the other.
+        let interrupted = std::thread::panicking() && self.workers.running() > 0;
+        if self.overlap.is_in_flight || interrupted {
             self.abandon();
         }
         self.workers.join(None);

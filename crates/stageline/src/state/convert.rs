@@ -68,6 +68,12 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
+/// Returns the data of a tensor of another device in memory of the host's own. burn reads such data lazily, when its
+/// bytes are first used, and then keeps the tensor's memory on the device.
+pub(crate) fn read_now(data: &TensorData) -> TensorData {
+    TensorData::from_bytes_vec(data.as_bytes().to_vec(), data.shape().clone(), data.dtype())
+}
+
 /// Converts the data of a burn tensor to a checkpoint's tensor, which shares the bytes instead of copying them.
 pub(crate) fn tensor_of(data: TensorData) -> Tensor {
     let data = match data.dtype() {

@@ -8,7 +8,8 @@ use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
 use burn::tensor::Device;
 
-use crate::device::location::host;
+use crate::device::location::{host, is_host};
+use crate::state::convert::read_now;
 use crate::state::layout::{Restored, StageState};
 use crate::state::optimizer_check::{Given, Unfit, unfit};
 use crate::state::optimizer_state;
@@ -174,8 +175,14 @@ impl<M: Module> Trained<M> {
         }
     }
 
+    /// Returns the stage's tensors and optimizer states, read to the host, for a checkpoint.
     pub(crate) fn state(&self, stage: usize) -> StageState {
-        StageState { stage, tensors: params::read(self.module()), optimizer: optimizer_state::read(&self.optimizer) }
+        let mut tensors = params::read(self.module());
+        // The bytes are read here, where a fault of the device is one of this stage, and after the stage's own work.
+        if !self.module().devices().iter().all(is_host) {
+            tensors.iter_mut().for_each(|(_, data)| *data = read_now(data));
+        }
+        StageState { stage, tensors, optimizer: optimizer_state::read(&self.optimizer) }
     }
 
     /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint. Returns the base learning

@@ -14,6 +14,7 @@ use burn::tensor::{DType, Device, Tensor, TensorData};
 use burn_pack::Scalar;
 
 use crate::device::location::{host, is_host};
+use crate::state::convert::read_now;
 
 /// The memory for the state of a stage's optimizer (such as Adam's moments) between steps: the memory of its device, or
 /// of this host.
@@ -146,15 +147,14 @@ impl<S: RecordState> KeptState<S> {
         state.state_flatten("", &mut sink);
         let StateSink { tensors, scalars } = sink;
         let default = DType::from(from.settings().float_dtype);
-        // burn reads lazily, and what it has read keeps the tensor's memory on the device. So the bytes are copied.
         let copied = |(name, data): (String, TensorData)| {
-            let (shape, dtype) = (data.shape().clone(), data.dtype());
+            let dtype = data.dtype();
             assert!(
                 !dtype.is_float() || dtype == default,
                 "the optimizer's `{name}` is in {dtype:?}, and burn would restore it in {default:?}, the default of the device; \
                  keep the states of optimizers on their devices"
             );
-            (name, TensorData::from_bytes_vec(data.as_bytes().to_vec(), shape, dtype))
+            (name, read_now(&data))
         };
         let tensors: Vec<_> = tensors.into_iter().map(copied).collect();
         let bytes = tensors.iter().map(|(_, data)| data.as_bytes().len() as u64).sum::<u64>();

@@ -280,7 +280,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
     /// Returns the fault in `candidates` whose predicted gradients are the closest to the gradients `found`. `None` if
     /// no prediction is within the tolerance for every parameter.
     fn closest<const N: usize>(&self, found: &Flat, candidates: [(Cause, Flat); N]) -> Option<Cause> {
-        let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, f64::max);
+        // `f64::max` would pass over NaN, and a fault whose prediction is NaN explains nothing.
+        let worse = |a: f64, b: f64| if b.is_nan() { f64::INFINITY } else { a.max(b) };
+        let largest = |predicted: &Flat| self.distances(found, predicted).into_iter().fold(0.0, worse);
         let measured = candidates.into_iter().map(|(cause, predicted)| (largest(&predicted), cause));
         let close = measured.filter(|(distance, _)| *distance <= self.bar);
         close.min_by(|a, b| a.0.total_cmp(&b.0)).map(|(_, cause)| cause)

@@ -332,8 +332,10 @@ impl Compared {
     }
 
     /// Whether the losses of the verified run and its reference differ by at most the tolerance `bar`. The difference
-    /// is absolute if the reference's loss is at most 1 in size, and otherwise relative to that loss.
+    /// is absolute if the reference's loss is at most 1 in size, and otherwise relative to that loss. Two losses that
+    /// are NaN agree: both steps had no unmasked target, or were skipped because they were not finite.
     fn within(self, bar: f64) -> bool {
-        self.difference() <= bar * self.reference.abs().max(1.0)
+        let both_nan = self.configured.is_nan() && self.reference.is_nan();
+        both_nan || self.difference() <= bar * self.reference.abs().max(1.0)
     }
 }

@@ -18,15 +18,13 @@ use super::difference::{self, Difference, relative, wide};
 use super::error::VerifyError;
 use super::models::Build;
 use super::parameters::{ParameterDifference, differences};
+use super::trial::MOST_OVERFLOWS;
 use crate::build::builder::PipelineBuilder;
 use crate::build::variants::Configured;
 use crate::model::batch::Batch;
 use crate::model::payload::Payload;
 use crate::state::layout::NamedTensor;
 use crate::update::parameter_gradient::ParameterGradient;
-
-/// The largest number of steps that a verification may skip because gradients overflow at the initial loss scale.
-const MOST_OVERFLOWS: usize = 64;
 
 /// The comparison, by name, of a pipeline's parameters after one optimizer step with those of a plain loop over the
 /// same micro-batches on one thread.

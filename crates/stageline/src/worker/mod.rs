@@ -217,6 +217,8 @@ impl Worker {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
         for runner in &self.runners {
+            // Each copy is an activity of its own, so that many copies are not a stall.
+            self.diary.open(during, Instant::now(), Vec::new());
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
             self.waits.send(replies(&self.channels.replies), copy(&**runner))?;
