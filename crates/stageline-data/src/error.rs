@@ -38,8 +38,9 @@ pub enum CorpusError {
     },
     /// The text is shorter than one window, the number of bytes or tokens in a training example.
     #[error(
-        "the text has {text_len} bytes, but a window takes {window}; shorten the window, or read more text (more \
-         files, a larger max_bytes or, for validation, a larger validation_fraction)"
+        "the text has the length {text_len}, but a window takes {window} (in bytes, or in tokens for a token file); \
+         shorten the window, or read more text (more files, a larger max_bytes of a corpus or, for validation, a \
+         larger validation_fraction or held_out)"
     )]
     TextTooShort {
         /// The length of the text that is too short: in bytes, or in tokens if the sampler chooses windows of tokens.
@@ -159,8 +160,9 @@ mod tests {
     fn values_out_of_range_are_reported_with_their_limits() {
         assert_eq!(
             CorpusError::TextTooShort { text_len: 64, window: 65 }.to_string(),
-            "the text has 64 bytes, but a window takes 65; shorten the window, or read more text (more files, a larger \
-             max_bytes or, for validation, a larger validation_fraction)"
+            "the text has the length 64, but a window takes 65 (in bytes, or in tokens for a token file); shorten the \
+             window, or read more text (more files, a larger max_bytes of a corpus or, for validation, a larger \
+             validation_fraction or held_out)"
         );
         assert_eq!(
             CorpusError::OutOfRange { name: "max_files", value: "0".into(), allowed: "at least 1" }.to_string(),

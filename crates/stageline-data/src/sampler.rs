@@ -33,7 +33,7 @@ impl Sampler {
     /// - [`CorpusError::TextTooShort`] if the text is shorter than a window.
     pub fn new(text_len: u64, window: usize, seed: u64) -> Result<Self, CorpusError> {
         if window == 0 {
-            let (value, allowed) = (window.to_string(), "at least 1 byte");
+            let (value, allowed) = (window.to_string(), "at least 1");
             return Err(CorpusError::OutOfRange { name: "window", value, allowed });
         }
         if text_len < window as u64 {
@@ -168,7 +168,7 @@ mod tests {
         let error = Sampler::new(64, 65, 0).unwrap_err();
         assert!(matches!(error, CorpusError::TextTooShort { text_len: 64, window: 65 }));
         let message = error.to_string();
-        for part in ["64 bytes", "65", "shorten the window", "max_bytes"] {
+        for part in ["the length 64", "65", "in bytes, or in tokens", "shorten the window", "max_bytes"] {
             assert!(message.contains(part), "{message}");
         }
     }
@@ -176,6 +176,6 @@ mod tests {
     #[test]
     fn an_empty_window_is_refused() {
         let error = Sampler::new(64, 0, 0).unwrap_err();
-        assert_eq!(error.to_string(), "window is 0; it must be at least 1 byte");
+        assert_eq!(error.to_string(), "window is 0; it must be at least 1");
     }
 }

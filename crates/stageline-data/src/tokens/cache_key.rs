@@ -9,9 +9,9 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// The version of the rules for cutting and encoding documents. It must be raised if the same text files would give
-/// other tokens.
-const RULES: u32 = 2;
+/// The version of the rules by which documents are cut, encoded and ended. It must be raised if the same text files
+/// would give other tokens.
+const RULES: u32 = 3;
 
 /// Returns the key of a token file. A later call for the same source (the text files to tokenise) finds the file by it.
 /// The key is a SHA-256 of the format version, the version of the rules, the encoding, the options that change the

@@ -1,4 +1,5 @@
-//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory.
+//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. Each document gets
+//! the special tokens for its start and end, and then the end-of-document token unless it already ends with it.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
@@ -24,8 +25,6 @@ pub(crate) fn encode_documents(
     let special = encoding.special_tokens();
     check_known(&special.before, encoding.vocabulary())?;
     check_known(&special.after, encoding.vocabulary())?;
-    // A document that its special tokens end with the token for its end has this token once.
-    let end = options.end_of_document.filter(|end| special.after.last() != Some(end));
     for file in &source.files {
         let opened = file.open()?;
         let path = file.path.as_path();
@@ -33,11 +32,11 @@ pub(crate) fn encode_documents(
             let mut lines = JsonLines::new(BufReader::with_capacity(1 << 16, opened), path, &options.text_field);
             while let Some((line, text)) = lines.next()? {
                 encode_document(text.as_bytes(), path, Some(line), encoding, &special, writer)?;
-                writer.end_document(end)?;
+                writer.end_document(options.end_of_document)?;
             }
         } else {
             encode_document(opened, path, None, encoding, &special, writer)?;
-            writer.end_document(end)?;
+            writer.end_document(options.end_of_document)?;
         }
         file.check_unchanged()?;
     }

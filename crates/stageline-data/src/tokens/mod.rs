@@ -13,8 +13,9 @@
 //!   long document, so that memory is bounded.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the
 //!   feature `tokenizers`. `caught`: panics of the tokenizer library as errors.
-//! - `documents`: encodes all documents of a source, piece by piece.
-//! - `write`: writes a token file under a temporary name. `format`: the header and the layout of a token file.
+//! - `documents`: encodes all documents of a source, piece by piece, and adds the special tokens of the encoding.
+//! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
+//!   does not end with it. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
 //! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and its tokens that are held out.
 //! - `continued`: [`Continued`], text from tokens that come one by one.

@@ -14,10 +14,12 @@ pub struct TokenOptions {
     /// The folder for token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache` of
     /// the home folder.
     pub folder: Option<PathBuf>,
-    /// The number of the token that is appended to every document; `None`, the default, appends nothing. Nothing is
-    /// appended either if the encoding already ends every document with this token. The token may be one of the
-    /// encoding's tokens, or a new one. The number of a new token is the size of the encoding's vocabulary (256 if
-    /// bytes are the tokens).
+    /// The token that is appended to every document that does not end with it already; `None`, the default, appends
+    /// nothing. A document may end with the token because its text does, or because the encoding's special tokens do.
+    /// Empty documents get no token.
+    ///
+    /// The token may be one of the encoding's tokens, or a new one. The number of a new token is the size of the
+    /// encoding's vocabulary (256 if bytes are the tokens).
     pub end_of_document: Option<u32>,
     /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
     pub text_field: String,

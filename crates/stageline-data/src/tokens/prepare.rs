@@ -22,8 +22,10 @@ use crate::tokens::write::TokenWriter;
 /// - A folder gives the documents of its files and subfolders, in the order of the files' names. Symbolic links, hidden
 ///   entries (such as `.git`) and folders named `target` are skipped.
 ///
-/// Every document gets the encoding's special tokens for its start and end ([`Encode::special_tokens`]). Then follows
-/// [`TokenOptions::end_of_document`], unless that token is already the last special token.
+/// Every document has the encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its
+/// text ends with. Then [`TokenOptions::end_of_document`] is appended, unless it is already the document's last token.
+/// The last token may be a special token for the end, or come from the text: a tokenizer with the special token `</s>`
+/// encodes a text that ends with `</s>` as tokens that end with it.
 ///
 /// Empty documents are left out. A document of more than 512 KiB is encoded in pieces of at most this size, which end
 /// after a line feed if possible, or else before a blank. Before and after such a cut, a tokenizer may give other

@@ -1,4 +1,5 @@
-//! Writes a token file under a temporary name and renames it, so that the file is complete or absent.
+//! Writes a token file under a temporary name and renames it, so that the file is complete or absent. A document that
+//! does not end with the end-of-document token gets it here.
 
 use std::fs::{self, File};
 use std::io::{self, BufWriter, Seek, SeekFrom, Write};
@@ -21,6 +22,8 @@ pub(crate) struct TokenWriter {
     file: BufWriter<File>,
     vocabulary: u64,
     tokens: u64,
+    /// The last token of the current document; `None` while the document has no tokens.
+    last: Option<u32>,
     ends: Vec<u64>,
     contents: Sha256,
 }
@@ -37,6 +40,7 @@ impl TokenWriter {
             temporary,
             vocabulary,
             tokens: 0,
+            last: None,
             ends: Vec::new(),
             contents: Sha256::new(),
         };
@@ -55,16 +59,18 @@ impl TokenWriter {
         };
         self.contents.update(&bytes);
         self.tokens += tokens.len() as u64;
+        self.last = tokens.last().copied().or(self.last);
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
 
-    /// Ends the current document of the token file. If `end` is given, this token is appended to the document first. A
-    /// document without tokens is left out of the file and gets no end token.
+    /// Ends the current document of the token file. If `end` is given and is not the last token of the document, it is
+    /// appended to the document first. A document without tokens is left out of the file and gets no end token.
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
-        if self.tokens == self.ends.last().copied().unwrap_or(0) {
-            return Ok(());
+        let Some(last) = self.last else { return Ok(()) };
+        if let Some(end) = end.filter(|&end| end != last) {
+            self.push(&[end])?;
         }
-        self.push(end.as_slice())?;
+        self.last = None;
         self.ends.push(self.tokens);
         Ok(())
     }
@@ -154,6 +160,23 @@ mod tests {
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 2);
         drop(writers);
         assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn the_end_token_is_compared_with_the_last_token_of_the_current_document() {
+        let root = tempfile::tempdir().unwrap();
+        let mut writer = TokenWriter::create(&root.path().join("x.tokens"), 256).unwrap();
+        let mut end = |pieces: &[&[u32]]| {
+            pieces.iter().for_each(|piece| writer.push(piece).unwrap());
+            writer.end_document(Some(9)).unwrap();
+            (writer.tokens, writer.ends.len())
+        };
+        assert_eq!(end(&[&[1, 9]]), (2, 1));
+        assert_eq!(end(&[]), (2, 1), "the document is empty, although the one before it has tokens");
+        assert_eq!(end(&[&[1]]), (4, 2));
+        assert_eq!(end(&[&[1], &[9], &[]]), (6, 3));
+        assert_eq!(end(&[&[9], &[1], &[]]), (9, 4));
+        assert_eq!(end(&[&[9]]), (10, 5));
     }
 
     #[test]

@@ -90,6 +90,27 @@ fn a_folder_is_its_files_in_order_and_each_document_gets_its_end() {
 }
 
 #[test]
+fn a_text_that_ends_with_the_end_token_gets_no_second_one() {
+    let lines = ["", "one.", "and", "", ".", "two..", ".three", "four.\\n"];
+    let mut room = Room::with("a.jsonl", lines.map(|text| format!("{{\"text\": \"{text}\"}}\n")).concat());
+    room.options.end_of_document = Some(u32::from(b'.'));
+    let expected = ["one.", "and.", ".", "two..", ".three.", "four.\n."];
+    assert_eq!(documents(&room.prepare().unwrap()), expected);
+    room.options.end_of_document = None;
+    assert_eq!(documents(&room.prepare().unwrap()), ["one.", "and", ".", "two..", ".three", "four.\n"]);
+}
+
+#[test]
+fn the_end_token_of_a_long_text_is_that_of_its_last_piece() {
+    let lines = "a\n".repeat(300_000); // two pieces, each of which ends with a line feed
+    for (text, expected) in [(lines.clone(), lines.clone()), (format!("{lines}b"), format!("{lines}b\n"))] {
+        let mut room = Room::with("a.txt", text);
+        room.options.end_of_document = Some(u32::from(b'\n'));
+        assert!(documents(&room.prepare().unwrap()) == [expected]);
+    }
+}
+
+#[test]
 fn the_end_of_a_document_may_be_a_new_token() {
     let mut room = Room::with("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n");
     room.options.end_of_document = Some(256);

@@ -101,6 +101,60 @@ fn special_tokens_are_around_every_document_and_prompt() {
 }
 
 #[test]
+fn a_text_that_ends_with_the_special_end_token_gets_no_second_one() {
+    let lines = ["a stage <end>", "", "a stage", "<end>", "<end> a"].map(|text| format!("{{\"text\": \"{text}\"}}\n"));
+    let mut room = Room::with("a.jsonl", lines.concat());
+    let tokenizer = words(room.root.path());
+    for (end, expected) in [
+        (None, vec![0, 1, 9, 0, 1, 9, 9, 0]),
+        (Some(9), vec![0, 1, 9, 0, 1, 9, 9, 9, 0, 9]),
+        (Some(3), vec![0, 1, 9, 3, 0, 1, 3, 9, 3, 9, 0, 3]),
+    ] {
+        room.options.end_of_document = end;
+        let file = prepare(&room.source, &tokenizer, &room.options).unwrap();
+        assert_eq!((tokens(&file), file.documents()), (expected, 4), "{end:?}");
+    }
+}
+
+#[test]
+fn a_text_with_an_end_token_still_gets_the_special_tokens_of_the_template() {
+    let mut room = Room::with("a.txt", "a <end>");
+    room.options.end_of_document = Some(9);
+    let after = |name: &str| format!(r#"{TEXT}, {{"SpecialToken": {{"id": "{name}", "type_id": 0}}}}"#);
+    for (name, expected) in [("<end>", vec![0, 9, 9]), ("?", vec![0, 9, 7, 9])] {
+        let tokenizer = with_template(room.root.path(), &after(name), 9).unwrap();
+        assert_eq!(tokens(&prepare(&room.source, &tokenizer, &room.options).unwrap()), expected, "{name}");
+    }
+}
+
+/// Tests documents of several pieces, with and without a template that ends every text with `<end>`. The last pieces of
+/// one document are blanks, which have no tokens.
+#[test]
+fn a_text_of_several_pieces_ends_with_one_end_token() {
+    let line = "a stage trains <end>\n";
+    let blanks = " ".repeat(600_000);
+    let long = line.repeat(30_000); // two pieces
+    for (text, is_ended) in [
+        (long.clone(), true),
+        (format!("{long}a"), false),
+        (format!("a <end>{blanks}"), true),
+        (format!("<end> a{blanks}"), false),
+    ] {
+        let mut room = Room::with("a.txt", &text);
+        room.options.end_of_document = Some(9);
+        let plain = words(room.root.path());
+        let encoded = plain.encode(&text).unwrap();
+        assert_eq!(encoded.last() == Some(&9), is_ended);
+        let expected = [encoded.clone(), if is_ended { vec![] } else { vec![9] }].concat();
+        assert!(tokens(&prepare(&room.source, &plain, &room.options).unwrap()) == expected);
+        // The special tokens of the template are added to any text, and end the document.
+        let template = with_template(room.root.path(), &start_and_end(), 9).unwrap();
+        let expected = [vec![7], encoded, vec![9]].concat();
+        assert!(tokens(&prepare(&room.source, &template, &room.options).unwrap()) == expected);
+    }
+}
+
+#[test]
 fn templates_without_one_text_or_with_unknown_tokens_are_refused() {
     let room = Room::with("a.txt", "a stage");
     let error = with_template(room.root.path(), &start_and_end(), 40).unwrap_err().to_string();
