@@ -2,7 +2,7 @@
 
 use burn::tensor::{Int, Tensor};
 use stageline::Weight;
-use stageline::nn::{Embedding, MASKED, cross_entropy};
+use stageline::nn::{Embedding, cross_entropy, unmasked};
 
 use crate::initial::rows;
 
@@ -14,14 +14,14 @@ pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [us
     logits.reshape([batch, length, vocabulary])
 }
 
-/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not [`MASKED`]. The result is
+/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not masked. The result is
 /// a tensor of one element. The logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(rows(logits), targets.flatten(0, 1))
 }
 
-/// Returns the weight of a loss: the number of targets that are not [`MASKED`]. A mean loss is a sum of losses divided
+/// Returns the weight of a loss: the number of targets that are not masked. A mean loss is a sum of losses divided
 /// by the sum of their weights.
 pub fn weight(targets: &Tensor<2, Int>) -> Weight {
-    (targets.clone().not_equal_elem(MASKED).int().sum().into_scalar::<i64>() as f64).into()
+    unmasked(targets.clone().flatten(0, 1)).into()
 }

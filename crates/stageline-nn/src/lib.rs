@@ -61,7 +61,7 @@ pub use layers::batch_norm::{AccumulatedBatchNorm, FoundBatchNorm, batch_norms};
 pub use layers::dropout::Dropout;
 pub use layers::{
     Embedding, LayerNorm, Linear, RmsNorm, RotaryAngles, causal_attention, causal_attention_within, cross_entropy,
-    gelu, gelu_tanh, join_rotated, swiglu,
+    gelu, gelu_tanh, join_rotated, swiglu, unmasked,
 };
 pub use params::seed::seeded;
 

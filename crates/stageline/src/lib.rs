@@ -135,6 +135,6 @@ pub mod nn {
         AttentionHeads, Deferred, Embedding, Fallback, LayerNorm, Linear, MASKED, Operation, Reason, RmsNorm,
         RotaryAngles, Sum, after_step, block, causal_attention, causal_attention_within, counting_flops, cross_entropy,
         feed_forward, gelu, gelu_tanh, is_recomputation, join_rotated, put_off, report_flops, selective, sequence,
-        swiglu,
+        swiglu, unmasked,
     };
 }

@@ -19,7 +19,8 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
     }
     of_their_backend!(handed_in, output.clone(), gradient.clone())
         // The fallback for other backends: `sum(output * gradient)` has that gradient, but computes the products.
-        .or_else(|| Some((output * gradient.autodiff()).sum()))
+        // A plain tensor is a constant in any graph, also in one of burn's gradient checkpointing.
+        .or_else(|| Some((output * gradient).sum()))
 }
 
 /// An operation at the end of an autodiff graph, which stores a gradient from the caller. The operation's backward pass
@@ -77,5 +78,16 @@ mod tests {
         };
         assert_eq!(gradients(true), gradients(false));
         assert!(root(values(1.0), values(2.0)).is_none(), "a tensor outside a graph must give no root");
+    }
+
+    /// Tests the fallback, which graphs with burn's own gradient checkpointing take.
+    #[test]
+    fn a_backward_with_burns_checkpointing_starts_from_the_given_gradient() {
+        let device = Device::flex().autodiff().gradient_checkpointing();
+        let input = Tensor::<1>::from_floats([0.5, -2.0], &device).require_grad();
+        let gradient = Tensor::<1>::from_floats([3.0, 0.25], &Device::flex());
+        let gradients = root(input.clone() * 2.0, gradient).unwrap().backward();
+        let found: Vec<f32> = input.grad(&gradients).unwrap().into_data().iter().collect();
+        assert_eq!(found, [6.0, 0.5]);
     }
 }

@@ -39,8 +39,8 @@ impl AdamWStep {
     ///
     /// `gradient` is the gradient of the parameter. `moments` are the first and the second moment that the previous
     /// step returned, and `None` in the first step. All these tensors have the shape of the parameter, and must not be
-    /// tracked by autodiff. The step of a parameter in f16 is computed in f32: the new parameter is in f16, and its
-    /// moments are in f32.
+    /// tracked by autodiff. The step of a parameter in f16 or bf16 is computed in f32: the new parameter has the type of
+    /// the parameter, and its moments are in f32.
     pub fn update<const D: usize>(
         &self,
         parameter: Tensor<D>,
@@ -51,13 +51,15 @@ impl AdamWStep {
         if self::on_cpu::computes(&parameter, &gradient, moments.as_ref()) {
             return self.update_on_cpu(parameter, gradient, moments);
         }
-        if parameter.dtype() != DType::F16 {
+        let dtype = parameter.dtype();
+        if !matches!(dtype, DType::F16 | DType::BF16) {
             return self.composed(parameter, gradient, moments);
         }
-        // In f16 the squares of gradients below 1e-4 are 0, and so is the usual epsilon.
+        // In f16 the squares of gradients below 1e-4 are 0, and so is the usual epsilon. In bf16 0.999 is 1, so the
+        // second moment would not decay.
         let wide = |tensor: Tensor<D>| tensor.cast(FloatDType::F32);
         let update = self.composed(wide(parameter), wide(gradient), moments.map(|moments| moments.map(wide)));
-        AdamWUpdate { parameter: update.parameter.cast(FloatDType::F16), ..update }
+        AdamWUpdate { parameter: update.parameter.cast(FloatDType::from(dtype)), ..update }
     }
 
     /// Updates a parameter by burn's operations, which burn fuses on GPUs.
@@ -232,5 +234,25 @@ mod tests {
         for (found, exact) in trained(FloatDType::F16).into_iter().zip(trained(FloatDType::F32)) {
             assert!((found - exact).abs() < 0.02, "{found} instead of {exact}");
         }
+    }
+
+    /// Tests that moments decay in bf16, in which the usual second beta is 1.
+    #[test]
+    fn moments_of_parameters_in_bf16_decay() {
+        let ones = |dtype| Tensor::<1>::ones([1], &Device::flex()).cast(dtype);
+        let step = AdamWStep { betas: [0.9, 0.999], ..STEP };
+        let second = |dtype| {
+            let (mut parameter, mut moments) = (ones(dtype), None);
+            for time in 1..=20 {
+                let gradient = ones(dtype) * if time == 1 { 1.0 } else { 0.0 };
+                let update = AdamWStep { time, ..step }.update(parameter, gradient, moments);
+                parameter = update.parameter;
+                moments = Some([update.first, update.second]);
+            }
+            let [_, second] = moments.unwrap();
+            second.into_scalar::<f64>()
+        };
+        let (found, exact) = (second(FloatDType::BF16), 1e-3 * 0.999_f64.powi(19));
+        assert!((found / exact - 1.0).abs() < 1e-5, "{found} instead of {exact}");
     }
 }

@@ -1,7 +1,7 @@
 //! Masked targets of the cross-entropy ([`MASKED`]), which add nothing to the loss, and the functions that apply them
 //! by burn's own operations on every backend.
 
-use burn::tensor::{Bool, Int, Tensor};
+use burn::tensor::{Bool, DType, Int, Tensor};
 
 /// The target that masks a row of logits in [`cross_entropy`](fn@crate::cross_entropy): the row adds nothing to the
 /// loss, and its logits have the gradient 0. It equals the default of PyTorch's `ignore_index`.
@@ -15,7 +15,12 @@ pub fn of_targets(likelihoods: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<2> 
     likelihoods.gather(1, classes).mask_fill(masked, 0.0)
 }
 
-/// Returns a mask `[rows, 1]` that is true in each row whose target is [`MASKED`].
+/// Returns a mask `[rows, 1]` that is true in each row whose target is [`MASKED`]. Unsigned targets are never masked.
 pub fn is_masked(targets: Tensor<1, Int>) -> Tensor<2, Bool> {
-    targets.unsqueeze_dim::<2>(1).equal_elem(MASKED)
+    let targets = targets.unsqueeze_dim::<2>(1);
+    match targets.dtype() {
+        // The number is none of the type, so nothing equals it, and burn panics.
+        DType::U8 | DType::U16 | DType::U32 | DType::U64 => targets.clone().not_equal(targets),
+        _ => targets.equal_elem(MASKED),
+    }
 }

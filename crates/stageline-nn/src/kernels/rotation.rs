@@ -26,12 +26,16 @@ pub fn to_parts(gradient: &Tensor<3>, columns: [usize; 3], [cosines, sines]: [Te
 /// cosines and sines of these angles are each `[length, size / 2]`. Elements `i` and `i + size / 2` of a head are the
 /// coordinates of one rotated point.
 ///
-/// The rotation is computed in the type of `cosines`, and the output has the type of the input.
+/// The rotation of f64 is computed in f64, and that of other types in the type of `cosines`. The output has the type of
+/// the input.
 fn rotated(input: Tensor<3>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<3> {
     let ([batch, length, width], [_, half]) = (input.dims(), cosines.dims());
-    let types = [input.dtype(), cosines.dtype()].map(FloatDType::from);
+    let types = match [input.dtype(), cosines.dtype()].map(FloatDType::from) {
+        [FloatDType::F64, _] => [FloatDType::F64; 2],
+        types => types,
+    };
     let heads = input.reshape([batch, length, width / (2 * half), 2 * half]);
-    let of = |angles: Tensor<2>| angles.reshape([1, length, 1, half]);
+    let of = |angles: Tensor<2>| angles.reshape([1, length, 1, half]).cast(types[1]);
     let (cosines, sines) = (of(cosines), of(sines));
     let [first, second] = [0, half].map(|start| heads.clone().slice_dim(3, start..start + half).cast(types[1]));
     let turned_first = first.clone() * cosines.clone() - second.clone() * sines.clone();

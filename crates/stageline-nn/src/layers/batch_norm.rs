@@ -101,9 +101,14 @@ impl AccumulatedBatchNorm {
     /// pass of a training step the layer also records the mean and variance of the input.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
-        let Some(samples) = Samples::current().filter(|_| training) else { return self.norm.forward(input) };
+        let samples = Samples::current().filter(|_| training);
+        if samples.is_none() && !(training && is_recomputation()) {
+            return self.norm.forward(input);
+        }
         let count = input.shape().num_elements() / input.dims()[1];
         let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
+        // In a recomputation, the first forward pass has updated the statistics.
+        let Some(samples) = samples else { return result.output };
         let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
         if !is_recomputation() && self.add(samples, moments) {
             let update = Update { norm: self.norm.clone(), step: samples.step };
@@ -228,6 +233,7 @@ mod tests {
     use burn::nn::{BatchNormConfig, LinearConfig};
     use burn::tensor::{DType, Device};
 
+    use crate::forward::recomputation::as_recomputation;
     use crate::params::visit::describe;
 
     #[test]
@@ -268,6 +274,20 @@ mod tests {
         let (mean, variance) = merged(parts.into_iter(), 1).unwrap();
         let (expected_mean, expected_variance) = moments(&whole);
         assert!((mean[0] - expected_mean).abs() < 1e-6 && (variance[0] - expected_variance).abs() < 1e-6);
+    }
+
+    #[test]
+    fn a_recomputation_outside_a_pipeline_does_not_move_the_statistics() {
+        let device = Device::flex().autodiff();
+        let norm = AccumulatedBatchNorm::from(BatchNormConfig::new(2).init(&device));
+        let input = Tensor::<2>::from_floats([[1.0, 2.0], [3.0, 5.0]], &device);
+        let mean = |norm: &AccumulatedBatchNorm| norm.norm.running_mean.value_sync().into_data();
+        let before = mean(&norm);
+        let recomputed = as_recomputation(|| norm.forward(input.clone()));
+        assert_eq!(mean(&norm), before);
+        let output = norm.forward(input);
+        assert_ne!(mean(&norm), before);
+        assert_eq!(recomputed.into_data(), output.into_data());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use burn::tensor::{DType, FloatDType, Int, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
-use crate::kernels::masked_targets::of_targets;
+use crate::kernels::masked_targets::{is_masked, of_targets};
 
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
@@ -17,7 +17,7 @@ use crate::kernels::masked_targets::of_targets;
 /// # Panics
 /// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is neither a class nor masked.
 pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
-    let ([rows, _], [given]) = (logits.dims(), targets.dims());
+    let ([rows, classes], [given]) = (logits.dims(), targets.dims());
     assert_eq!(rows, given, "there are {rows} rows of logits, and {given} targets");
     let logits = match logits.dtype() {
         DType::BF16 | DType::F16 => logits.cast(FloatDType::F32),
@@ -27,7 +27,16 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     if let Some(sum) = of_their_backend!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
+    // Masked rows get constant logits, because NaN in them would be NaN in their gradient.
+    let logits = logits.mask_fill(is_masked(targets.clone()).expand([rows, classes]), 0.0);
     -of_targets(log_softmax(logits, 1), targets).sum()
+}
+
+/// Returns the number of targets that are not masked ([`MASKED`](crate::MASKED)): the loss weight of
+/// [`cross_entropy`] for a micro-batch.
+pub fn unmasked(targets: Tensor<1, Int>) -> usize {
+    let masked = is_masked(targets.clone()).int().sum().into_scalar::<i64>();
+    targets.dims()[0] - masked as usize
 }
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
@@ -92,7 +101,7 @@ mod one {
 mod tests {
     use super::*;
     use crate::kernels::masked_targets::MASKED;
-    use burn::tensor::{Device, Distribution, TensorData};
+    use burn::tensor::{Device, Distribution, IntDType, TensorData};
 
     #[test]
     fn loss_and_gradient_match_those_in_f64() {
@@ -141,6 +150,8 @@ mod tests {
         // The kernels take f32, and burn's own operations f64.
         for dtype in [FloatDType::F32, FloatDType::F64] {
             let logits = logits.clone().cast(dtype);
+            let broken = Tensor::<2>::from_floats([[f32::NAN, f32::INFINITY, 0.0]], &device).cast(dtype);
+            let logits = logits.slice_assign([1..2, 0..3], broken);
             let (loss, gradient) = both(logits.clone(), &[2, MASKED, 0]);
             let others = logits.select(0, Tensor::from_ints([0, 2], &device));
             let (expected, gradient_of_others) = both(others, &[2, 0]);
@@ -150,6 +161,23 @@ mod tests {
                 assert!((found - expected).abs() < 1e-6, "{found} and not {expected}");
             }
         }
+    }
+
+    #[test]
+    fn unsigned_targets_are_classes_and_never_masked() {
+        let device = Device::flex();
+        let logits = Tensor::<2>::from_floats([[0.3, -1.7, 2.5], [4.1, 0.2, -0.6]], &device);
+        let signed = Tensor::<1, Int>::from_ints([2, 1], &device);
+        for dtype in [FloatDType::F32, FloatDType::F64] {
+            let logits = logits.clone().cast(dtype);
+            let expected = cross_entropy(logits.clone(), signed.clone()).into_data();
+            for kind in [IntDType::U8, IntDType::U32, IntDType::U64] {
+                let targets = signed.clone().cast(kind);
+                assert_eq!(cross_entropy(logits.clone(), targets.clone()).into_data(), expected);
+                assert_eq!(unmasked(targets), 2);
+            }
+        }
+        assert_eq!(unmasked(Tensor::from_ints([2, MASKED as i32, 1, MASKED as i32], &device)), 2);
     }
 
     #[test]

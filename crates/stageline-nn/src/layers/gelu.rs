@@ -1,8 +1,8 @@
 //! [`gelu`] and [`gelu_tanh`]: the Gaussian error linear unit (GELU), an activation function, with vector instructions
 //! on this host's CPU.
 
-use burn::tensor::Tensor;
 use burn::tensor::activation;
+use burn::tensor::{DType, FloatDType, Tensor};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
@@ -33,7 +33,14 @@ pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Tanh) {
         return output;
     }
-    activation::gelu_approximate(input)
+    match input.dtype() {
+        // Its cube overflows in f16, and `1 + tanh` is rounded to 0 in bf16.
+        DType::F16 | DType::BF16 => {
+            let given = FloatDType::from(input.dtype());
+            activation::gelu_approximate(input.cast(FloatDType::F32)).cast(given)
+        }
+        _ => activation::gelu_approximate(input),
+    }
 }
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
@@ -76,7 +83,7 @@ mod one {
 #[cfg(test)]
 #[cfg(feature = "flex")]
 mod tests {
-    use burn::tensor::{Device, Distribution, Tensor, activation};
+    use burn::tensor::{Device, Distribution, FloatDType, Tensor, activation};
 
     type Function = fn(Tensor<2>) -> Tensor<2>;
 
@@ -100,6 +107,28 @@ mod tests {
             assert!(apart(ours.2.clone(), theirs.2) < 4e-6);
             let (tracked, untracked) = (ours.0, if transposed { ours.2.transpose() } else { ours.2 });
             assert_eq!(tracked.into_data(), untracked.into_data(), "a graph must not change the result");
+        }
+    }
+
+    /// Tests values and derivatives of large and of small results in half precision, against the formula in f64.
+    #[test]
+    fn the_tanh_form_in_half_precision_is_rounded_once() {
+        let device = Device::flex();
+        let exact = |x: f64| {
+            let inner = |x: f64| (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044_715 * x.powi(3));
+            0.5 * x * (1.0 + inner(x).tanh())
+        };
+        for (dtype, rounding) in [(FloatDType::F16, 1e-3), (FloatDType::BF16, 8e-3)] {
+            for x in [-3.25, -3.0, 0.5, 147.0, 148.0, 1000.0] {
+                let leaf = Tensor::<1>::from_data([x], &device).cast(dtype).autodiff().require_grad();
+                let output = super::gelu_tanh(leaf.clone());
+                let gradients = output.clone().sum().backward();
+                let derivative = leaf.grad(&gradients).unwrap().into_scalar::<f64>();
+                let (value, wanted) = (output.into_scalar::<f64>(), exact(x));
+                assert!((value - wanted).abs() <= rounding * wanted.abs(), "{x}: {value} instead of {wanted}");
+                let wanted = (exact(x + 1e-4) - exact(x - 1e-4)) / 2e-4;
+                assert!((derivative - wanted).abs() <= rounding * wanted.abs().max(0.1), "{x}: {derivative}, {wanted}");
+            }
         }
     }
 }

@@ -50,10 +50,12 @@ impl LayerNorm {
     /// Normalises an input `[..., width]` over its last dimension, and returns a tensor of the same shape and type.
     ///
     /// # Panics
-    /// Panics if the last dimension of the input is not the width of the layer.
+    /// Panics if the last dimension of the input is not the width of the layer, or if `beta` has another width.
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (width, [expected]) = (input.dims()[D - 1], self.gamma.shape().dims());
         assert_eq!(width, expected, "the input has {width} features, and the layer takes {expected}");
+        let shifts = self.beta.as_ref().map_or(expected, |beta| beta.shape()[0]);
+        assert_eq!(shifts, expected, "the layer has {shifts} shifts (beta) and {expected} scales (gamma)");
         #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
         {
             let norm = Normalisation { kind: Norm::Layer, epsilon: self.epsilon as f32 };

@@ -82,7 +82,8 @@ struct SplitLinear;
 /// The values that the forward pass of a linear layer keeps for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
-    input: FloatTensor<B>,
+    /// The rows of the layer's input; `None` if the weight is frozen, whose gradient alone needs them.
+    input: Option<FloatTensor<B>>,
     weight: FloatTensor<B>,
     /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
     /// deferred until after the backward pass.
@@ -110,7 +111,7 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
         let waits = put_off_any([weight_id, bias_id], || {
             let (input, gradient) = (input.clone(), gradient.clone());
             move |sum: &mut Sum| {
-                if let Some(id) = weight_id {
+                if let (Some(id), Some(input)) = (weight_id, input) {
                     sum.add_by::<B, 2>(id, |sum| B::added_to_weight(sum, input, gradient.clone()));
                 }
                 if let Some(id) = bias_id {
@@ -118,10 +119,9 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
                 }
             }
         });
-        match of_weight.filter(|_| !waits[0]) {
-            Some(node) => gradients.register::<B>(node.id, B::to_weight(input, gradient.clone())),
-            // The memory of the input is freed before the gradient of the input is allocated.
-            None => drop(input),
+        // The memory of the input is freed before the gradient of the input is allocated.
+        if let (Some(node), Some(input)) = (of_weight.filter(|_| !waits[0]), input) {
+            gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
         }
         if let Some(node) = of_bias.filter(|_| !waits[1]) {
             gradients.register::<B>(node.id, B::to_bias(gradient.clone()));
@@ -173,7 +173,8 @@ fn split<B: Products, const D: usize>(
     let input = rows::<B>(input);
     let mut output_shape = shape.clone();
     output_shape[D - 1] = values.shape()[1];
-    let state = State::<B> { input: input.clone(), weight: values.clone(), put_off: [weight_id, bias_id], shape };
+    let kept = weights.is_tracked().then(|| input.clone());
+    let state = State::<B> { input: kept, weight: values.clone(), put_off: [weight_id, bias_id], shape };
     let output_of = |bias| B::float_reshape(B::product(input, values, bias), output_shape);
     Some(match tracked_bias {
         None => recorded::<B, _, 2, D>(SplitLinear, [input_node, weight_node], state, output_of(None)),

@@ -24,7 +24,7 @@ mod swiglu;
 mod unembedding;
 
 pub use causal_attention::{causal_attention, causal_attention_within};
-pub use cross_entropy::cross_entropy;
+pub use cross_entropy::{cross_entropy, unmasked};
 pub use embedding::Embedding;
 pub use gelu::{gelu, gelu_tanh};
 pub use layer_norm::LayerNorm;

@@ -4,7 +4,7 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use burn::tensor::{Device, Tensor, TensorData};
+use burn::tensor::{DType, Device, Tensor, TensorData};
 
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
@@ -86,8 +86,10 @@ impl RotaryAngles {
         let angles = (first..first + count)
             .flat_map(|position| self.frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency)));
         let (cosines, sines) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-        let tensor =
-            |numbers: Vec<f32>| Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), device);
+        // In f32 whatever the device's default type, which `from_data` would take.
+        let tensor = |numbers: Vec<f32>| {
+            Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), (device, DType::F32))
+        };
         Table { device: device.clone(), first, cosines: tensor(cosines), sines: tensor(sines) }
     }
 }
@@ -228,7 +230,7 @@ mod tests {
         turned
     }
 
-    /// Asserts that a tensor has the given numbers, within the rounding of f32.
+    /// Asserts that a tensor has the given numbers, within the rounding of its type. The angles are rounded to f32.
     fn assert_near(found: &Tensor<3>, exact: &[f64]) {
         let found: Vec<f64> = found.to_data().iter::<f64>().collect();
         assert_eq!(found.len(), exact.len());

@@ -44,7 +44,8 @@ struct Projection;
 /// factors of the product, and the parameter id of the table.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
-    rows: FloatTensor<B>,
+    /// The activations that are projected; `None` if the table is frozen, whose gradient alone needs them.
+    rows: Option<FloatTensor<B>>,
     table: FloatTensor<B>,
     /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
     /// backward pass.
@@ -61,15 +62,14 @@ impl<B: Products> Backward<B, 2> for Projection {
         let waits = put_off_any([id], || {
             let (rows, gradient) = (rows.clone(), gradient.clone());
             move |sum: &mut Sum| {
-                if let Some(id) = id {
+                if let (Some(id), Some(rows)) = (id, rows) {
                     sum.add_by::<B, 2>(id, |sum| B::added_to_weight(sum, gradient, rows));
                 }
             }
         });
-        match to_table.filter(|_| !waits[0]) {
-            Some(node) => gradients.register::<B>(node.id, B::to_weight(gradient.clone(), rows)),
-            // The memory of the rows is freed before their gradient is allocated.
-            None => drop(rows),
+        // The memory of the rows is freed before their gradient is allocated.
+        if let (Some(node), Some(rows)) = (to_table.filter(|_| !waits[0]), rows) {
+            gradients.register::<B>(node.id, B::to_weight(gradient.clone(), rows));
         }
         if let Some(node) = to_rows {
             gradients.register::<B>(node.id, B::product(gradient, table, None));
@@ -93,7 +93,8 @@ fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor
     let id = may_put_off(weight, &value);
     // A linear layer's input gradient is the product with its transposed weight, which is what a table needs.
     let output = B::to_input(table.clone(), rows.clone());
-    Some(recorded::<B, _, 2, 2>(Projection, [rows_node, table_node], State { rows, table, id }, output))
+    let state = State { rows: value.is_tracked().then_some(rows), table, id };
+    Some(recorded::<B, _, 2, 2>(Projection, [rows_node, table_node], state, output))
 }
 
 #[cfg(test)]

@@ -27,7 +27,7 @@ const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 pub struct TokenSettings<'a> {
     /// The encoding that turns the text into tokens, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is appended to every document, if any. A token that is larger than the size of the encoding's
+    /// The token that is appended to every document that does not end with it already, if any. A token that is larger than the size of the encoding's
     /// vocabulary is not appended.
     pub end_of_document: Option<u32>,
     /// The size of the model's vocabulary. Every token of the training data must be smaller. The vocabulary of the

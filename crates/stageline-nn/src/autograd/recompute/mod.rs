@@ -60,10 +60,12 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 /// backward pass.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no other parameters and no other activations
-/// that need gradients, because a recomputation could not pass gradients on to them.
+/// that need gradients, because a recomputation could not pass gradients on to them. It must draw no random numbers of
+/// its own, as burn's `Dropout` does, because the recomputation would draw others: use [`Dropout`](crate::Dropout).
 ///
 /// # Panics
-/// Panics if the block is recomputed and `forward` uses a parameter or an activation from outside.
+/// Panics if the block is recomputed and `forward` uses a parameter or an activation from outside. A backward pass
+/// outside [`autograd::gather`](crate::autograd::gather), which pipelines call, panics at a recomputed block.
 ///
 /// ```
 /// use burn::module::Module;

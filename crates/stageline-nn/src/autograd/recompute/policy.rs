@@ -188,7 +188,8 @@ impl Recompute {
     }
 
     /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
-    /// activations and are recomputed in the backward pass.
+    /// activations and are recomputed in the backward pass, which must run inside
+    /// [`autograd::gather`](crate::autograd::gather).
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&PASSED, 0, || during(&POLICY, self, forward))
     }
