@@ -65,7 +65,7 @@ struct Flags {
     /// Temperature of the sampling; 0 always takes the likeliest token [default: that of the model's settings, or 0.8]
     #[arg(help_heading = "Outputs", long)]
     temperature: Option<f64>,
-    /// Top-k sampling: each token is drawn from this number of likeliest ones [default: as for the temperature, or all]
+    /// Top-k sampling: each token is drawn from this number of likeliest ones; 0 for all [default: likewise, or all]
     #[arg(help_heading = "Outputs", long)]
     top_k: Option<usize>,
     /// Nucleus sampling: tokens come from the fewest likeliest ones with this probability in total [default: likewise, or 1]

@@ -18,11 +18,12 @@ pub struct Sampling {
     /// The temperature, by which the logits are divided. A temperature below 1 makes likely tokens likelier. At 0, the
     /// next token is always the likeliest one (greedy sampling).
     pub temperature: f64,
-    /// The number of likeliest tokens among which the next token is drawn; `None` draws from all tokens.
+    /// The number of likeliest tokens among which the next token is drawn. Tokens that are as likely as the last of them
+    /// stay. `None` and 0 draw from all tokens.
     pub top_k: Option<usize>,
-    /// The threshold of nucleus sampling, above 0 and at most 1 (Holtzman et al., 2020,
+    /// The threshold of nucleus sampling, from 0 to 1 (Holtzman et al., 2020,
     /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)). The next token is drawn from the smallest set of
-    /// likeliest tokens whose probabilities add up to at least this number. `None` draws from all tokens that `top_k`
+    /// likeliest tokens whose probabilities add up to at least this number, and from one token at least. `None` draws from all tokens that `top_k`
     /// leaves.
     pub top_p: Option<f64>,
     /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)), for tokens
@@ -190,7 +191,7 @@ impl Drop for Generation<'_> {
 }
 
 fn check(sampling: &Sampling) -> Result<(), GenerationError> {
-    let Sampling { temperature, top_k, top_p, repetition_penalty, .. } = *sampling;
+    let Sampling { temperature, top_p, repetition_penalty, .. } = *sampling;
     let wrong = |setting, value, range| Err(GenerationError::Sampling { setting, value, range });
     if !(temperature >= 0.0 && temperature.is_finite()) {
         return wrong("temperature", temperature, "0 or more");
@@ -198,9 +199,8 @@ fn check(sampling: &Sampling) -> Result<(), GenerationError> {
     if !(repetition_penalty > 0.0 && repetition_penalty.is_finite()) {
         return wrong("repetition_penalty", repetition_penalty, "a number above 0");
     }
-    match (top_k, top_p) {
-        (Some(0), _) => wrong("top_k", 0.0, "1 or more"),
-        (_, Some(share)) if !(share > 0.0 && share <= 1.0) => wrong("top_p", share, "a number above 0 and at most 1"),
+    match top_p {
+        Some(fraction) if !(0.0..=1.0).contains(&fraction) => wrong("top_p", fraction, "a number from 0 to 1"),
         _ => Ok(()),
     }
 }
@@ -231,7 +231,11 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     if sampling.temperature == 0.0 {
         return ranked[0].0 as u32;
     }
-    ranked.truncate(sampling.top_k.unwrap_or(usize::MAX));
+    let top_k = sampling.top_k.filter(|top_k| *top_k > 0);
+    if let Some((_, least)) = top_k.and_then(|top_k| ranked.get(top_k - 1)).copied() {
+        // As in the Transformers library, tokens that are as likely as the last of them stay.
+        ranked.truncate(ranked.partition_point(|(_, logit)| *logit >= least));
+    }
     let most = f64::from(ranked[0].1);
     let weight = |logit: f32| ((f64::from(logit) - most) / sampling.temperature).exp();
     let mut weights: Vec<_> = ranked.iter().map(|(_, logit)| weight(*logit)).collect();
@@ -280,6 +284,8 @@ mod tests {
             (plain, probabilities),
             (Sampling { top_k: Some(2), ..plain }, [0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]),
             (Sampling { top_k: Some(9), ..plain }, probabilities),
+            (Sampling { top_k: Some(0), ..plain }, probabilities),
+            (Sampling { top_p: Some(0.0), ..plain }, [0.0, 1.0, 0.0, 0.0]),
             (Sampling { top_p: Some(0.65), ..plain }, [0.0, 4.0 / 7.0, 0.0, 3.0 / 7.0]),
             (Sampling { top_p: Some(0.01), ..plain }, [0.0, 1.0, 0.0, 0.0]),
             // At the temperature 0.5, probabilities are squared.
@@ -289,6 +295,16 @@ mod tests {
                 // The standard deviation of a share of 20,000 draws is at most 0.0036.
                 assert!((found - expected).abs() < 0.015, "{sampling:?}: {found} instead of {expected}");
             }
+        }
+    }
+
+    /// Tests logits of which several are equal. The likeliest two tokens are three, as in the Transformers library
+    /// (`TopKLogitsWarper`), which removes only smaller logits.
+    #[test]
+    fn equally_likely_tokens_stay_together() {
+        let sampling = Sampling { temperature: 1.0, top_k: Some(2), ..Sampling::GREEDY };
+        for found in shares(&[0.1, 0.2, 0.2, 0.2, 0.05], sampling).into_iter().zip([0.0, 1.0, 1.0, 1.0, 0.0]) {
+            assert!((found.0 - found.1 / 3.0).abs() < 0.015, "{found:?}");
         }
     }
 
@@ -326,9 +342,8 @@ mod tests {
     fn settings_out_of_their_range_are_refused() {
         for (sampling, message) in [
             (Sampling { temperature: f64::NAN, ..Sampling::GREEDY }, "temperature NaN: give 0 or more"),
-            (Sampling { top_k: Some(0), ..Sampling::GREEDY }, "top_k 0: give 1 or more"),
             (Sampling { repetition_penalty: 0.0, ..Sampling::GREEDY }, "repetition_penalty 0: give a number above 0"),
-            (Sampling { top_p: Some(1.5), ..Sampling::GREEDY }, "top_p 1.5: give a number above 0 and at most 1"),
+            (Sampling { top_p: Some(1.5), ..Sampling::GREEDY }, "top_p 1.5: give a number from 0 to 1"),
         ] {
             assert_eq!(check(&sampling).unwrap_err().to_string(), message);
         }

@@ -2,7 +2,6 @@
 //! implement. They are in `generation_config.json` or, in older folders without this file, in `config.json`.
 
 use serde_json::Value;
-use stageline_hub::ModelFolder;
 
 use crate::generation::Sampling;
 use crate::model::LanguageModel;
@@ -80,7 +79,7 @@ impl LanguageModel {
     /// Returns the object with the settings of generation. As in the Transformers library, it is the configuration of
     /// the model if the folder has no `generation_config.json`.
     fn generation_settings(&self) -> &Value {
-        self.folder().and_then(ModelFolder::generation_config).unwrap_or(self.config())
+        self.generation_config().unwrap_or(self.config())
     }
 }
 

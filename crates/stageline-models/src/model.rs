@@ -10,7 +10,7 @@ use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
 use stageline::{Row, seeded};
-use stageline_hub::{ModelFolder, read_file};
+use stageline_hub::{FolderError, ModelFolder, read_file};
 
 use crate::cache::KeyValueCache;
 use crate::error::ModelError;
@@ -37,6 +37,8 @@ pub struct LanguageModel(Arc<Inner>);
 struct Inner {
     family: Family,
     config: Value,
+    /// The contents of the `generation_config.json` beside the model's configuration; `None` without such a file.
+    generation: Option<Value>,
     naming: Naming,
     /// The open model folder from which the model's parameters are read; `None` for a new model.
     folder: Option<Arc<ModelFolder>>,
@@ -67,7 +69,8 @@ impl LanguageModel {
         let path = folder.path().join("config.json");
         let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
         unsupported::check_weights_file(&config, folder.weights_name()).map_err(wrong)?;
-        let model = Self::of(&path, config, Some(Arc::clone(&folder)), 0)?;
+        let generation = folder.generation_config().cloned();
+        let model = Self::of(&path, config, generation, Some(Arc::clone(&folder)), 0)?;
         model.check(&folder)?;
         Ok(model)
     }
@@ -83,10 +86,17 @@ impl LanguageModel {
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
         let text = read_file(path, LARGEST_CONFIG)?;
         let config = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
-        Self::of(path, config, None, seed)
+        let generation = generation_config_of(folder_of(path))?;
+        Self::of(path, config, generation, None, seed)
     }
 
-    fn of(path: &Path, config: Value, folder: Option<Arc<ModelFolder>>, seed: u64) -> Result<Self, ModelError> {
+    fn of(
+        path: &Path,
+        config: Value,
+        generation: Option<Value>,
+        folder: Option<Arc<ModelFolder>>,
+        seed: u64,
+    ) -> Result<Self, ModelError> {
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
         let kind = match config.get("model_type") {
             Some(Value::String(kind)) => kind,
@@ -111,7 +121,19 @@ impl LanguageModel {
         let (angles, cache) = (family.angles(), KeyValueCache::default());
         let home = folder_of(path).to_owned();
         let (table, frozen) = (ParamId::new(), no_tensors());
-        Ok(Self(Arc::new(Inner { family, config, naming, folder, home, seed, table, angles, cache, frozen })))
+        Ok(Self(Arc::new(Inner {
+            family,
+            config,
+            generation,
+            naming,
+            folder,
+            home,
+            seed,
+            table,
+            angles,
+            cache,
+            frozen,
+        })))
     }
 
     /// Freezes parameters, which are then not trained and have no optimizer state. The function `frozen` returns true
@@ -183,7 +205,7 @@ impl LanguageModel {
     /// `generation_config.json`. This file may name more tokens than the configuration, such as the end of a turn in a
     /// conversation. Without the file or the field, returns the tokens of [`end_of_text`](Self::end_of_text).
     pub fn end_of_generation(&self) -> Vec<u32> {
-        let of_generation = self.folder().and_then(ModelFolder::generation_config).map(end_tokens);
+        let of_generation = self.generation_config().map(end_tokens);
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
@@ -210,6 +232,10 @@ impl LanguageModel {
     /// Returns the path of the folder that contains the model's configuration, and perhaps a tokenizer.
     pub fn home(&self) -> &Path {
         &self.0.home
+    }
+
+    pub(crate) fn generation_config(&self) -> Option<&Value> {
+        self.0.generation.as_ref()
     }
 
     pub(crate) fn cache(&self) -> &KeyValueCache {
@@ -242,6 +268,17 @@ impl LanguageModel {
 /// Returns the path of the folder that contains a file. For a plain file name, this is `.`, the current folder.
 fn folder_of(file: &Path) -> &Path {
     file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}
+
+/// Reads the `generation_config.json` in the folder of a new model's configuration; `None` without such a file.
+fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
+    let path = folder.join("generation_config.json");
+    let text = match read_file(&path, LARGEST_CONFIG) {
+        Err(FolderError::FileNotFound { .. }) => return Ok(None),
+        text => text?,
+    };
+    let read = serde_json::from_slice(&text).map_err(|error| ModelError::Config { path, reason: error.to_string() });
+    read.map(Some)
 }
 
 /// Whether the head has values of its own, although the configuration ties it to the table of token embeddings. This is

@@ -128,6 +128,13 @@ impl Config {
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}"
             ));
         }
+        // The Transformers library refuses to load such a Llama, and loads the same sizes as a Mistral.
+        if kind == "llama" && !fields.hidden_size.is_multiple_of(heads) {
+            return Err(format!("hidden_size {} is not a multiple of num_attention_heads {heads}", fields.hidden_size));
+        }
+        if kind == "llama" && fields.initializer_range > 1.0 {
+            return Err(format!("initializer_range {}: a Llama has a number from 0 to 1", fields.initializer_range));
+        }
         let head_size = match fields.head_dim {
             Some(size) => size,
             None if fields.hidden_size.is_multiple_of(heads) => fields.hidden_size / heads,
@@ -220,7 +227,7 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
         None => "there is no sliding_window",
     };
     let of = |kind: &String| match kind.as_str() {
-        "full_attention" => Ok(None),
+        "full_attention" | "attention" => Ok(None),
         "sliding_attention" => {
             window.map(Some).ok_or_else(|| format!("layer_types has sliding_attention, and {missing}"))
         }
@@ -267,6 +274,22 @@ mod tests {
             let reason = padding(json!(id)).unwrap_err();
             assert!(reason.starts_with(&format!("pad_token_id {id}: vocab_size is 9; ")), "{reason}");
         }
+    }
+
+    /// Tests sizes with which the Transformers library refuses to load a Llama, and loads a Mistral.
+    #[test]
+    fn a_llama_that_transformers_refuses_is_refused() {
+        let sizes = json!({"hidden_size": 20, "head_dim": 8});
+        assert_eq!(
+            read("llama", sizes.clone()).unwrap_err(),
+            "hidden_size 20 is not a multiple of num_attention_heads 6"
+        );
+        assert!(read("mistral", sizes).is_ok());
+        let wide = json!({"initializer_range": 1.5});
+        assert_eq!(read("llama", wide.clone()).unwrap_err(), "initializer_range 1.5: a Llama has a number from 0 to 1");
+        assert!(read("mistral", wide).is_ok());
+        let old_name = json!({"layer_types": ["attention", "attention", "full_attention"]});
+        assert_eq!(read("qwen2", old_name).unwrap().windows, [None; 3]);
     }
 
     #[test]

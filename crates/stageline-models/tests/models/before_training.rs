@@ -34,6 +34,10 @@ fn an_export_that_would_fail_is_refused_and_a_check_leaves_no_trace() {
     for (model, own) in [(&model, &home), (&opened, &place)] {
         let error = model.check_export(own).unwrap_err();
         assert!(matches!(error, ModelError::OwnFolder { .. }), "{error}");
+        let before: Vec<_> = names(own).iter().map(|name| fs::read(own.join(name)).unwrap()).collect();
+        let error = model.export(plain(model).snapshot().unwrap(), own).unwrap_err();
+        assert!(matches!(error, ModelError::OwnFolder { .. }), "{error}");
+        assert_eq!(names(own).iter().map(|name| fs::read(own.join(name)).unwrap()).collect::<Vec<_>>(), before);
         let error = model.check_export(&other).unwrap_err();
         assert!(error.to_string().contains("has `model.safetensors.index.json`"), "{error}");
         assert!(model.export(plain(model).snapshot().unwrap(), &other).is_err());

@@ -152,7 +152,14 @@ fn a_generation_ends_at_the_tokens_of_its_own_configuration() {
     model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
     // A new model is written in f32.
     assert_eq!(ModelFolder::open(&place).unwrap().config().unwrap()["dtype"], "float32");
-    std::fs::write(place.join("generation_config.json"), r#"{"eos_token_id": [3, 5]}"#).unwrap();
+    let settings = r#"{"eos_token_id": [3, 5], "do_sample": true, "top_k": 7}"#;
+    std::fs::write(place.join("generation_config.json"), settings).unwrap();
     let opened = LanguageModel::open(&place).unwrap();
-    assert_eq!((opened.end_of_text(), opened.end_of_generation()), (vec![3], vec![3, 5]));
+    let new = LanguageModel::new(place.join("config.json"), 5).unwrap();
+    for model in [opened, new] {
+        assert_eq!((model.end_of_text(), model.end_of_generation()), (vec![3], vec![3, 5]));
+        assert_eq!(model.sampling(Sampling::GREEDY).top_k, Some(7));
+    }
+    std::fs::write(place.join("generation_config.json"), "{").unwrap();
+    assert!(LanguageModel::new(place.join("config.json"), 5).is_err());
 }

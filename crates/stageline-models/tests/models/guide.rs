@@ -28,9 +28,9 @@ fn weights<F: Stage, B: Stage<Input = F::Output, Output = F::Output>, L: LossSta
     cut: Cut,
     configs: Vec<StageConfig>,
 ) -> Result<(), BoxError> {
-    let format = TorchFormat::new().rename("blocks", "bert.encoder.layer").rename("layer.mha.output", "attention.output.dense");
+    let format = TorchFormat::new().rename("blocks", "bert.encoder.layer").rename("layer.mha", "attention.self"); // and others
     let weights = TorchWeights::open("bert-base-uncased", format)?
-        .draw(|name| name.starts_with("classifier."))              // not in the folder: as the layers draw them
+        .draw(|name| name.starts_with("classifier."))              // a new head: as its layer draws it
         .leave_out(|name| name.starts_with("cls."))                // in the folder, and not in the model
         .keep(|name| name.ends_with("position_ids"));              // buffers of PyTorch, which exports copy
     let row = weights.load(row)?;                                  // checks every name and shape, and reads nothing yet

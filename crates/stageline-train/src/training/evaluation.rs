@@ -1,7 +1,7 @@
 //! Evaluates held-out samples before, during and after the training, and warns if the loss is a mean instead of a sum.
 
 use anyhow::Result;
-use stageline::{Batch, EvalReport, Payload, Pipeline, StepError};
+use stageline::{Batch, BatchError, EvalReport, Payload, Pipeline, StepError};
 use stageline_report::record::Validation;
 
 use crate::data::Data;
@@ -54,7 +54,12 @@ pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     log: &mut Log,
     steps: usize,
 ) -> Result<Evaluated> {
-    let reports = batches.iter().map(|batch| pipeline.eval(batch.clone())).collect::<Result<Vec<_>, _>>()?;
+    let evaluated = |batch: &Batch<_, _>| match pipeline.eval(batch.clone()) {
+        // A batch without an unmasked target adds nothing to the mean.
+        Err(StepError::Batch(BatchError::NoWeight)) => None,
+        report => Some(report),
+    };
+    let reports = batches.iter().filter_map(evaluated).collect::<Result<Vec<_>, _>>()?;
     let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
     let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();
     let line = format!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat());
