@@ -9,7 +9,8 @@ use stageline_schedule::{
 use crate::{checked, simulated};
 
 /// Compares simulated bubbles by span with those of the Zero Bubble paper (arXiv:2401.10241), at the costs that the
-/// paper measured. The bubble by span is the idle share of the time from a worker's first to its last action.
+/// paper measured. The bubble by span is the fraction of the longest span of a worker in which the busiest worker does
+/// not compute.
 #[test]
 fn bubbles_by_span_are_the_zero_bubble_papers() {
     let costs = Costs::equal(8, StageCost::new(18.522, 18.086, 9.337).with_latency(0.601));
@@ -19,8 +20,8 @@ fn bubbles_by_span_are_the_zero_bubble_papers() {
     assert_eq!(rounded(&ZbH2), "0.1083");
 }
 
-/// Tests the bubble by span (the idle share of the time from a worker's first to its last action) for P stages and M
-/// micro-batches. As in the Zero Bubble paper (arXiv:2401.10241), it is (P-1)/(3M+P-1) under ZB-H1 and 0 under ZB-H2.
+/// Tests the bubble by span (the fraction of the longest span in which the busiest worker does not compute) for P
+/// stages and M micro-batches. As in the Zero Bubble paper (arXiv:2401.10241), it is (P-1)/(3M+P-1) under ZB-H1 and 0 under ZB-H2.
 #[test]
 fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     for stages in 1..=6 {

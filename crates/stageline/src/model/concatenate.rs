@@ -1,6 +1,6 @@
 //! Concatenates the outputs of micro-batches into the output of their batch.
 
-use std::any::Any;
+use std::any::{Any, TypeId};
 use std::collections::VecDeque;
 
 use burn::tensor::{Bool, Int, Tensor};
@@ -13,8 +13,8 @@ use crate::model::payload::{Payload, PayloadMapper};
 /// result. An output is a payload: a value made of one or more tensors.
 ///
 /// # Errors
-/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors or in any dimension other than 0,
-/// and [`BatchError::NoRows`] if there is no output.
+/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors, in the kind of a tensor (floats,
+/// integers or booleans), or in any dimension other than 0. Returns [`BatchError::NoRows`] if there is no output.
 pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     let rows: Vec<Vec<Vec<usize>>> = pieces.iter().map(|piece| rows_of(piece)).collect();
     if let Some(other) = rows.iter().position(|rows_of_piece| *rows_of_piece != rows[0]) {
@@ -22,12 +22,22 @@ pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     }
     let mut pieces = pieces.into_iter();
     let first = pieces.next().ok_or(BatchError::NoRows)?;
-    let rest = pieces.map(|piece| {
-        let mut tensors = Tensors::default();
-        piece.map(&mut tensors);
-        tensors.0
-    });
-    Ok(first.map(&mut Join(rest.collect())))
+    let (expected, rest) = (kinds(&tensors_of(first.clone())), pieces.map(tensors_of).collect::<Vec<_>>());
+    if let Some(other) = rest.iter().position(|tensors| kinds(tensors) != expected) {
+        return Err(BatchError::Outputs { micro_batch: other + 1 });
+    }
+    Ok(first.map(&mut Join(rest)))
+}
+
+fn tensors_of<P: Payload>(piece: P) -> VecDeque<Box<dyn Any>> {
+    let mut tensors = Tensors::default();
+    piece.map(&mut tensors);
+    tensors.0
+}
+
+/// Returns the rank and the kind of each tensor, as its type.
+fn kinds(tensors: &VecDeque<Box<dyn Any>>) -> Vec<TypeId> {
+    tensors.iter().map(|tensor| tensor.as_ref().type_id()).collect()
 }
 
 /// Returns the shape of one row of every tensor in a micro-batch's output: the tensor's dimensions without dimension 0.
@@ -79,5 +89,25 @@ impl PayloadMapper for Join {
     }
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         Tensor::cat(self.beside(tensor), 0)
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::tensor::Device;
+
+    use super::*;
+
+    #[test]
+    fn outputs_with_tensors_of_other_kinds_are_refused() {
+        let floats = || Some(Tensor::<2>::ones([2, 3], &Device::flex()));
+        let numbers = || Some(Tensor::<2, Int>::ones([2, 3], &Device::flex()));
+        type Either = (Option<Tensor<2>>, Option<Tensor<2, Int>>);
+        let pieces: Vec<Either> = vec![(floats(), None), (floats(), None), (None, numbers())];
+        let (joined, _) = concatenate(pieces[..2].to_vec()).unwrap();
+        assert_eq!(joined.unwrap().dims(), [4, 3]);
+        let error = concatenate(pieces).err().unwrap();
+        assert!(matches!(error, BatchError::Outputs { micro_batch: 2 }), "{error}");
     }
 }
