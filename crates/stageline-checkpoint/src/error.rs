@@ -194,7 +194,8 @@ pub enum CheckpointError {
         bytes(*expected)
     )]
     Length {
-        /// The name of the tensor to save in a checkpoint whose bytes are too few or too many.
+        /// The name of the tensor that cannot be saved, because its type and shape need fewer or more bytes than it
+        /// has.
         tensor: String,
         /// The type of the elements of the tensor to save. The tensor's bytes do not match this type and the shape.
         dtype: Dtype,

@@ -137,7 +137,8 @@ fn of_export(mut config: Value) -> Value {
     config
 }
 
-/// Writes parameters to a folder as one weights file in f32.
+/// Writes parameters to `folder` as one file in f32, `model.safetensors`. Creates the folder if necessary, and replaces
+/// an old file with this name. A folder with other weights is an error.
 pub fn write_new(values: &StoredValues, folder: &Path) -> Result<(), ModelError> {
     let tensors = values.iter().map(|(name, value)| new_tensor(name, &value.shape));
     Ok(Layout::single(tensors)?.write(folder, |name| Ok::<_, ModelError>(values[name].read()))?)

@@ -141,7 +141,9 @@ impl Family {
         }
     }
 
-    /// Creates the head (last layer) of a language model; `output` is the weight of its projection to the vocabulary.
+    /// Creates the head (last layer) of a language model: the final norm and the projection to the vocabulary. `output`
+    /// contains the weight of the projection, `[vocabulary, width]`; in a tied model it is the table of token
+    /// embeddings.
     pub fn head(&self, output: Embedding, device: &Device) -> Head {
         match self {
             Self::Gpt2(config) => Head::Gpt2(Gpt2Head { norm: gpt2::norm(config, device), output }),

@@ -14,8 +14,9 @@ pub fn logits(output: &Embedding, normalised: Tensor<2>, [batch, length, _]: [us
     logits.reshape([batch, length, vocabulary])
 }
 
-/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not masked. The result is
-/// a tensor of one element. The logits are `[batch, length, vocabulary]`, and the targets `[batch, length]`.
+/// Returns the cross-entropy of the next tokens in nats, summed over all targets that are not masked (-100), as a
+/// tensor of one element. The logits are `[batch, length, vocabulary]`. The targets `[batch, length]` contain the token
+/// that follows each position, so they are not shifted here.
 pub fn loss(logits: Tensor<3>, targets: Tensor<2, Int>) -> Tensor<1> {
     cross_entropy(rows(logits), targets.flatten(0, 1))
 }

@@ -221,8 +221,9 @@ impl LanguageModel {
         fields.iter().map(|field| (*field, share(field))).filter(|(_, share)| *share > 0.0).collect()
     }
 
-    /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen (not
-    /// trained).
+    /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen by
+    /// [`freeze`](Self::freeze) (not trained). The order is from the first layer to the last. A tied head has no entry
+    /// of its own: the table of token embeddings is in the list once.
     pub fn tensors(&self) -> Vec<(String, bool)> {
         let mut seen = HashSet::new();
         let names = self.parameters().into_iter().map(|tensor| tensor.name).filter(|name| seen.insert(name.clone()));

@@ -23,8 +23,9 @@ pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// Runs one layer by calling `forward`, and counts it in the innermost sequence of layers ([`in_layers`]). The next
-/// layer then has the next index. Outside a sequence, as in a recomputation, the layer has no index.
+/// Runs one layer of a sequence ([`in_layers`]) by calling `forward`, and returns its result. Messages name the running
+/// layer by its index in the innermost sequence, and the next call has the next index. Outside a sequence, as in a
+/// recomputation, the layer has no index.
 pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     let result = forward();
     PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));

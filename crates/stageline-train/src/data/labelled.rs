@@ -59,7 +59,8 @@ impl LabelledTexts {
         Ok(Self { texts, length, sampler })
     }
 
-    /// Returns the number of classes: the largest label of the texts and 1.
+    /// Returns the number of classes: the largest label of all texts, plus 1. Texts that are held out for validation
+    /// count too.
     pub fn classes(&self) -> usize {
         self.texts.iter().map(|text| text.label as usize + 1).max().unwrap_or_default()
     }

@@ -56,8 +56,9 @@ impl GradientNoise {
     }
 }
 
-/// Running averages of the gradient's squared norm and noise over the steps of a run. The noise scale is taken from the
-/// averages, because the ratio of a single step is biased.
+/// Exponential running averages of the gradient's squared norm and noise over the steps of a run. Add the estimate of
+/// each step with [`add`](Self::add). The noise scale is the averaged noise divided by the averaged squared norm,
+/// because the mean of the ratios of single steps is biased.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct NoiseAverage {
     /// The decay of the running average: the factor on earlier estimates when the next one is added. It is at least 0

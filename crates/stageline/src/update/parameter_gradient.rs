@@ -23,8 +23,10 @@ pub struct ParameterGradient {
 }
 
 impl ParameterGradient {
-    /// Creates the record of one parameter's gradient for a custom training loop. A pipeline creates such records in
-    /// [`Pipeline::gradients`](crate::Pipeline::gradients).
+    /// Creates the record of one parameter's gradient from the fields of the same names. `summed` is the gradient
+    /// before clipping and `applied` the gradient after it, each with one number for each element of the parameter. A
+    /// pipeline creates such records in [`Pipeline::gradients`](crate::Pipeline::gradients); a custom training loop
+    /// creates its own.
     pub fn new(stage: usize, path: impl Into<String>, summed: Vec<f32>, applied: Vec<f32>) -> Self {
         Self { stage, path: path.into(), summed, applied }
     }

@@ -165,8 +165,9 @@ pub fn add_dot_products<E: Float>(
     }
 }
 
-/// Adds 16 rows of a tile from `row` on, weighted by the 16 columns of `weights`, to `sums`, which contain all elements
-/// of the head.
+/// Adds the matrix product of `weights`, `[16, 16]`, and 16 rows of a tile from `row` on, `[16, width]`, to `sums`,
+/// `[16, width]`. Column k of `weights` belongs to row `row + k` of the tile. `weights` and `sums` are this thread's
+/// parts of their matrices.
 #[cube]
 pub fn add_weighted<E: Float>(
     sums: &mut Array<Pair<f32>>,
