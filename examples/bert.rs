@@ -205,10 +205,13 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     export.iter().try_for_each(|folder| weights.check_export(&row, folder)).context("--export")?;
     let (Some(mut trained), Some(folder)) = (run.train(&row, texts)?, export) else { return Ok(()) };
     weights.export(&row, trained.pipeline.snapshot()?, &folder)?;
-    // from_pretrained needs the number of classes.
-    description["architectures"] = json!(["BertForSequenceClassification"]);
-    description["id2label"] = (0..classes).map(|class| (class.to_string(), json!(format!("LABEL_{class}")))).collect();
-    description["label2id"] = (0..classes).map(|class| (format!("LABEL_{class}"), json!(class))).collect();
-    write_config(&folder, &description)?;
+    if new_head {
+        // from_pretrained needs the number of classes.
+        description["architectures"] = json!(["BertForSequenceClassification"]);
+        let label = |class| format!("LABEL_{class}");
+        description["id2label"] = (0..classes).map(|class| (class.to_string(), json!(label(class)))).collect();
+        description["label2id"] = (0..classes).map(|class| (label(class), json!(class))).collect();
+        write_config(&folder, &description)?;
+    }
     say(format_args!("the model is in {}", folder.display()))
 }

@@ -1,7 +1,9 @@
 //! Measures how many floating-point operations per second one core reaches in matrix products, with the matrix sizes of
 //! the linear layers of a GPT.
 //!
-//! ```text cargo run --release --example product -- --rows 512 --width 256 ```
+//! ```text
+//! cargo run --release --example product -- --rows 512 --width 256
+//! ```
 //!
 //! Every product is timed as the forward pass of a [`Linear`] layer without a bias, so it uses the kernel of training
 //! steps. The gradients of a step are products of the same sizes, with one matrix transposed.

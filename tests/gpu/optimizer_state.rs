@@ -83,7 +83,7 @@ fn states_on_the_host_are_not_in_the_memory_of_the_device_and_change_no_bits() {
         return;
     }
     let device = open("gpu").remove(0);
-    let moments = 8 * gpt(SMALL, 7).parameters();
+    let moments = 8 * gpt(SMALL, 7).parameters().trained;
     let [on_device, on_host] = [OptimizerState::Device, OptimizerState::Host].map(|memory| trained(&device, memory));
     assert_eq!(on_host.losses, on_device.losses);
     assert!(on_host.middle == on_device.middle, "the checkpoints differ");

@@ -22,13 +22,13 @@ const MOST_REASON: usize = 400;
 #[non_exhaustive]
 pub enum FolderError {
     /// Nothing exists at the path of the model folder.
-    #[error("{} does not exist; give the path of a model folder, which has a config.json", shown(path))]
+    #[error("{} does not exist; give the path of a folder with a model", shown(path))]
     PathNotFound {
         /// The path that the caller gave for the model folder. Nothing exists there.
         path: PathBuf,
     },
     /// Something other than a folder is at the path of the model folder.
-    #[error("{} is not a folder; give the path of a model folder, which has a config.json", shown(path))]
+    #[error("{} is not a folder; give the path of a folder with a model", shown(path))]
     NotAFolder {
         /// The path that the caller gave for the model folder. Something other than a folder is there.
         path: PathBuf,

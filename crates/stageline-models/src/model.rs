@@ -18,7 +18,7 @@ use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::initial::with_zero_row;
 use crate::limits::LARGEST_CONFIG;
 use crate::names::{LAYERS, Naming, UNTIED};
-use crate::parameters::{ReadLazily, Selection, StoredParameter, StoredParameters, no_tensors};
+use crate::parameters::{ReadLazily, Selection, StoredParameter, StoredParameters, Unknown, no_tensors, unknown};
 use crate::unsupported;
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
@@ -259,10 +259,10 @@ impl LanguageModel {
         parameters.iter().try_for_each(|tensor| tensor.check(folder))?;
         let needed: HashSet<_> = parameters.into_iter().map(|tensor| tensor.name).collect();
         let is_known = |name: &str| needed.contains(name) || self.0.naming.is_spare(name);
-        let mut unknown = folder.tensors().filter(|(name, _)| !is_known(name));
-        let Some((name, info)) = unknown.next() else { return Ok(()) };
-        let (path, name, more) = (folder.path().join(&info.file), name.to_owned(), unknown.count());
-        Err(ModelError::UnexpectedTensor { path, name, more })
+        match unknown(folder, is_known) {
+            Some(Unknown { path, name, more }) => Err(ModelError::UnexpectedTensor { path, name, more }),
+            None => Ok(()),
+        }
     }
 }
 
@@ -278,8 +278,11 @@ fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
         Err(FolderError::FileNotFound { .. }) => return Ok(None),
         text => text?,
     };
-    let read = serde_json::from_slice(&text).map_err(|error| ModelError::Config { path, reason: error.to_string() });
-    read.map(Some)
+    match serde_json::from_slice(&text) {
+        Ok(config @ Value::Object(_)) => Ok(Some(config)),
+        Ok(_) => Err(ModelError::Config { path, reason: "it is not an object".to_owned() }),
+        Err(error) => Err(ModelError::Config { path, reason: error.to_string() }),
+    }
 }
 
 /// Whether the head has values of its own, although the configuration ties it to the table of token embeddings. This is

@@ -3,6 +3,7 @@
 //! when a parameter is first used ([`ReadLazily`]).
 
 use std::collections::HashMap;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
@@ -21,6 +22,9 @@ pub type Selection = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 pub fn no_tensors() -> Selection {
     Arc::new(|_| false)
 }
+
+/// The container of an adapter's parameters, such as LoRA's, as a visitor or a mapper of burn sees it.
+const ADAPTER: &str = "Reparameterization";
 
 /// The current place of a walk over the parameters of a model.
 #[derive(Default)]
@@ -49,7 +53,7 @@ impl Position {
 
     /// Whether the current parameter belongs to an adapter of a parameter, such as LoRA's.
     fn is_in_adapter(&self) -> bool {
-        self.path.iter().any(|(_, container)| container == "Reparameterization")
+        self.path.iter().any(|(_, container)| container == ADAPTER)
     }
 
     /// Returns the tensor that stores the current parameter.
@@ -68,7 +72,9 @@ pub struct StoredParameter {
     /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
     /// Whether the parameter is stored on its device in a quantised type, as the frozen weights of QLoRA are.
-    quantised: bool,
+    pub quantised: bool,
+    /// Whether the parameter has an adapter, such as LoRA's. An export adds it, and the sum is not quantised.
+    adapted: bool,
 }
 
 impl StoredParameter {
@@ -111,6 +117,10 @@ impl<'a, S> StoredParameters<'a, S> {
 impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
     fn enter_module(&mut self, name: &str, container: &str) {
         self.position.enter(name, container);
+        // burn visits an adapter directly after its parameter.
+        if let Some(adapted) = self.found.last_mut().filter(|_| container == ADAPTER) {
+            adapted.adapted = true;
+        }
     }
 
     fn exit_module(&mut self, _: &str, _: &str) {
@@ -127,7 +137,7 @@ impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
             shape.reverse();
         }
         let quantised = param.is_initialized() && is_quantized(&param.val());
-        self.found.push(StoredParameter { id, path, name, shape, quantised });
+        self.found.push(StoredParameter { id, path, name, shape, quantised, adapted: false });
     }
 }
 
@@ -200,15 +210,32 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
     }
 }
 
-/// Checks that each parameter can be stored: that it is not quantised, that no other parameter has its name, and that
-/// tied parameters have one name.
+/// Tensors of a folder that no parameter of a model has.
+pub struct Unknown {
+    /// The path of the weights file with the first of these tensors.
+    pub path: PathBuf,
+    /// The name of the first of these tensors.
+    pub name: String,
+    /// The number of further tensors that no parameter has.
+    pub more: usize,
+}
+
+/// Returns the tensors of a folder that `is_known` does not select by their names; `None` if it selects all.
+pub fn unknown(folder: &ModelFolder, is_known: impl Fn(&str) -> bool) -> Option<Unknown> {
+    let mut unknown = folder.tensors().filter(|(name, _)| !is_known(name));
+    let (name, info) = unknown.next()?;
+    Some(Unknown { path: folder.path().join(&info.file), name: name.to_owned(), more: unknown.count() })
+}
+
+/// Checks that each parameter can be stored: that it is not quantised (unless an adapter is added to it), that no other
+/// parameter has its name, and that tied parameters have one name.
 ///
 /// # Errors
 /// Returns an error that names the parameters if this is not so.
 pub fn check(parameters: &[StoredParameter]) -> Result<(), ModelError> {
     let (mut of_names, mut of_ids) = (HashMap::new(), HashMap::new());
     for parameter in parameters {
-        if parameter.quantised {
+        if parameter.quantised && !parameter.adapted {
             return Err(ModelError::Quantised { parameter: parameter.path.clone() });
         }
         let first: &StoredParameter = of_names.entry(&parameter.name).or_insert(parameter);

@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::export::{new_tensor, write_copy};
 use crate::names::{HubTensor, Storage};
 use crate::parameters::{
-    ReadLazily, Selection, StoredParameter, StoredParameters, check, is_float, no_tensors, values_of,
+    ReadLazily, Selection, StoredParameter, StoredParameters, Unknown, check, is_float, no_tensors, unknown, values_of,
 };
 use crate::torch::format::TorchFormat;
 
@@ -27,6 +27,11 @@ pub struct TorchWeights {
     drawn: Selection,
     kept: Selection,
     left_out: Selection,
+}
+
+/// Returns a selection of what one of two selections selects, so that a second call adds to the first.
+fn either(first: Selection, second: impl Fn(&str) -> bool + Send + Sync + 'static) -> Selection {
+    Arc::new(move |name| first(name) || second(name))
 }
 
 /// The names of parameters in an open folder of PyTorch's weights.
@@ -64,14 +69,14 @@ impl TorchWeights {
     /// folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
     #[must_use]
     pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self { drawn: Arc::new(is_drawn), ..self }
+        Self { drawn: either(self.drawn.clone(), is_drawn), ..self }
     }
 
     /// Selects tensors of the folder that are part of the PyTorch model and not of this one, such as the
     /// `num_batches_tracked` of a batch norm. Exports copy them. `is_kept` takes the name of a tensor.
     #[must_use]
     pub fn keep(self, is_kept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self { kept: Arc::new(is_kept), ..self }
+        Self { kept: either(self.kept.clone(), is_kept), ..self }
     }
 
     /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not have
@@ -79,7 +84,7 @@ impl TorchWeights {
     /// [`draw`](Self::draw).
     #[must_use]
     pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self { left_out: Arc::new(is_left_out), ..self }
+        Self { left_out: either(self.left_out.clone(), is_left_out), ..self }
     }
 
     /// Returns the row with the weights of the folder as the initial values of its parameters. All names and shapes are
@@ -103,7 +108,12 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        self.check(&self.parameters_of(&row))?;
+        let parameters = self.parameters_of(&row);
+        // Reading would replace a quantised weight by its values in f32, also one with an adapter.
+        if let Some(quantised) = parameters.iter().find(|parameter| parameter.quantised) {
+            return Err(ModelError::Quantised { parameter: quantised.path.clone() });
+        }
+        self.check(&parameters)?;
         let Self { names, drawn, .. } = self.clone();
         let folder = Some(Arc::clone(&names.folder));
         Ok(row.mapped(move || ReadLazily::new(names.clone(), folder.clone(), Arc::clone(&drawn), no_tensors())))
@@ -183,10 +193,10 @@ impl TorchWeights {
         }
         let needed: HashSet<_> = parameters.iter().map(|parameter| parameter.name.as_str()).collect();
         let is_known = |name: &str| needed.contains(name) || (self.kept)(name) || (self.left_out)(name);
-        let mut unknown = self.names.folder.tensors().filter(|(name, _)| !is_known(name));
-        let Some((name, info)) = unknown.next() else { return Ok(()) };
-        let (path, name, more) = (self.names.folder.path().join(&info.file), name.to_owned(), unknown.count());
-        Err(ModelError::NoParameter { path, name, more })
+        match unknown(&self.names.folder, is_known) {
+            Some(Unknown { path, name, more }) => Err(ModelError::NoParameter { path, name, more }),
+            None => Ok(()),
+        }
     }
 
     /// Returns the layout of an export: that of the folder, without tensors that are left out, and with those of drawn

@@ -440,15 +440,23 @@ fn adapters_are_added_to_the_weights_of_an_export() {
     assert!(apart < 1e-5, "{apart}");
 }
 
+/// Tests that quantised weights are not read from a folder, and that an export adds the adapters of quantised weights.
 #[test]
-fn quantised_parameters_are_refused() {
-    let dir = tempfile::tempdir().unwrap();
-    written(dir.path(), |_| ());
+fn quantised_parameters_are_not_loaded_and_are_exported_with_their_adapters() {
+    let [from, to] = [(); 2].map(|()| tempfile::tempdir().unwrap());
+    written(from.path(), |_| ());
     let row = adapted(true);
-    let error = format().check_export(&row, dir.path().join("new")).unwrap_err();
+    format().check_export(&row, to.path()).unwrap();
+    let mut trained = pipeline(&row, "0,2");
+    let expected = trained.infer(input(4)).unwrap();
+    format().export(&row, trained.into_modules(), to.path()).unwrap();
+    let merged = TorchWeights::open(to.path(), format()).unwrap().load(self::row()).unwrap();
+    let found = pipeline(&merged, "0").infer(input(4)).unwrap();
+    let apart = (found - expected.clone()).abs().max().into_scalar::<f32>() / expected.abs().max().into_scalar::<f32>();
+    assert!(apart < 1e-4, "{apart}");
+    let error = TorchWeights::open(from.path(), format()).unwrap().load(row).err().unwrap();
     assert!(matches!(&error, ModelError::Quantised { parameter } if parameter == "blocks.0.up.weight"), "{error}");
-    let error = TorchWeights::open(dir.path(), format()).unwrap().load(row).err().unwrap().to_string();
-    assert!(error.contains("`Row::mapped`"), "{error}");
+    assert!(error.to_string().contains("`Row::mapped`"), "{error}");
 }
 
 /// Tests that a weight that two layers share needs one name, whatever the folder has.

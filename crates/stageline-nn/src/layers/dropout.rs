@@ -2,7 +2,7 @@
 //! threads.
 
 use burn::module::Module;
-use burn::tensor::{DType, FloatDType, Tensor, TensorData};
+use burn::tensor::{Bool, FloatDType, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
@@ -61,24 +61,22 @@ impl Dropout {
             samples.count
         );
         let given = FloatDType::from(input.dtype());
-        let mask = Tensor::<D>::from_data(self.mask(samples, input.dims()), (&input.device(), DType::F32));
+        let dropped = Tensor::<D, Bool>::from_data(self.mask(samples, input.dims()), &input.device());
         // The factor of a kept element is rounded once, with the product, and not to the type of the input before.
-        let (input, mask, kept) = match given {
-            FloatDType::F64 => (input, mask.cast(FloatDType::F64), 1.0 / (1.0 - self.probability)),
-            _ => (input.cast(FloatDType::F32), mask, f64::from((1.0 / (1.0 - self.probability)) as f32)),
-        };
-        (input * (mask * kept)).cast(given)
+        let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
+        let scaled = (input.cast(wide) * (1.0 / (1.0 - self.probability))).cast(given);
+        scaled.mask_fill(dropped, 0.0)
     }
 
-    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It contains 0 for every element that is
-    /// dropped, and 1 for the others.
+    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It is true for every element
+    /// that is dropped.
     fn mask<const D: usize>(&self, samples: Samples, dims: [usize; D]) -> TensorData {
         let each = dims.iter().product::<usize>() / samples.count.max(1);
         let threshold = (self.probability * 2.0_f64.powi(32)) as u32;
         let mut mask = Vec::with_capacity(samples.count * each);
         for sample in samples.first..samples.first + samples.count {
             let mut random = self.stream(samples.step, sample);
-            mask.extend((0..each).map(|_| if random.next_u32() < threshold { 0.0_f32 } else { 1.0 }));
+            mask.extend((0..each).map(|_| random.next_u32() < threshold));
         }
         TensorData::new(mask, dims)
     }

@@ -131,7 +131,7 @@ pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     }
     // burn applies the setting of a lazy parameter to a value that is loaded in its place, and shows it nowhere else.
     let loaded = Tensor::zeros([1; D], &param.lazy_device());
-    param.clone().transform_for_load(loaded, param.id).is_require_grad()
+    param.clone().load_mapper(|value| value).transform_for_load(loaded, param.id).is_require_grad()
 }
 
 /// Returns the parameter `param` with `value` in place of its value. The parameter keeps its id, and the functions that

@@ -82,11 +82,12 @@ impl Labelled {
         let text = value["text"].as_str().context("it has no `text`")?;
         let label = value["label"].as_u64().and_then(|label| i32::try_from(label).ok());
         let label = label.context("its `label` is no number of a class, counted from 0")?;
-        let (mut tokens, end) = (encoding.encode_whole(text)?, encoding.special_tokens().after);
+        let (mut tokens, special) = (encoding.encode_whole(text)?, encoding.special_tokens());
+        let around = special.before.len() + special.after.len();
+        ensure!(length > around, "{length} tokens are too few for a text with {around} special tokens");
         if tokens.len() > length {
-            let kept = length.checked_sub(end.len()).filter(|kept| *kept > 0);
-            tokens.truncate(kept.with_context(|| format!("{length} tokens are too few for a text"))?);
-            tokens.extend(end);
+            tokens.truncate(length - special.after.len());
+            tokens.extend(special.after);
         }
         ensure!(!tokens.is_empty(), "its text has no tokens");
         Ok(Self { tokens, label })
@@ -225,6 +226,7 @@ mod tests {
             assert!(error.contains("texts.jsonl, line 21") && error.contains(message), "{error}");
         }
         assert!(format!("{:#}", read("\n", 5).map(drop).unwrap_err()).contains("there is no text"));
-        assert!(format!("{:#}", read(&lines(), 1).map(drop).unwrap_err()).contains("1 tokens are too few"));
+        let few = format!("{:#}", read(&lines(), 2).map(drop).unwrap_err());
+        assert!(few.contains("2 tokens are too few for a text with 2 special tokens"), "{few}");
     }
 }

@@ -42,7 +42,7 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
 }
 
 /// The report of an evaluation on held-out samples, and a line of text for the user with its loss and metrics; `None`
-/// if there are no held-out samples.
+/// if there are no held-out samples, or if all their targets are masked.
 pub type Evaluated = Option<(EvalReport, String)>;
 
 /// Evaluates the held-out samples in `batches`, and writes their loss and metrics to the log. `steps` is the
@@ -60,6 +60,9 @@ pub fn evaluate<Out: Payload, D: Data + ?Sized>(
         report => Some(report),
     };
     let reports = batches.iter().filter_map(evaluated).collect::<Result<Vec<_>, _>>()?;
+    if reports.is_empty() && !batches.is_empty() {
+        tracing::warn!("no held-out sample has an unmasked target, so there is no validation");
+    }
     let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
     let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();
     let line = format!("validation: {}{} after {steps} steps", data.show_loss(report.loss), shown.concat());

@@ -27,6 +27,8 @@ pub(crate) struct Parameters {
     /// The bytes of the stage's parameters, with their copies in a lower precision. If the owner of a trained parameter
     /// (another stage, or replica 0) is in the same memory, only the low-precision copy counts.
     pub(crate) bytes: u64,
+    /// The bytes of the stage's parameters without their copies in a lower precision.
+    in_full: u64,
     /// The bytes of the f32 gradients of the trained parameters that this stage owns.
     gradients: u64,
     /// The bytes of the f32 gradient of the largest trained parameter that this stage owns.
@@ -55,7 +57,7 @@ impl Parameters {
     fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
-            let mut parameters = Self { bytes: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
+            let mut parameters = Self { bytes: 0, in_full: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
             for Description { id, shape, dtype, trained, .. } in descriptions {
                 let elements: usize = shape.iter().product();
                 let is_quantized = matches!(dtype, DType::QFloat(_));
@@ -64,7 +66,9 @@ impl Parameters {
                 let owner = *owners.entry(*id).or_insert(stage);
                 let of_owner = if owner == stage { root.map(|root| &root[stage]) } else { Some(&devices[owner]) };
                 let is_there = *trained && of_owner.is_some_and(|owner| share_memory(owner, &devices[stage]));
-                parameters.bytes += (if is_there { 0 } else { own } + elements * copied) as u64;
+                let in_full = if is_there { 0 } else { own };
+                parameters.bytes += (in_full + elements * copied) as u64;
+                parameters.in_full += in_full as u64;
                 if owner != stage && *trained {
                     let bytes = if copied > 0 { elements * copied } else { own };
                     parameters.of_copies.push((owner, bytes as u64));
@@ -176,6 +180,7 @@ impl Rehearsal<'_> {
         Some(StageEstimate {
             device: device.clone(),
             parameters: parameters.bytes,
+            parameters_in_full: parameters.in_full,
             gradients: parameters.gradients,
             // A step allocates new parameters and optimizer states, and the rollback frees both.
             optimizer: u64::try_from(-undone.kept).unwrap_or(0).saturating_sub(parameters.gradients),

@@ -199,6 +199,7 @@ impl MemoryEstimate {
             let half = StageEstimate {
                 device: stage.device.clone(),
                 parameters: stage.parameters / 2,
+                parameters_in_full: stage.parameters_in_full / 2,
                 gradients: stage.gradients / 2,
                 gradients_beside: stage.gradients_beside / 2,
                 optimizer: stage.optimizer / 2,
@@ -241,6 +242,7 @@ impl MemoryEstimate {
                 return None;
             }
             joined.parameters += stage.parameters;
+            joined.parameters_in_full += stage.parameters_in_full;
             joined.gradients += stage.gradients;
             joined.gradients_beside += stage.gradients_beside;
             joined.optimizer += stage.optimizer;
@@ -291,6 +293,7 @@ mod tests {
         let mut estimate = of_activations(&[0.0, 0.0], 4);
         for stage in &mut estimate.stages {
             (stage.parameters, stage.gradients, stage.optimizer) = (1000, 1000, 2000);
+            stage.parameters_in_full = 700; // the others are copies in a lower precision
             (stage.flush, stage.largest) = (3000, 100);
         }
         assert_eq!(estimate.with_states_on_host(), None, "on CPUs both memories are the same");
@@ -303,8 +306,12 @@ mod tests {
         assert_eq!(moved.devices(), [(gpu.clone(), on_device), (Device::flex(), 2 * 2 * 2000)]);
         // A checkpoint has copies of the parameters and the states on the host, and none on the device.
         assert_eq!(moved.with_checkpoints().devices()[0], (gpu.clone(), on_device));
-        assert_eq!(moved.with_checkpoints().devices()[1], (Device::flex(), 2 * (3 * 2000 + 1000)));
-        assert_eq!(estimate.with_checkpoints().devices()[1], (Device::flex(), 2 * (1000 + 2000)));
+        assert_eq!(moved.with_checkpoints().devices()[1], (Device::flex(), 2 * (3 * 2000 + 700)));
+        assert_eq!(estimate.with_checkpoints().devices()[1], (Device::flex(), 2 * (700 + 2000)));
+        // Replica 0 alone writes a checkpoint.
+        let leaf = || Leaf { device: gpu.clone(), parameters: 1000 };
+        let replicas = MemoryEstimate { leaves: vec![vec![leaf(), leaf()]], ..estimate.clone() };
+        assert_eq!(replicas.with_checkpoints().devices()[1], (Device::flex(), 2 * (700 + 2000)));
 
         let short = estimate.check(|_| Some(8_000), &OneFOneB, 1, |_| true).unwrap_err();
         let moves = |levers: &[Lever]| levers == [Lever::StatesOnHost];

@@ -26,7 +26,7 @@ pub struct WorkerEstimate {
     pub optimizer_on_host: u64,
     /// The bytes of host memory for the copies of the worker's parameters and optimizer states in a checkpoint, if the
     /// memory is estimated for the time while a checkpoint is written. The worker's other figures do not include these
-    /// bytes. The value is 0 for a worker on the CPU, whose copies count in `other`.
+    /// bytes. The value is 0 for a worker on the CPU, whose copies count in `other`, and in replicas after the first.
     pub checkpoint_on_host: u64,
     /// The bytes of the gradient sums of the worker's stages. They are doubled if the gradients are summed in several
     /// groups of micro-batches.

@@ -53,8 +53,8 @@ impl MemoryEstimate {
     }
 
     /// Returns each device with the bytes of memory that it needs: the sum of the peaks of its workers. All CPUs count
-    /// as one device. The sum of the CPUs includes optimizer states that workers of other devices keep on the host. It
-    /// also includes the memory that the program needs outside its workers.
+    /// as one device. The sum of the CPUs includes optimizer states and copies for a checkpoint that workers of other
+    /// devices keep on the host. It also includes the memory that the program needs outside its workers.
     pub fn devices(&self) -> Vec<(Device, u64)> {
         self.devices_by(|_, bytes, more| bytes + more)
     }
@@ -82,7 +82,7 @@ impl MemoryEstimate {
 
     /// Returns the bytes of memory that each worker needs on a device; workers that need nothing there are left out. A
     /// worker of this device needs its peak memory. If the device is the host's CPU, a worker of another device needs
-    /// memory for the optimizer states that it keeps there.
+    /// memory for the optimizer states and the copies for a checkpoint that it keeps there.
     pub(crate) fn needs_on(&self, device: &Device) -> Vec<(u64, WorkerEstimate)> {
         let needs = |(own, worker): (Device, WorkerEstimate)| {
             let bytes = match share_memory(&own, device) {
@@ -234,7 +234,9 @@ impl Row<'_> {
         let gradients = sum(|stage| stage.gradients);
         let checkpoints = u64::from(self.estimate.copies == Copies::ForACheckpoint);
         let rollbacks = u64::from(self.estimate.rollback == Rollback::Kept);
-        let copies = checkpoints * (parameters + optimizer);
+        // Replica 0 alone writes a checkpoint, without the copies of its parameters in a lower precision.
+        let in_full = sum(|stage| stage.parameters_in_full);
+        let copies = if replica.is_first() { checkpoints * (in_full + optimizer) } else { 0 };
         let (other, checkpoint_on_host) = if on_host { (other + copies, 0) } else { (other, copies) };
         let resident = other + parameters + optimizer;
         // With overlapping steps, a worker keeps three things of the previous step until the verdict: the optimizer

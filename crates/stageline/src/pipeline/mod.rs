@@ -284,6 +284,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Modules::new(modules, self.plan().stages())
     }
 
+    /// Returns the number of steps that the pipeline has made or skipped, which is the number of the next step.
+    pub(crate) fn steps_done(&self) -> usize {
+        self.done.steps
+    }
+
+    /// Sets the number of the next step, to repeat a step that changed nothing.
+    pub(crate) fn set_steps_done(&mut self, steps: usize) {
+        self.done.steps = steps;
+    }
+
     /// Stops and joins every worker thread after a failure, and returns the one error that is the root cause.
     pub(crate) fn end(&mut self, ended: Ended) -> StepError {
         self.workers.end(ended, self.done.last_checkpoint)

@@ -336,6 +336,7 @@ impl Compared {
     /// are NaN agree: both steps had no unmasked target, or were skipped because they were not finite.
     fn within(self, bar: f64) -> bool {
         let both_nan = self.configured.is_nan() && self.reference.is_nan();
-        both_nan || self.difference() <= bar * self.reference.abs().max(1.0)
+        // Two infinite losses are equal, and their difference is NaN.
+        both_nan || self.configured == self.reference || self.difference() <= bar * self.reference.abs().max(1.0)
     }
 }

@@ -43,11 +43,14 @@ impl<In: Payload, Out: Payload, Target: Payload> Trial<In, Target> for Pipeline<
 
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError> {
         // A step that overflows at the first loss scales changes nothing, so it is no step that the reference makes.
+        let before = self.steps_done();
         for _ in 0..MOST_OVERFLOWS {
             let report = Pipeline::step(self, batch.clone())?;
             if !matches!(report.update, Update::Overflow { .. }) {
                 return Ok(report.loss);
             }
+            // The repeated step has the number of this one, which decides its dropout.
+            self.set_steps_done(before);
         }
         Ok(Pipeline::step(self, batch)?.loss)
     }
