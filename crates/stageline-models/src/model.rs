@@ -18,7 +18,7 @@ use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::initial::with_zero_row;
 use crate::limits::LARGEST_CONFIG;
 use crate::names::{LAYERS, Naming, UNTIED};
-use crate::parameters::{ReadLazily, Selection, StoredParameter, StoredParameters, Unknown, no_tensors, unknown};
+use crate::parameters::{ReadLazily, Selection, StoredParameter, Unknown, no_tensors, parameters_of, unknown};
 use crate::unsupported;
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
@@ -174,9 +174,7 @@ impl LanguageModel {
     /// last. No parameter is read from the model folder or drawn at random. If the head is tied, the table of token
     /// embeddings is in the list twice.
     fn parameters(&self) -> Vec<StoredParameter> {
-        let mut visit = StoredParameters::of(&self.0.naming);
-        self.layers(|model, device| model.family.table(device)).visit_new(&mut visit);
-        visit.found
+        parameters_of(&self.layers(|model, device| model.family.table(device)), &self.0.naming)
     }
 
     /// Returns the configuration of the model: the contents of its `config.json`.

@@ -1,5 +1,5 @@
 //! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a walk over them
-//! ([`StoredParameters`]), their values for an export ([`values_of`]), and their values from a folder, which are read
+//! ([`parameters_of`]), their values for an export ([`values_of`]), and their values from a folder, which are read
 //! when a parameter is first used ([`ReadLazily`]).
 
 use std::collections::HashMap;
@@ -71,6 +71,8 @@ pub struct StoredParameter {
     pub name: String,
     /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
+    /// Whether the parameter is a matrix whose tensor is its transpose.
+    transposed: bool,
     /// Whether the parameter is stored on its device in a quantised type, as the frozen weights of QLoRA are.
     pub quantised: bool,
     /// Whether the parameter has an adapter, such as LoRA's. An export adds it, and the sum is not quantised.
@@ -102,14 +104,14 @@ pub fn is_float(dtype: Dtype) -> bool {
 /// A visitor that collects the parameters of a model, each with the name and the shape of its tensor on the Hugging
 /// Face hub. It reads no parameter from a folder and draws none at random. A parameter that the model uses twice is in
 /// the list twice. Adapters, such as LoRA's, are left out.
-pub struct StoredParameters<'a, S> {
+struct StoredParameters<'a, S> {
     storage: &'a S,
     position: Position,
-    pub found: Vec<StoredParameter>,
+    found: Vec<StoredParameter>,
 }
 
 impl<'a, S> StoredParameters<'a, S> {
-    pub fn of(storage: &'a S) -> Self {
+    fn of(storage: &'a S) -> Self {
         Self { storage, position: Position::default(), found: Vec::new() }
     }
 }
@@ -133,12 +135,26 @@ impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
         }
         let HubTensor { name, transposed } = self.position.tensor(self.storage);
         let (id, path, mut shape) = (param.id, self.position.path(), param.lazy_shape().to_vec());
-        if transposed && D == 2 {
+        let transposed = transposed && D == 2;
+        if transposed {
             shape.reverse();
         }
         let quantised = param.is_initialized() && is_quantized(&param.val());
-        self.found.push(StoredParameter { id, path, name, shape, quantised, adapted: false });
+        self.found.push(StoredParameter { id, path, name, shape, transposed, quantised, adapted: false });
     }
+}
+
+/// Returns the parameters of new layers of `row`, from the first layer to the last, each with the name and the
+/// shape of its tensor. No value is read or drawn.
+pub fn parameters_of<F, B, L>(row: &Row<F, B, L>, storage: &impl Storage) -> Vec<StoredParameter>
+where
+    F: Stage,
+    B: Stage<Input = F::Output, Output = F::Output>,
+    L: LossStage<Input = F::Output>,
+{
+    let mut visit = StoredParameters::of(storage);
+    row.visit_new(&mut visit);
+    visit.found
 }
 
 /// The parameters of a model with their values, by the names of their tensors on the Hugging Face hub.
@@ -199,11 +215,12 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.parameters.visit_float(param);
-        let is_transposed = self.parameters.position.tensor(self.parameters.storage).transposed;
-        let Some(StoredParameter { name, shape, .. }) = self.parameters.found.last() else { return };
+        let Some(StoredParameter { name, shape, transposed: is_transposed, .. }) = self.parameters.found.last() else {
+            return;
+        };
         let param = param.clone();
-        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, param.lazy_shape().as_slice()) {
-            (true, &[rows, columns]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
+        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape.as_slice()) {
+            (true, &[columns, rows]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
             _ => Box::new(move || numbers(&param.val())),
         };
         self.values.insert(name.clone(), StoredValue { shape: shape.clone(), read });

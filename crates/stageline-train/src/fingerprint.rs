@@ -12,8 +12,12 @@ use sha2::{Digest, Sha256};
 pub fn fingerprint<M: Module>(module: &M) -> (String, usize) {
     let mut hash = Hash { digest: Sha256::new(), values: 0, seen: HashSet::new() };
     module.visit(&mut hash);
-    let bytes = hash.digest.finalize();
-    (bytes.iter().map(|byte| format!("{byte:02x}")).collect(), hash.values)
+    (hexadecimal(hash.digest), hash.values)
+}
+
+/// Returns a SHA-256 in hexadecimal: two lowercase digits for each byte.
+pub(crate) fn hexadecimal(digest: Sha256) -> String {
+    digest.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// The visitor that adds the shape and values of each parameter of a model to a SHA-256 digest.

@@ -11,7 +11,7 @@ use stageline_hub::{Layout, check_weights};
 use crate::error::ModelError;
 use crate::export::{new_tensor, write_new};
 use crate::names::{HubTensor, Storage};
-use crate::parameters::{StoredParameters, check, values_of};
+use crate::parameters::{check, parameters_of, values_of};
 
 /// The names and layouts that the parameters of a model of one's own have in PyTorch.
 ///
@@ -97,17 +97,17 @@ impl TorchFormat {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let mut visit = StoredParameters::of(self);
-        row.visit_new(&mut visit);
-        check(&visit.found)?;
-        let names: HashMap<_, _> = visit.found.iter().map(|found| (&found.name, &found.shape)).collect();
+        let parameters = parameters_of(row, self);
+        check(&parameters)?;
+        let names: HashMap<_, _> = parameters.iter().map(|found| (&found.name, &found.shape)).collect();
         let layout = Layout::single(names.into_iter().map(|(name, shape)| new_tensor(name, shape)))?;
         Ok(check_weights(&layout, folder)?)
     }
 
     /// Writes the parameters of a model that was not read from PyTorch to `model.safetensors` in a folder, in f32.
     /// `modules` are the modules of a pipeline of the row. Adapters, such as LoRA's, are added to the weights that they
-    /// adapt. Parameters are copied to the host one after another. In PyTorch, `safetensors.torch.load_model(model, "folder/model.safetensors")` reads the file.
+    /// adapt. Parameters are copied to the host one after another. In PyTorch,
+    /// `safetensors.torch.load_model(model, "folder/model.safetensors")` reads the file.
     ///
     /// # Errors
     /// - [`ModelError::Modules`] if a module is missing or of another type.
@@ -134,17 +134,11 @@ fn replace_parts(name: &str, from: &str, to: &str) -> String {
     let split = |text: &'_ str| text.split('.').filter(|part| !part.is_empty()).map(str::to_owned).collect::<Vec<_>>();
     let (name, from, to) = (split(name), split(from), split(to));
     let (mut rest, mut replaced) = (name.as_slice(), Vec::with_capacity(name.len()));
-    while let [part, others @ ..] = rest {
-        match rest.strip_prefix(from.as_slice()).filter(|_| !from.is_empty()) {
-            Some(others) => {
-                replaced.extend_from_slice(&to);
-                rest = others;
-            }
-            None => {
-                replaced.push(part.clone());
-                rest = others;
-            }
-        }
+    while !rest.is_empty() {
+        let found = rest.strip_prefix(from.as_slice()).filter(|_| !from.is_empty());
+        let (part, others) = found.map_or_else(|| rest.split_at(1), |others| (to.as_slice(), others));
+        replaced.extend_from_slice(part);
+        rest = others;
     }
     replaced.join(".")
 }

@@ -12,7 +12,7 @@ use crate::error::ModelError;
 use crate::export::{new_tensor, write_copy};
 use crate::names::{HubTensor, Storage};
 use crate::parameters::{
-    ReadLazily, Selection, StoredParameter, StoredParameters, Unknown, check, is_float, no_tensors, unknown, values_of,
+    ReadLazily, Selection, StoredParameter, Unknown, check, is_float, no_tensors, parameters_of, unknown, values_of,
 };
 use crate::torch::format::TorchFormat;
 
@@ -69,14 +69,14 @@ impl TorchWeights {
     /// folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
     #[must_use]
     pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self { drawn: either(self.drawn.clone(), is_drawn), ..self }
+        Self { drawn: either(self.drawn, is_drawn), ..self }
     }
 
     /// Selects tensors of the folder that are part of the PyTorch model and not of this one, such as the
     /// `num_batches_tracked` of a batch norm. Exports copy them. `is_kept` takes the name of a tensor.
     #[must_use]
     pub fn keep(self, is_kept: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self { kept: either(self.kept.clone(), is_kept), ..self }
+        Self { kept: either(self.kept, is_kept), ..self }
     }
 
     /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not have
@@ -84,7 +84,7 @@ impl TorchWeights {
     /// [`draw`](Self::draw).
     #[must_use]
     pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
-        Self { left_out: either(self.left_out.clone(), is_left_out), ..self }
+        Self { left_out: either(self.left_out, is_left_out), ..self }
     }
 
     /// Returns the row with the weights of the folder as the initial values of its parameters. All names and shapes are
@@ -108,7 +108,7 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let parameters = self.parameters_of(&row);
+        let parameters = parameters_of(&row, &self.names);
         // Reading would replace a quantised weight by its values in f32, also one with an adapter.
         if let Some(quantised) = parameters.iter().find(|parameter| parameter.quantised) {
             return Err(ModelError::Quantised { parameter: quantised.path.clone() });
@@ -131,7 +131,7 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        let parameters = self.parameters_of(row);
+        let parameters = parameters_of(row, &self.names);
         self.check(&parameters)?;
         let layout = self.layout(parameters.iter().map(|found| (found.name.as_str(), found.shape.as_slice())))?;
         Ok(check_export(&layout, self.names.folder.path(), folder)?)
@@ -158,21 +158,10 @@ impl TorchWeights {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        self.check(&self.parameters_of(row))?;
+        self.check(&parameters_of(row, &self.names))?;
         let values = values_of(row, modules, &self.names)?;
         let layout = self.layout(values.iter().map(|(name, value)| (name.as_str(), value.shape.as_slice())))?;
         write_copy(&layout, &self.names.folder, |name| values.get(name), folder.as_ref())
-    }
-
-    fn parameters_of<F, B, L>(&self, row: &Row<F, B, L>) -> Vec<StoredParameter>
-    where
-        F: Stage,
-        B: Stage<Input = F::Output, Output = F::Output>,
-        L: LossStage<Input = F::Output>,
-    {
-        let mut visit = StoredParameters::of(&self.names);
-        row.visit_new(&mut visit);
-        visit.found
     }
 
     /// Checks that parameters and tensors of the folder correspond one to one, except for those that are drawn, kept or

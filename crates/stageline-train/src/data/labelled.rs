@@ -11,6 +11,7 @@ use stageline_data::{Encode, Sampler, open_file};
 
 use crate::data::Data;
 use crate::data::documents::{Tokens, host, tensor};
+use crate::fingerprint::hexadecimal;
 
 /// The largest allowed length, in bytes, of a file with labelled texts.
 const MOST_BYTES: u64 = 4 << 30;
@@ -117,7 +118,7 @@ impl Data for LabelledTexts {
             text.tokens.iter().for_each(|token| sum.update(token.to_le_bytes()));
             sum.update(text.label.to_le_bytes());
         }
-        sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hexadecimal(sum)
     }
 
     fn tokens_per_sample(&self) -> usize {

@@ -12,6 +12,7 @@ use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, open_file, prepar
 
 use crate::data::Data;
 use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
+use crate::fingerprint::hexadecimal;
 use crate::terminal::say;
 
 /// The largest number of windows of held-out text that an evaluation reads.
@@ -251,7 +252,7 @@ impl Data for TokenRows {
         // The length of the rows is a part of the data: it decides which tokens are one sample.
         let mut sum = Sha256::new_with_prefix((self.rows[0].len() as u64).to_le_bytes());
         self.rows.iter().flatten().for_each(|token| sum.update(token.to_le_bytes()));
-        sum.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        hexadecimal(sum)
     }
 
     fn tokens_per_sample(&self) -> usize {
