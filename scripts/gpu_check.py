@@ -89,7 +89,9 @@ class Checks(Table):
             **self.shape(), stages=stages, micro_batches=micro_batches, device=device or self.first, precision=precision,
             steps=12, peak_tflops=self.arguments.peak_tflops, **more,
         )
-        return statistics.median(step["tokens_per_s"] for step in steps[3:]), steps
+        tokens = statistics.median(step["tokens_per_s"] for step in steps[3:])
+        print(f"P = {stages}, M = {micro_batches}: {tokens:.0f} tokens a second", flush=True)
+        return tokens, steps
 
     def throughput(self):
         """Measures tokens a second at P = 1 and P = 2 on one GPU, and compares them with PyTorch."""

@@ -3,7 +3,7 @@
 
 use std::io::Write;
 
-use burn::tensor::{Device, Distribution, FloatDType, Int, IntDType, Tensor};
+use burn::tensor::{Device, Distribution, FloatDType, Int, IntDType, Tensor, TensorData};
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 use stageline_workspace::own_process::ran_in_a_process_of_its_own;
 
@@ -31,11 +31,19 @@ fn both(
     })
 }
 
-/// Returns random queries, keys and values, and a random gradient of attention's output, in f32 on the host.
+/// Returns random queries, keys and values, and a random gradient of attention's output, in f32 on the host. The numbers
+/// are uniform from -1.5 to 1.5.
 fn random(heads: AttentionHeads, [samples, length, size]: [usize; 3]) -> [Tensor<3>; 2] {
+    let mut state = (samples * length * size) as u64;
+    let mut number = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((state >> 40) as f32 / (1 << 24) as f32 - 0.5) * 3.0
+    };
     [heads.query + 2 * heads.key_value, heads.query].map(|columns| {
         let shape = [samples, length, columns * size];
-        Tensor::random(shape, Distribution::Uniform(-1.5, 1.5), &Device::flex())
+        // burn's own generator is that of the whole process, in which other tests draw the parameters of their models.
+        let numbers: Vec<f32> = (0..shape.iter().product()).map(|_| number()).collect();
+        Tensor::from_data(TensorData::new(numbers, shape), &Device::flex())
     })
 }
 
@@ -51,7 +59,7 @@ fn numbers(tensor: &Tensor<3>) -> Vec<f64> {
 /// rounding. The error of each row (one head at one position) is compared with the scale of that row. So small rows
 /// must be as exact as large ones. `shape` has the number of samples, the length of a sample, and the size of a head.
 fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Option<Vec<i64>>) {
-    let size = shape[2];
+    let (size, within) = (shape[2], within(shape[2]));
     let [input, upstream] = random(heads, shape);
     let tensor = |device: &Device| positions(&starts, shape, device);
     let exact = both(&exactly(&input), heads, tensor(&Device::flex()), &exactly(&upstream));
@@ -69,7 +77,7 @@ fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Opti
             let row = at / size;
             let (apart, scale) = ((found - exact).abs(), scales[row]);
             // A NaN is not within the bound.
-            assert!(apart <= WITHIN * scale, "{kind}, {heads:?}, {shape:?}, row {row}: {found} instead of {exact}");
+            assert!(apart <= within * scale, "{kind}, {heads:?}, {shape:?}, row {row}: {found} instead of {exact}");
             worst = worst.max(apart / scale);
         }
         println!("{kind}, {heads:?}, {shape:?}: {worst:.1e} of a row's scale");
@@ -80,6 +88,14 @@ fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Opti
 /// term has rounding errors of about 10 times 2^-24. A sum of n terms in blocks adds about 2^-24 times the square root
 /// of n. For 2048 terms, both together are 3e-6.
 const WITHIN: f64 = 2e-5;
+
+/// Returns the largest allowed error of an attention result in f32 with heads of `size` elements, relative to the sum of
+/// the magnitudes of its terms. Heads of more than 256 elements have no kernel of ours. They are computed by burn's
+/// products, for which NVIDIA's tensor cores round the factors to TF32, with 10 bits after the point.
+fn within(size: usize) -> f64 {
+    let is_tf32 = size > 256 && gpu_name().starts_with("cuda");
+    if is_tf32 { 3e-3 } else { WITHIN }
+}
 
 /// Asserts that attention in half precision on the device gives the same output and gradient as attention in f64 on the
 /// host, up to rounding. Both get the same input, rounded to the half-precision type. `spacing` is the distance from 1

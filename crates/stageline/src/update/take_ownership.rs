@@ -6,15 +6,19 @@
 
 use burn::module::Module;
 
-use crate::device::location::is_host;
+use crate::device::location::{is_cuda, is_host};
 use stageline_nn::params::{AnyTensor, map_floats, unify};
 
 /// Replaces a module's trained parameters in the host's memory by copies that the calling thread allocates. The copies
 /// are near the thread's cores, and memory measurements count them for this thread.
+///
+/// Parameters on a CUDA device are copied too. burn pads the rows of a matrix that comes from the host, and a kernel
+/// writes its result without padding. burn tunes a product for each layout, so without the copy a resumed training could
+/// compute its first step by another kernel, with other rounding, than a training that goes on.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(map_floats(module, |param| {
         let value = param.value().unranked();
-        if !param.is_trained() || !is_host(&value.device()) {
+        if !param.is_trained() || !(is_host(&value.device()) || is_cuda(&value.device())) {
             return None;
         }
         // The product of a shared tensor by 1 is a new tensor with the same bits.
