@@ -11,13 +11,13 @@ use tempfile::TempDir;
 /// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
 
-/// The byte that separates the parts of a token file in a fuzz input: the header, the tokens and the ends of the
-/// documents.
+/// The byte that separates the parts of a token file in a fuzz input: the header, the tokens, the ends of the documents
+/// and the prompts.
 const BORDER: u8 = b'|';
 
 const MAGIC: &[u8; 8] = b"stagetok";
 /// The length of a token file's header in bytes.
-const HEADER: usize = 104;
+const HEADER: usize = 112;
 /// The length of a token file's checksum (a SHA-256) in bytes.
 const HASH: usize = 32;
 /// A token file with at least this number of documents holds out whole documents from training.
@@ -36,17 +36,19 @@ struct Expected {
     tokens: Vec<u32>,
     /// The ends of the documents in a token file, as numbers of tokens from the file's start.
     ends: Vec<u64>,
-    /// The SHA-256 of the tokens and document ends in a token file, as hexadecimal digits.
+    /// The runs of tokens that are not trained on, as positions of the first token and of that after the last.
+    prompts: Vec<[u64; 2]>,
+    /// The SHA-256 of the tokens, document ends and prompts in a token file, as hexadecimal digits.
     contents: String,
 }
 
 /// Opens and reads the token file that a fuzz input describes. Asserts that a valid file is accepted, and an invalid
 /// one rejected.
 ///
-/// The first byte is 0 if the rest is a whole file, and 1 if the rest describes a file. A description has three parts,
-/// separated by `|`: the header, the tokens and the ends of the documents. Each part is a list of numbers, separated by
-/// commas. The numbers of the header are the version, the width of a token, the size of the vocabulary, the number of
-/// tokens and the number of documents. A missing number gets a valid value (256 for the vocabulary). The hash and the
+/// The first byte is 0 if the rest is a whole file, and 1 if the rest describes a file. A description has four parts,
+/// separated by `|`: the header, the tokens, the ends of the documents and the prompts. Each part is a list of numbers,
+/// separated by commas. The numbers of the header are the version, the width of a token, the size of the vocabulary, and
+/// the numbers of tokens, of documents and of prompts. A missing number gets a valid value (256 for the vocabulary). The hash and the
 /// checksum are always right.
 pub fn token_file(bytes: &[u8]) {
     let Some((&form, contents)) = bytes.split_first().filter(|_| bytes.len() <= LIMIT) else { return };
@@ -89,23 +91,23 @@ fn described(description: &[u8]) -> Vec<u8> {
         let part = parts.next().unwrap_or_default();
         part.split(',').map(|number| number.trim().parse().ok()).collect()
     };
-    let (header, tokens, ends) = (numbers(), numbers(), numbers());
+    let header = numbers();
     let of_header = |at: usize| header.get(at).copied().flatten();
-    let (tokens, ends): (Vec<u64>, Vec<u64>) =
-        (tokens.into_iter().flatten().collect(), ends.into_iter().flatten().collect());
+    let [tokens, ends, prompts] = [(); 3].map(|()| numbers().into_iter().flatten().collect::<Vec<u64>>());
 
     let vocabulary = of_header(2).unwrap_or(256);
     let bytes_of_token = |token: u64| token.to_le_bytes().into_iter().take(width(vocabulary));
     let tokens_bytes: Vec<u8> = tokens.iter().copied().flat_map(bytes_of_token).collect();
-    let ends_bytes: Vec<u8> = ends.iter().flat_map(|end| end.to_le_bytes()).collect();
+    let ends_bytes: Vec<u8> = ends.iter().chain(&prompts).flat_map(|number| number.to_le_bytes()).collect();
     let small = |at, right: usize| (of_header(at).unwrap_or(right as u64) as u32).to_le_bytes();
     let large = |at, right: usize| of_header(at).unwrap_or(right as u64).to_le_bytes();
     let mut file = MAGIC.to_vec();
-    file.extend(small(0, 1));
+    file.extend(small(0, 2));
     file.extend(small(1, width(vocabulary)));
     file.extend(vocabulary.to_le_bytes());
     file.extend(large(3, tokens.len()));
     file.extend(large(4, ends.len()));
+    file.extend(large(5, prompts.len() / 2));
     file.extend([7; HASH]); // the key, which may be any
     file.extend(Sha256::new().chain_update(&tokens_bytes).chain_update(&ends_bytes).finalize());
     let checksum = Sha256::new().chain_update(&file).chain_update(&ends_bytes).finalize();
@@ -118,25 +120,31 @@ fn expected(file: &[u8]) -> Option<Expected> {
     let header = file.get(..HEADER)?;
     let small = |at: usize| u32::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
     let large = |at: usize| u64::from_le_bytes(*header[at..].first_chunk().expect("it is in the header"));
-    let (vocabulary, tokens, documents) = (large(16), large(24), large(32));
+    let (vocabulary, tokens, documents, prompts) = (large(16), large(24), large(32), large(40));
     let width = width(vocabulary);
-    let is_known = header.starts_with(MAGIC) && small(8) == 1 && u64::from(small(12)) == width as u64;
-    let length = HEADER as u128 + u128::from(tokens) * width as u128 + u128::from(documents) * 8 + HASH as u128;
+    let is_known = header.starts_with(MAGIC) && small(8) == 2 && u64::from(small(12)) == width as u64;
+    let numbers = u128::from(documents) * 8 + u128::from(prompts) * 16;
+    let length = HEADER as u128 + u128::from(tokens) * width as u128 + numbers + HASH as u128;
     if !is_known || vocabulary == 0 || vocabulary > 1 << 32 || documents == 0 || length != file.len() as u128 {
         return None;
     }
     let (body, checksum) = file[HEADER..].split_at(file.len() - HEADER - HASH);
-    let (tokens_bytes, ends_bytes) = body.split_at(tokens as usize * width);
-    if Sha256::new().chain_update(header).chain_update(ends_bytes).finalize()[..] != *checksum {
+    let (tokens_bytes, numbers) = body.split_at(tokens as usize * width);
+    if Sha256::new().chain_update(header).chain_update(numbers).finalize()[..] != *checksum {
         return None;
     }
+    let (ends_bytes, prompts_bytes) = numbers.split_at(documents as usize * 8);
     let number = |bytes: &[u8]| bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte));
     let ends: Vec<u64> = ends_bytes.chunks(8).map(number).collect();
     let is_ascending = ends[0] > 0 && ends.windows(2).all(|pair| pair[0] < pair[1]);
-    let contents = header[72..].iter().map(|byte| format!("{byte:02x}")).collect();
+    let contents = header[80..].iter().map(|byte| format!("{byte:02x}")).collect();
     let tokens_read = tokens_bytes.chunks(width).map(|bytes| number(bytes) as u32).collect();
-    let is_complete = is_ascending && ends.last() == Some(&tokens);
-    is_complete.then_some(Expected { vocabulary, tokens: tokens_read, ends, contents })
+    let prompts: Vec<[u64; 2]> =
+        prompts_bytes.chunks(16).map(|range| [number(&range[..8]), number(&range[8..])]).collect();
+    let flat = prompts.as_flattened();
+    let is_within = flat.windows(2).all(|pair| pair[0] < pair[1]) && flat.last().is_none_or(|last| *last <= tokens);
+    let is_complete = is_ascending && ends.last() == Some(&tokens) && is_within;
+    is_complete.then_some(Expected { vocabulary, tokens: tokens_read, ends, prompts, contents })
 }
 
 /// Asserts that the message of an error about a token file is short and has no control characters.
@@ -152,8 +160,12 @@ fn assert_read(file: &TokenFile, expected: &Expected) {
     let (tokens, ends) = (&expected.tokens, &expected.ends);
     assert_eq!((file.len(), file.documents()), (tokens.len() as u64, ends.len() as u64));
     assert_eq!((file.vocabulary() as u64, file.fingerprint()), (expected.vocabulary, expected.contents.clone()));
+    let is_prompt = |position: u64| expected.prompts.iter().any(|[start, end]| (*start..*end).contains(&position));
+    assert_eq!(file.has_prompts(), !expected.prompts.is_empty());
+    assert!((0..file.len()).all(|position| file.is_target(position) != is_prompt(position)));
     let mut start = 0;
-    for &end in ends {
+    for (document, &end) in (0..).zip(ends) {
+        assert_eq!(file.document(document), start..end);
         assert!((start..end).all(|position| file.document_start(position) == start));
         assert_range(file, expected, start..end);
         assert_range(file, expected, start..file.len());

@@ -87,4 +87,6 @@ pub use sampler::Sampler;
 pub use text::Text;
 #[cfg(feature = "tokenizers")]
 pub use tokens::Tokenizer;
-pub use tokens::{Bytes, Continued, Encode, SpecialTokens, TokenError, TokenFile, TokenOptions, open_file, prepare};
+pub use tokens::{
+    Bytes, Chat, Continued, Encode, Message, SpecialTokens, TokenError, TokenFile, TokenOptions, open_file, prepare,
+};

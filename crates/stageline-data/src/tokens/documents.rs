@@ -1,13 +1,16 @@
-//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. Each document gets
-//! the special tokens for its start and end, and then the end-of-document token unless it already ends with it.
+//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. A text gets the
+//! special tokens for its start and end, and then the end-of-document token unless it already ends with it. So does a
+//! prompt with its completion. A conversation gets none of them: its chat template writes all special tokens.
 
 use std::io::{BufReader, Read};
 use std::path::Path;
 
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
+use crate::tokens::json_document::Document;
 use crate::tokens::json_lines::JsonLines;
 use crate::tokens::options::TokenOptions;
+use crate::tokens::parts::{Part, parts_of_completion, parts_of_conversation};
 use crate::tokens::pieces::Pieces;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
@@ -25,53 +28,83 @@ pub(crate) fn encode_documents(
     let special = encoding.special_tokens();
     check_known(&special.before, encoding.vocabulary())?;
     check_known(&special.after, encoding.vocabulary())?;
+    let mut documents = Documents { encoding, special, end: options.end_of_document, writer };
     for file in &source.files {
         let opened = file.open()?;
         let path = file.path.as_path();
+        let of = |line| move |error| TokenError::Document { path: path.to_path_buf(), line, source: Box::new(error) };
         if file.is_json_lines() {
             let mut lines = JsonLines::new(BufReader::with_capacity(1 << 16, opened), path, &options.text_field);
-            while let Some((line, text)) = lines.next()? {
-                encode_document(text.as_bytes(), path, Some(line), encoding, &special, writer)?;
-                writer.end_document(options.end_of_document)?;
+            while let Some((line, document)) = lines.next()? {
+                match document {
+                    Document::Text(text) => documents.text(text.as_bytes(), path, of(Some(line)))?,
+                    document => documents.in_parts(document).map_err(of(Some(line)))?,
+                }
             }
         } else {
-            encode_document(opened, path, None, encoding, &special, writer)?;
-            writer.end_document(options.end_of_document)?;
+            documents.text(opened, path, of(None))?;
         }
         file.check_unchanged()?;
     }
     Ok(())
 }
 
-/// Encodes one document piece by piece, and writes its tokens with `writer`. The special tokens for the start and end
-/// of a document are written around them, unless the document has no tokens. An error names the file of the document
-/// and, in a JSON-lines file, the line.
-fn encode_document(
-    document: impl Read,
-    path: &Path,
-    line: Option<u64>,
-    encoding: &dyn Encode,
-    special: &SpecialTokens,
-    writer: &mut TokenWriter,
-) -> Result<(), TokenError> {
-    let first = writer.tokens();
-    let mut pieces = Pieces::new(document);
-    while let Some((start, piece)) = pieces.next().map_err(TokenError::io(path))? {
-        let tokens = encoding.encode_bytes(piece).and_then(|tokens| {
-            check_known(&tokens, encoding.vocabulary())?;
-            Ok(tokens)
-        });
-        let tokens = tokens.map_err(|error| {
-            let source = Box::new(error.in_piece(start));
-            TokenError::Document { path: path.to_path_buf(), line, source }
-        })?;
-        if writer.tokens() == first && !tokens.is_empty() {
-            writer.push(&special.before)?;
+/// Encodes documents, and writes their tokens.
+struct Documents<'a> {
+    encoding: &'a dyn Encode,
+    special: SpecialTokens,
+    /// The token that ends each document.
+    end: Option<u32>,
+    writer: &'a mut TokenWriter,
+}
+
+impl Documents<'_> {
+    /// Encodes a text piece by piece, and writes its tokens. The special tokens for the start and end of a text are
+    /// written around them, unless the text has no tokens. The closure `of` adds the file and the line to an error of the
+    /// encoding.
+    fn text(&mut self, text: impl Read, path: &Path, of: impl Fn(TokenError) -> TokenError) -> Result<(), TokenError> {
+        let first = self.writer.tokens();
+        let mut pieces = Pieces::new(text);
+        while let Some((start, piece)) = pieces.next().map_err(TokenError::io(path))? {
+            let tokens = self.encoding.encode_bytes(piece).map_err(|error| error.in_piece(start));
+            let tokens = tokens.and_then(|tokens| self.known(tokens)).map_err(&of)?;
+            if self.writer.tokens() == first && !tokens.is_empty() {
+                self.writer.push(&self.special.before, true)?;
+            }
+            self.writer.push(&tokens, true)?;
         }
-        writer.push(&tokens)?;
+        if self.writer.tokens() > first {
+            self.writer.push(&self.special.after, true)?;
+        }
+        self.writer.end_document(self.end)
     }
-    if writer.tokens() > first {
-        writer.push(&special.after)?;
+
+    /// Encodes a document with parts that are trained on and parts that are only read, and writes its tokens.
+    fn in_parts(&mut self, document: Document) -> Result<(), TokenError> {
+        let render = |messages: &[_], asks| self.encoding.chat(messages, asks);
+        let is_chat = matches!(document, Document::Reply(_) | Document::Conversation(_));
+        let parts = match document {
+            Document::Text(text) => vec![Part { text, is_target: true }],
+            Document::Completion([prompt, completion]) => {
+                vec![Part { text: prompt, is_target: false }, Part { text: completion, is_target: true }]
+            }
+            Document::Reply([prompt, completion]) => parts_of_completion(&prompt, &completion, &render)?,
+            Document::Conversation(messages) => parts_of_conversation(&messages, &render)?,
+        };
+        let tokens = self.encoding.encode_parts(&parts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>())?;
+        let Some(first) = tokens.iter().position(|tokens| !tokens.is_empty()) else { return Ok(()) };
+        let special = if is_chat { SpecialTokens::default() } else { self.special.clone() };
+        self.writer.push(&special.before, parts[first].is_target)?;
+        for (part, tokens) in parts.iter().zip(tokens) {
+            self.writer.push(&self.known(tokens)?, part.is_target)?;
+        }
+        self.writer.push(&special.after, true)?;
+        self.writer.end_document(if is_chat { None } else { self.end })
     }
-    Ok(())
+
+    /// Returns tokens, all of which must be in the vocabulary.
+    fn known(&self, tokens: Vec<u32>) -> Result<Vec<u32>, TokenError> {
+        check_known(&tokens, self.encoding.vocabulary())?;
+        Ok(tokens)
+    }
 }

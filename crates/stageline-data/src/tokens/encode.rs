@@ -3,6 +3,7 @@
 use std::str;
 
 use crate::tokens::error::TokenError;
+use crate::tokens::message::{Chat, Message};
 
 /// The special tokens that an encoding adds to a whole text, such as `<s>` before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -37,6 +38,38 @@ pub trait Encode: Send + Sync {
         self.encode(text)
     }
 
+    /// Returns the tokens of a text that is given in parts, divided at the borders of the parts. A token with
+    /// characters of two parts belongs to the later one. The tokens are those of the whole text, so they may be others
+    /// than those of each part alone.
+    ///
+    /// By default the text up to each border is encoded once more. The tokens that it has in common with the whole text
+    /// belong to the parts before the border.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
+    fn encode_parts(&self, parts: &[&str]) -> Result<Vec<Vec<u32>>, TokenError> {
+        let whole = self.encode(&parts.concat())?;
+        let mut borders = vec![0];
+        for count in 1..parts.len() {
+            let before = self.encode(&parts[..count].concat())?;
+            let common = before.iter().zip(&whole).take_while(|(one, other)| one == other).count();
+            borders.push(common.max(borders[count - 1]));
+        }
+        borders.push(whole.len());
+        Ok(borders.windows(2).take(parts.len()).map(|pair| whole[pair[0]..pair[1]].to_vec()).collect())
+    }
+
+    /// Returns a conversation as the text that a chat model reads, with the special tokens of its chat template in it.
+    /// If `asks_for_answer`, the text ends with the beginning of an answer, which the model continues.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::NoChatTemplate`] by default, or [`TokenError::Template`] if the template refuses the
+    /// messages.
+    fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
+        let _ = (messages, asks_for_answer);
+        Err(TokenError::NoChatTemplate)
+    }
+
     /// Returns the special tokens that belong before and after a whole text; none by default.
     fn special_tokens(&self) -> SpecialTokens {
         SpecialTokens::default()
@@ -63,7 +96,7 @@ pub trait Encode: Send + Sync {
     fn vocabulary(&self) -> usize;
 
     /// Returns a text that identifies the encoding in the key of a token file. Two encodings may have the same
-    /// fingerprint only if they give the same tokens for every text.
+    /// fingerprint only if they give the same tokens for every text and every conversation.
     fn fingerprint(&self) -> String;
 }
 

@@ -96,8 +96,8 @@ pub enum TokenError {
         /// The error that says why a document cannot be encoded as tokens.
         source: Box<TokenError>,
     },
-    /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its field for the text
-    /// is missing or not a string.
+    /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its fields for a text, a
+    /// prompt and its completion, or a conversation are missing or of the wrong kind.
     #[error(
         "line {line} of {} {fault}; correct the line, or name the field of the text (text_field)",
         shown::path(path)
@@ -135,6 +135,35 @@ pub enum TokenError {
     OtherForm {
         /// The path of a file of the tokenizer that is not read, such as `tokenizer.model`.
         path: PathBuf,
+    },
+    /// There are messages of a conversation, and the encoding has no chat template that makes a text of them.
+    #[error(
+        "the messages need a chat template, and the tokenizer has none; give a chat_template.jinja beside its \
+         tokenizer.json, or write `text`, or `prompt` and `completion`, as strings"
+    )]
+    NoChatTemplate,
+    /// A chat template is malformed, or it refuses the messages of a conversation.
+    #[error(
+        "the chat template of {} fails: {}; correct the template, or the messages",
+        shown::path(path),
+        shown::text(message)
+    )]
+    Template {
+        /// The path of the file with the chat template.
+        path: PathBuf,
+        /// Why the template fails: the message of the template library, or the template's own.
+        message: String,
+    },
+    /// A chat template writes the first messages of a conversation in another way if more messages follow. So the
+    /// place of an answer in the whole text is not known.
+    #[error(
+        "the chat template writes the first {messages} messages in another way when others follow, so the place of an \
+         answer is not known; mark the answers in the template by `generation`, or give each answer a line of its own, \
+         with the messages before it as `prompt` and the answer as `completion`"
+    )]
+    ChangedByLater {
+        /// The number of messages, from the first one on, whose text changes if others follow.
+        messages: usize,
     },
     /// A token is not in the vocabulary of its encoding.
     #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]

@@ -1,6 +1,7 @@
 //! Reads the tokens of a memory-mapped file: [`TokenFile`].
 
 use std::fmt;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use memmap2::Mmap;
@@ -32,8 +33,8 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Opens a token file, and checks its header, its length, the ends of its documents, and the checksum of the header
-    /// and these ends. The tokens are not read, so the time to open the file does not grow with their number.
+    /// Opens a token file, and checks its header, its length, the ends of its documents, its prompts, and the checksum of
+    /// all of these. The tokens are not read, so the time to open the file does not grow with their number.
     ///
     /// A token that was damaged to another one of the vocabulary is therefore not detected here.
     /// [`prepare`](crate::prepare) also compares the hash of the tokens.
@@ -78,7 +79,7 @@ impl TokenFile {
     /// Returns the fingerprint of a token file's tokens, a hash in 64 hexadecimal digits. A resumed run compares it to
     /// check that its training text is the same.
     ///
-    /// The fingerprint is a SHA-256 over all tokens and the ends of the documents. It does not depend on the paths or
+    /// The fingerprint is a SHA-256 over all tokens, the ends of the documents and the prompts. It does not depend on the paths or
     /// the modification times of the text files.
     pub fn fingerprint(&self) -> String {
         hex(&self.header.contents)
@@ -138,13 +139,47 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
+    /// Returns the positions of the tokens of a document, which is counted from 0.
+    ///
+    /// # Panics
+    /// Panics if `index` is not below [`TokenFile::documents`].
+    pub fn document(&self, index: u64) -> Range<u64> {
+        let (ends, count) = (self.ends(), self.documents());
+        assert!(index < count, "document {index} is not in a file of {count} documents");
+        let end = |index: usize| u64::from_le_bytes(ends[index]);
+        (index as usize).checked_sub(1).map_or(0, end)..end(index as usize)
+    }
+
+    /// Whether some tokens are read and not trained on, such as the prompts of completions.
+    pub fn has_prompts(&self) -> bool {
+        self.header.prompts > 0
+    }
+
+    /// Whether a model is trained to predict the token at `position`. The tokens of a prompt, and all that is no answer in
+    /// a conversation, are only read.
+    ///
+    /// # Panics
+    /// Panics if `position` is not below [`TokenFile::len`].
+    pub fn is_target(&self, position: u64) -> bool {
+        assert!(position < self.len(), "position {position} is not in a file of {} tokens", self.len());
+        let prompts = self.prompts();
+        let after = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) <= position);
+        after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= position)
+    }
+
+    /// Returns the prompts in a token file, in ascending order: the positions of the first token of each and of the token
+    /// after its last, as 8 little-endian bytes.
+    fn prompts(&self) -> &[[[u8; 8]; 2]] {
+        self.map[self.layout.prompts as usize..self.layout.checksum as usize].as_chunks().0.as_chunks().0
+    }
+
     /// Returns the end position of each document in a token file, in ascending order. The position is the number of
     /// tokens in the file up to the end of the document, as 8 little-endian bytes.
     pub(crate) fn ends(&self) -> &[[u8; 8]] {
-        self.map[self.layout.ends as usize..self.layout.checksum as usize].as_chunks().0
+        self.map[self.layout.ends as usize..self.layout.prompts as usize].as_chunks().0
     }
 
-    /// Whether the tokens and the ends of the documents have the hash that the token file's header lists. Reads the
+    /// Whether the tokens, the ends of the documents and the prompts have the hash that the token file's header lists. Reads the
     /// whole file.
     pub(crate) fn is_intact(&self) -> bool {
         let contents = &self.map[HEADER..self.layout.checksum as usize];
@@ -165,20 +200,24 @@ impl fmt::Debug for TokenFile {
     }
 }
 
-/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header, and the offsets of the
-/// end positions of the documents and of the checksum. The error is the first fault, in words.
+/// Checks the bytes of a token file, except the tokens themselves. Returns the file's header, and the offsets of its
+/// parts. The error is the first fault, in words.
 fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
     let header = Header::parse(file)?;
     let length = file.len() as u64;
     let layout = header.layout().filter(|layout| layout.length == length).ok_or_else(|| {
-        let (tokens, documents) = (header.tokens, header.documents);
-        format!("it has {length} bytes, which is not the length of {tokens} tokens in {documents} documents")
+        let Header { tokens, documents, prompts, .. } = header;
+        format!(
+            "it has {length} bytes, which is not the length of {tokens} tokens in {documents} documents with {prompts} \
+             prompts"
+        )
     })?;
     // The length of the file is that of the layout, so the parts are in the file and their offsets fit in `usize`.
-    let (ends, expected) = file[layout.ends as usize..].split_at((layout.checksum - layout.ends) as usize);
-    if checksum(&file[..HEADER], ends) != expected {
+    let (numbers, expected) = file[layout.ends as usize..].split_at((layout.checksum - layout.ends) as usize);
+    if checksum(&file[..HEADER], numbers) != expected {
         return Err("its checksum does not match".into());
     }
+    let (ends, prompts) = numbers.split_at((layout.prompts - layout.ends) as usize);
     let mut last = 0;
     for (document, &end) in ends.as_chunks().0.iter().enumerate() {
         let end = u64::from_le_bytes(end);
@@ -189,6 +228,17 @@ fn validate(file: &[u8]) -> Result<(Header, Layout), String> {
     }
     if last != header.tokens {
         return Err(format!("its last document ends at {last}, and it has {} tokens", header.tokens));
+    }
+    let mut last = None;
+    for (prompt, range) in prompts.as_chunks().0.as_chunks().0.iter().enumerate() {
+        let [start, end] = range.map(u64::from_le_bytes);
+        if start >= end || end > header.tokens || last.is_some_and(|last| start <= last) {
+            return Err(format!(
+                "its prompt {prompt} begins at {start} and ends at {end}, of {} tokens",
+                header.tokens
+            ));
+        }
+        last = Some(end);
     }
     Ok((header, layout))
 }

@@ -10,43 +10,48 @@
 //! | size of the vocabulary | 8 |
 //! | number of tokens | 8 |
 //! | number of documents | 8 |
+//! | number of prompts | 8 |
 //! | key, see `cache_key` | 32 |
-//! | SHA-256 of the tokens and of the ends of the documents | 32 |
+//! | SHA-256 of the tokens, of the ends of the documents and of the prompts | 32 |
 //! | tokens | width each |
 //! | ends of the documents: the number of tokens before the end of each document | 8 each |
-//! | SHA-256 of the header, which is all before the tokens, and of the ends | 32 |
+//! | prompts, whose tokens are no targets: the positions of the first token and of that after the last | 16 each |
+//! | SHA-256 of the header, which is all before the tokens, of the ends and of the prompts | 32 |
 
 /// The magic number of token files: the first eight bytes of every token file.
 pub(crate) const MAGIC: [u8; 8] = *b"stagetok";
 
 /// The version of the token file format. It must be raised if the format changes.
-pub(crate) const VERSION: u32 = 1;
+pub(crate) const VERSION: u32 = 2;
 
 /// The length of a token file's header in bytes.
-pub(crate) const HEADER: usize = 104;
+pub(crate) const HEADER: usize = 112;
 
 /// The length in bytes of each SHA-256 hash in a token file.
 pub(crate) const HASH: usize = 32;
 
-/// The header of a token file: the size of the vocabulary, the numbers of tokens and documents, and two SHA-256 hashes.
-/// The hash `key` identifies the encoding, the options and the source files; `contents` is the hash of the tokens and
-/// of the end positions of the documents.
+/// The header of a token file: the size of the vocabulary, the numbers of tokens, documents and prompts, and two hashes.
+/// The hash `key` identifies the encoding, the options and the source files; `contents` is the hash of the tokens, of the
+/// end positions of the documents and of the prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The size of the vocabulary of a token file: from 1 to 2^32. Every token in the file is below it.
     pub(crate) vocabulary: u64,
     pub(crate) tokens: u64,
     pub(crate) documents: u64,
+    /// The number of prompts: runs of tokens that are read and not trained on.
+    pub(crate) prompts: u64,
     pub(crate) key: [u8; HASH],
-    /// The SHA-256 of the bytes of a token file that hold the tokens and the end positions of the documents.
+    /// The SHA-256 of the bytes of a token file between its header and its checksum.
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets in bytes of two parts of a token file (the end positions of the documents, and the checksum), and the
-/// length of the file.
+/// The offsets in bytes of three parts of a token file (the end positions of the documents, the prompts, and the
+/// checksum), and the length of the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,
+    pub(crate) prompts: u64,
     pub(crate) checksum: u64,
     pub(crate) length: u64,
 }
@@ -63,7 +68,7 @@ impl Header {
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend((Self::width(self.vocabulary) as u32).to_le_bytes());
-        for number in [self.vocabulary, self.tokens, self.documents] {
+        for number in [self.vocabulary, self.tokens, self.documents, self.prompts] {
             bytes.extend(number.to_le_bytes());
         }
         bytes.extend(self.key);
@@ -84,7 +89,7 @@ impl Header {
         if small(8) != VERSION {
             return Err(format!("its format has version {}, and this release reads version {VERSION}", small(8)));
         }
-        let (vocabulary, tokens, documents) = (large(16), large(24), large(32));
+        let (vocabulary, tokens, documents, prompts) = (large(16), large(24), large(32), large(40));
         if !(1..=1 << 32).contains(&vocabulary) {
             return Err(format!("its vocabulary has {vocabulary} tokens"));
         }
@@ -94,7 +99,10 @@ impl Header {
         if documents == 0 || documents > tokens {
             return Err(format!("it has {documents} documents and {tokens} tokens"));
         }
-        Ok(Self { vocabulary, tokens, documents, key: array(bytes, 40), contents: array(bytes, 72) })
+        if prompts > tokens {
+            return Err(format!("it has {prompts} prompts and {tokens} tokens"));
+        }
+        Ok(Self { vocabulary, tokens, documents, prompts, key: array(bytes, 48), contents: array(bytes, 80) })
     }
 
     /// Returns the offsets in bytes of the end positions and of the checksum in a token file, and the file's length,
@@ -102,8 +110,9 @@ impl Header {
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;
-        let checksum = ends.checked_add(self.documents.checked_mul(8)?)?;
-        Some(Layout { ends, checksum, length: checksum.checked_add(HASH as u64)? })
+        let prompts = ends.checked_add(self.documents.checked_mul(8)?)?;
+        let checksum = prompts.checked_add(self.prompts.checked_mul(16)?)?;
+        Some(Layout { ends, prompts, checksum, length: checksum.checked_add(HASH as u64)? })
     }
 }
 
@@ -123,7 +132,7 @@ mod tests {
     use super::*;
 
     fn header() -> Header {
-        Header { vocabulary: 65_536, tokens: 10, documents: 3, key: [7; HASH], contents: [9; HASH] }
+        Header { vocabulary: 65_536, tokens: 10, documents: 3, prompts: 2, key: [7; HASH], contents: [9; HASH] }
     }
 
     #[test]
@@ -137,8 +146,8 @@ mod tests {
     #[test]
     fn tokens_are_as_narrow_as_the_vocabulary_allows() {
         let length = |vocabulary| Header { vocabulary, ..header() }.layout().unwrap().length;
-        assert_eq!(length(65_536), 104 + 2 * 10 + 8 * 3 + 32);
-        assert_eq!(length(65_537), 104 + 4 * 10 + 8 * 3 + 32);
+        assert_eq!(length(65_536), 112 + 2 * 10 + 8 * 3 + 16 * 2 + 32);
+        assert_eq!(length(65_537), 112 + 4 * 10 + 8 * 3 + 16 * 2 + 32);
     }
 
     #[test]
@@ -146,9 +155,10 @@ mod tests {
         let layout = |tokens, documents| Header { tokens, documents, ..header() }.layout();
         assert_eq!(layout(u64::MAX / 2 + 1, 1), None);
         assert_eq!(layout(u64::MAX / 2, 1), None);
-        assert_eq!(layout(u64::MAX / 2 - 60, u64::MAX / 8), None);
+        assert_eq!(layout(u64::MAX / 2 - 100, u64::MAX / 8), None);
         let fault = |header: Header| Header::parse(&header.to_bytes()).unwrap_err();
         assert_eq!(fault(Header { documents: 11, ..header() }), "it has 11 documents and 10 tokens");
+        assert_eq!(fault(Header { prompts: 11, ..header() }), "it has 11 prompts and 10 tokens");
         assert_eq!(fault(Header { tokens: 0, documents: 0, ..header() }), "it has 0 documents and 0 tokens");
         assert_eq!(fault(Header { vocabulary: 0, ..header() }), "its vocabulary has 0 tokens");
     }

@@ -1,14 +1,12 @@
-//! Reads documents from a JSON-lines file: each line is an object, and one of its fields is the text.
+//! Reads documents from a JSON-lines file: each line is an object, whose fields have a text, a prompt and its
+//! completion, or a conversation.
 
 use std::io::{BufRead, Read};
 use std::path::{Path, PathBuf};
 
-use serde::de::DeserializeSeed;
-use serde_json::Deserializer;
-
 use crate::shown;
 use crate::tokens::error::TokenError;
-use crate::tokens::json_text::Line;
+use crate::tokens::json_document::{Document, document};
 
 /// The largest allowed length, in bytes, of a line in a JSON-lines file. It is limited because the whole line is held
 /// in memory.
@@ -33,9 +31,9 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
     }
 
-    /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and its text, or
-    /// `None` after the last document.
-    pub(crate) fn next(&mut self) -> Result<Option<(u64, String)>, TokenError> {
+    /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and the document,
+    /// or `None` after the last document.
+    pub(crate) fn next(&mut self) -> Result<Option<(u64, Document)>, TokenError> {
         loop {
             let mut bytes = Vec::new();
             let mut limited = (&mut self.reader).take(self.most + 1);
@@ -51,16 +49,14 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
             let mark = if self.line == 1 { BYTE_ORDER_MARK } else { "" };
             let line = bytes.strip_prefix(mark.as_bytes()).unwrap_or(&bytes);
             if !line.iter().all(u8::is_ascii_whitespace) {
-                return self.text(line).map(|text| Some((self.line, text))).map_err(faulty);
+                return self.document(line).map(|document| Some((self.line, document))).map_err(faulty);
             }
         }
     }
 
-    /// Returns the text of the document in a line of a JSON-lines file, or the fault of the line in words.
-    fn text(&self, line: &[u8]) -> Result<String, String> {
-        let mut json = Deserializer::from_slice(line.trim_ascii_end());
-        let read = Line { field: self.field }.deserialize(&mut json).and_then(|found| json.end().map(|()| found));
-        read.unwrap_or_else(|error| {
+    /// Returns the document in a line of a JSON-lines file, or the fault of the line in words.
+    fn document(&self, line: &[u8]) -> Result<Document, String> {
+        document(line.trim_ascii_end(), self.field).unwrap_or_else(|error| {
             let message = error.to_string();
             let reason = message.rsplit_once(" at line ").map_or(message.as_str(), |(reason, _)| reason);
             Err(format!("is no JSON at byte {}: {}", error.column(), shown::text(reason)))
@@ -75,8 +71,9 @@ mod tests {
     fn texts(file: &str, field: &str) -> Result<Vec<(u64, String)>, TokenError> {
         let mut lines = JsonLines::new(file.as_bytes(), Path::new("x.jsonl"), field);
         let mut all = Vec::new();
-        while let Some(document) = lines.next()? {
-            all.push(document);
+        while let Some((line, document)) = lines.next()? {
+            let Document::Text(text) = document else { panic!("{document:?}") };
+            all.push((line, text));
         }
         Ok(all)
     }
@@ -100,8 +97,11 @@ mod tests {
     fn a_fault_is_named_with_its_line() {
         let in_line_3 = |line: &str| refused(&format!("{{\"text\": \"a\"}}\n\n{line}\n{{\"text\": \"b\"}}\n"));
         let has = "line 3 of x.jsonl has";
-        assert_eq!(in_line_3("{\"b\": 1, \"a\": 2}"), format!("{has} no field `text`, but has the fields b, a"));
-        assert_eq!(in_line_3("{}"), format!("{has} no field `text` and no other field"));
+        assert_eq!(
+            in_line_3("{\"b\": 1, \"a\": 2}"),
+            format!("{has} no field `text`, `messages` or `prompt`, but has the fields b, a")
+        );
+        assert_eq!(in_line_3("{}"), format!("{has} no field `text`, `messages` or `prompt` and no other field"));
         assert_eq!(in_line_3("{\"text\": null}"), format!("{has} null in the field `text` and not a string"));
         assert_eq!(in_line_3("[1]"), "line 3 of x.jsonl is an array and not an object");
         assert_eq!(in_line_3("{\"text\": \"a"), "line 3 of x.jsonl is no JSON at byte 11: EOF while parsing a string");
@@ -115,7 +115,7 @@ mod tests {
             let file = format!("{{\"odd\": {odd}, \"text\": \"a\"}}\n{{\"text\": \"b\", \"odd\": {odd}}}");
             assert_eq!(texts(&file, "text").unwrap(), [(1, "a".into()), (2, "b".into())]);
             let fault = refused(&format!("{{\"odd\": {odd}}}"));
-            assert_eq!(fault, "line 1 of x.jsonl has no field `text`, but has the fields odd");
+            assert_eq!(fault, "line 1 of x.jsonl has no field `text`, `messages` or `prompt`, but has the fields odd");
         }
         let fault = refused(&format!("{{\"text\": {deep}}}"));
         assert_eq!(fault, "line 1 of x.jsonl has an array in the field `text` and not a string");

@@ -9,11 +9,14 @@
 //! The data passes through the modules in this order:
 //!
 //! - `source`: lists the files of a path. `cache_key`: the hash that finds an earlier token file again.
-//! - `json_lines`: reads documents from the lines of a file. `json_text`: takes the text from a line. `pieces`: cuts a
-//!   long document, so that memory is bounded.
-//! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and `tokenizer`: `Tokenizer`, behind the
-//!   feature `tokenizers`. `caught`: panics of the tokenizer library as errors.
-//! - `documents`: encodes all documents of a source, piece by piece, and adds the special tokens of the encoding.
+//! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line. `pieces`:
+//!   cuts a long text, so that memory is bounded.
+//! - `message`: [`Message`] and [`Chat`], a conversation as text. `parts`: divides a document into what is trained on and
+//!   what is only read.
+//! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
+//!   `tokenizer`: `Tokenizer`, and `chat_template`: the text of a conversation. `caught`: panics of the tokenizer library
+//!   as errors.
+//! - `documents`: encodes all documents of a source, and adds the special tokens of the encoding.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
 //!   does not end with it. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
@@ -26,15 +29,19 @@ mod bytes;
 mod cache_key;
 #[cfg(feature = "tokenizers")]
 mod caught;
+#[cfg(feature = "tokenizers")]
+mod chat_template;
 mod continued;
 mod documents;
 mod encode;
 mod error;
 mod file;
 mod format;
+mod json_document;
 mod json_lines;
-mod json_text;
+mod message;
 mod options;
+mod parts;
 mod pieces;
 mod prepare;
 mod regular;
@@ -49,6 +56,7 @@ pub use self::continued::Continued;
 pub use self::encode::{Encode, SpecialTokens};
 pub use self::error::TokenError;
 pub use self::file::TokenFile;
+pub use self::message::{Chat, Message};
 pub use self::options::TokenOptions;
 pub use self::prepare::prepare;
 pub use self::regular::open_file;

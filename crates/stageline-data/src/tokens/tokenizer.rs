@@ -8,9 +8,11 @@ use sha2::{Digest, Sha256};
 use tokenizers::{Encoding, ModelWrapper, Token};
 
 use crate::tokens::caught::caught;
+use crate::tokens::chat_template::ChatTemplate;
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::format::hex;
+use crate::tokens::message::{Chat, Message};
 use crate::tokens::regular::open_file;
 
 /// The largest length of a `tokenizer.json` in bytes. The limit keeps a wrong file from filling the memory.
@@ -39,12 +41,16 @@ const OTHER_FORMS: [&str; 8] = [
 ///   documents. The dropout of a BPE is ignored too, because a text must always have the same tokens.
 /// - A special token's name in a text, such as `<|endoftext|>`, is encoded as that token, as in Hugging Face's Python
 ///   library.
+/// - Conversations become text by the chat template of the tokenizer's folder: its `chat_template.jinja`, or else the one
+///   in its `tokenizer_config.json`. The function `strftime_now`, which prints today's date, is left undefined, because a
+///   conversation must always have the same tokens.
 pub struct Tokenizer {
     /// The path of the `tokenizer.json`, for error messages.
     path: PathBuf,
     inner: tokenizers::Tokenizer,
     vocabulary: usize,
     special_tokens: SpecialTokens,
+    chat: Option<ChatTemplate>,
     fingerprint: String,
 }
 
@@ -81,8 +87,10 @@ impl Tokenizer {
         let refuse = |message: String| TokenError::Tokenizer { path: path.to_path_buf(), message };
         let read = caught(|| read(&json)).map_err(refuse)?;
         let (inner, vocabulary, special_tokens) = read.map_err(|error| refuse(error.to_string()))?;
-        let (path, fingerprint) = (path.to_path_buf(), hex(&Sha256::digest(&json)));
-        Ok(Self { path, inner, vocabulary, special_tokens, fingerprint })
+        let chat = ChatTemplate::in_folder(path.parent().unwrap_or(Path::new("")));
+        let of_chat = chat.as_ref().map_or("", ChatTemplate::fingerprint);
+        let fingerprint = hex(&Sha256::new_with_prefix(&json).chain_update(of_chat).finalize());
+        Ok(Self { path: path.to_path_buf(), inner, vocabulary, special_tokens, chat, fingerprint })
     }
 
     /// Returns the number of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no
@@ -109,6 +117,25 @@ impl Encode for Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
+    fn encode_parts(&self, parts: &[&str]) -> Result<Vec<Vec<u32>>, TokenError> {
+        // Unlike `encode_fast`, this computes the offsets of tokens in the text, in bytes.
+        let encoding = self.call(|inner| inner.encode(parts.concat(), false))?;
+        let mut tokens = encoding.get_ids().iter().zip(encoding.get_offsets()).peekable();
+        let mut border = 0;
+        let mut divided = Vec::with_capacity(parts.len());
+        for (index, part) in parts.iter().enumerate() {
+            border += part.len();
+            // The offsets of a token may leave out blanks before it, so only its end tells where it belongs.
+            let belongs = |(_, (_, end)): &(&u32, &(usize, usize))| index + 1 == parts.len() || *end <= border;
+            divided.push(std::iter::from_fn(|| tokens.next_if(belongs)).map(|(&token, _)| token).collect());
+        }
+        Ok(divided)
+    }
+
+    fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
+        self.chat.as_ref().ok_or(TokenError::NoChatTemplate)?.render(messages, asks_for_answer)
+    }
+
     fn special_tokens(&self) -> SpecialTokens {
         self.special_tokens.clone()
     }
@@ -122,7 +149,8 @@ impl Encode for Tokenizer {
         self.vocabulary
     }
 
-    /// Returns the SHA-256 of the `tokenizer.json` in hexadecimal digits, which identifies the encoding.
+    /// Returns a SHA-256 of the `tokenizer.json` and the chat template in hexadecimal digits, which identifies the
+    /// encoding.
     fn fingerprint(&self) -> String {
         self.fingerprint.clone()
     }

@@ -25,6 +25,8 @@ pub(crate) struct TokenWriter {
     /// The last token of the current document; `None` while the document has no tokens.
     last: Option<u32>,
     ends: Vec<u64>,
+    /// The runs of tokens that are not trained on: the positions of the first token and of that after the last.
+    prompts: Vec<[u64; 2]>,
     contents: Sha256,
 }
 
@@ -42,6 +44,7 @@ impl TokenWriter {
             tokens: 0,
             last: None,
             ends: Vec::new(),
+            prompts: Vec::new(),
             contents: Sha256::new(),
         };
         // The header is known at the end, so its place is left free.
@@ -50,15 +53,21 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the current document of the token file. The tokens must be in the vocabulary; this is not
-    /// checked.
-    pub(crate) fn push(&mut self, tokens: &[u32]) -> Result<(), TokenError> {
+    /// Appends tokens to the current document of the token file. `is_target` tells whether a model is trained to predict
+    /// them. The tokens must be in the vocabulary; this is not checked.
+    pub(crate) fn push(&mut self, tokens: &[u32], is_target: bool) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),
             _ => tokens.iter().flat_map(|&token| token.to_le_bytes()).collect(),
         };
         self.contents.update(&bytes);
-        self.tokens += tokens.len() as u64;
+        let (start, end) = (self.tokens, self.tokens + tokens.len() as u64);
+        match self.prompts.last_mut() {
+            Some(last) if !is_target && last[1] == start => last[1] = end,
+            _ if !is_target && end > start => self.prompts.push([start, end]),
+            _ => {}
+        }
+        self.tokens = end;
         self.last = tokens.last().copied().or(self.last);
         self.file.write_all(&bytes).map_err(TokenError::write(&self.temporary.path))
     }
@@ -68,7 +77,7 @@ impl TokenWriter {
     pub(crate) fn end_document(&mut self, end: Option<u32>) -> Result<(), TokenError> {
         let Some(last) = self.last else { return Ok(()) };
         if let Some(end) = end.filter(|&end| end != last) {
-            self.push(&[end])?;
+            self.push(&[end], true)?;
         }
         self.last = None;
         self.ends.push(self.tokens);
@@ -92,17 +101,19 @@ impl TokenWriter {
     /// Writes the end positions of the documents, the checksum and the header of the token file, and syncs the file to
     /// disk.
     fn complete(&mut self, key: [u8; HASH]) -> io::Result<()> {
-        let ends: Vec<u8> = self.ends.iter().flat_map(|end| end.to_le_bytes()).collect();
-        self.contents.update(&ends);
+        let numbers = self.ends.iter().chain(self.prompts.as_flattened());
+        let numbers: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
+        self.contents.update(&numbers);
         let header = Header {
             vocabulary: self.vocabulary,
             tokens: self.tokens,
             documents: self.ends.len() as u64,
+            prompts: self.prompts.len() as u64,
             key,
             contents: self.contents.clone().finalize().into(),
         };
-        self.file.write_all(&ends)?;
-        self.file.write_all(&checksum(&header.to_bytes(), &ends))?;
+        self.file.write_all(&numbers)?;
+        self.file.write_all(&checksum(&header.to_bytes(), &numbers))?;
         self.file.seek(SeekFrom::Start(0))?;
         self.file.write_all(&header.to_bytes())?;
         self.file.flush()?;
@@ -110,10 +121,10 @@ impl TokenWriter {
     }
 }
 
-/// Returns the checksum at the end of a token file: the SHA-256 of the file's header and of the end positions of its
-/// documents.
-pub(crate) fn checksum(header: &[u8], ends: &[u8]) -> [u8; HASH] {
-    Sha256::new().chain_update(header).chain_update(ends).finalize().into()
+/// Returns the checksum at the end of a token file: the SHA-256 of the file's header, and of the end positions of its
+/// documents and its prompts as `numbers`.
+pub(crate) fn checksum(header: &[u8], numbers: &[u8]) -> [u8; HASH] {
+    Sha256::new().chain_update(header).chain_update(numbers).finalize().into()
 }
 
 /// A temporary file. It is deleted when this value is dropped, unless it was renamed before.
@@ -167,7 +178,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let mut writer = TokenWriter::create(&root.path().join("x.tokens"), 256).unwrap();
         let mut end = |pieces: &[&[u32]]| {
-            pieces.iter().for_each(|piece| writer.push(piece).unwrap());
+            pieces.iter().for_each(|piece| writer.push(piece, true).unwrap());
             writer.end_document(Some(9)).unwrap();
             (writer.tokens, writer.ends.len())
         };

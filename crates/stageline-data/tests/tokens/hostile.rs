@@ -9,10 +9,19 @@ use stageline_data::{TokenError, TokenFile};
 
 use crate::{Room, tokens};
 
-const HEADER: usize = 104;
+const HEADER: usize = 112;
 
-/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, and the path of the damaged copies that
-/// tests write.
+/// The documents of the token file that tests damage.
+const LINES: &str = r#"{"prompt": "ab", "completion": "c"}
+{"text": "d"}
+{"prompt": "e", "completion": "f"}
+"#;
+
+/// The number of bytes of the ends of the documents and of the prompts in the file.
+const NUMBERS: usize = 3 * 8 + 2 * 16;
+
+/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, of which `ab` and `e` are prompts, and the path
+/// of the damaged copies that tests write.
 struct Forge {
     bytes: Vec<u8>,
     path: PathBuf,
@@ -21,9 +30,9 @@ struct Forge {
 
 impl Forge {
     fn new() -> Self {
-        let room = Room::with("a.jsonl", "{\"text\": \"abc\"}\n{\"text\": \"d\"}\n{\"text\": \"ef\"}\n");
+        let room = Room::with("a.jsonl", LINES);
         let bytes = fs::read(room.prepare().unwrap().path()).unwrap();
-        assert_eq!(bytes.len(), HEADER + 6 * 2 + 3 * 8 + 32);
+        assert_eq!(bytes.len(), HEADER + 6 * 2 + NUMBERS + 32);
         Self { bytes, path: room.root.path().join("forged.tokens"), _room: room }
     }
 
@@ -38,9 +47,9 @@ impl Forge {
     fn fault(&self, damage: impl Fn(&mut Vec<u8>)) -> String {
         let mut bytes = self.bytes.clone();
         damage(&mut bytes);
-        let ends = bytes.len() - 32 - 3 * 8;
-        let checksum = Sha256::new().chain_update(&bytes[..HEADER]).chain_update(&bytes[ends..ends + 24]).finalize();
-        bytes[ends + 24..].copy_from_slice(&checksum);
+        let (before, checksum) = (bytes.len() - 32 - NUMBERS, bytes.len() - 32);
+        let sum = Sha256::new().chain_update(&bytes[..HEADER]).chain_update(&bytes[before..checksum]).finalize();
+        bytes[checksum..].copy_from_slice(&sum);
         match self.open(&bytes).unwrap_err() {
             TokenError::Damaged { path, damage } if path == self.path => damage,
             other => panic!("{other:?}"),
@@ -62,7 +71,7 @@ fn a_truncated_or_longer_file_is_refused() {
     }
     let longer = [&forge.bytes[..], b"x"].concat();
     let message = forge.open(&longer).unwrap_err().to_string();
-    let fault = "it has 173 bytes, which is not the length of 6 tokens in 3 documents";
+    let fault = "it has 213 bytes, which is not the length of 6 tokens in 3 documents with 2 prompts";
     let path = forge.path.display();
     assert_eq!(message, format!("{path} is no usable token file: {fault}; delete it, and prepare the tokens again"));
     assert!(forge.open(&forge.bytes).is_ok());
@@ -72,7 +81,7 @@ fn a_truncated_or_longer_file_is_refused() {
 fn another_magic_version_or_width_is_refused() {
     let forge = Forge::new();
     assert_eq!(forge.fault(|bytes| bytes[0] = b'S'), "it does not begin as a token file");
-    assert_eq!(forge.fault(|bytes| bytes[8] = 2), "its format has version 2, and this release reads version 1");
+    assert_eq!(forge.fault(|bytes| bytes[8] = 1), "its format has version 1, and this release reads version 2");
     assert_eq!(forge.fault(|bytes| bytes[12] = 4), "its tokens have 4 bytes, for a vocabulary of 256");
     assert_eq!(forge.with_number(16, 0), "its vocabulary has 0 tokens");
     assert_eq!(forge.with_number(16, (1 << 32) + 1), "its vocabulary has 4294967297 tokens");
@@ -83,7 +92,10 @@ fn counts_whose_length_overflows_are_refused() {
     let forge = Forge::new();
     for tokens in [7, u64::MAX, u64::MAX / 2, u64::MAX / 2 + 1, (1 << 63) + 6, 1 << 62] {
         let fault = forge.with_number(24, tokens);
-        assert_eq!(fault, format!("it has 172 bytes, which is not the length of {tokens} tokens in 3 documents"));
+        assert_eq!(
+            fault,
+            format!("it has 212 bytes, which is not the length of {tokens} tokens in 3 documents with 2 prompts")
+        );
     }
     assert_eq!(forge.with_number(32, u64::MAX), format!("it has {} documents and 6 tokens", u64::MAX));
     // 8 * documents wraps around to the same length.
@@ -91,7 +103,7 @@ fn counts_whose_length_overflows_are_refused() {
         bytes[24..32].copy_from_slice(&u64::MAX.to_le_bytes());
         bytes[32..40].copy_from_slice(&((1_u64 << 61) + 3).to_le_bytes());
     });
-    assert!(wrapped.starts_with("it has 172 bytes"), "{wrapped}");
+    assert!(wrapped.starts_with("it has 212 bytes"), "{wrapped}");
 }
 
 #[test]
@@ -103,6 +115,16 @@ fn ends_must_ascend_to_the_number_of_tokens() {
     assert_eq!(forge.with_number(ends, u64::MAX), format!("its document 1 ends at 4, and begins at {}", u64::MAX));
     assert_eq!(forge.with_number(ends + 16, 7), "its last document ends at 7, and it has 6 tokens");
     assert_eq!(forge.with_number(ends + 16, 5), "its last document ends at 5, and it has 6 tokens");
+}
+
+#[test]
+fn prompts_must_ascend_within_the_tokens() {
+    let forge = Forge::new();
+    let prompts = HEADER + 6 * 2 + 3 * 8;
+    assert_eq!(forge.with_number(40, 7), "it has 7 prompts and 6 tokens");
+    assert_eq!(forge.with_number(prompts, 2), "its prompt 0 begins at 2 and ends at 2, of 6 tokens");
+    assert_eq!(forge.with_number(prompts + 16, 2), "its prompt 1 begins at 2 and ends at 5, of 6 tokens");
+    assert_eq!(forge.with_number(prompts + 24, 7), "its prompt 1 begins at 4 and ends at 7, of 6 tokens");
 }
 
 /// Flips each bit of a token file in turn, and opens the file. Opening must fail unless the bit belongs to a token. In
@@ -141,6 +163,20 @@ fn a_read_past_the_end_panics() {
 fn a_position_that_overflows_panics() {
     let forge = Forge::new();
     let _ = forge.open(&forge.bytes).unwrap().read(u64::MAX, &mut [0; 2]);
+}
+
+#[test]
+#[should_panic(expected = "position 6 is not in a file of 6 tokens")]
+fn a_target_past_the_end_panics() {
+    let forge = Forge::new();
+    forge.open(&forge.bytes).unwrap().is_target(6);
+}
+
+#[test]
+#[should_panic(expected = "document 3 is not in a file of 3 documents")]
+fn the_range_of_a_document_past_the_end_panics() {
+    let forge = Forge::new();
+    forge.open(&forge.bytes).unwrap().document(3);
 }
 
 #[test]

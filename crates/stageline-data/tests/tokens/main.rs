@@ -2,7 +2,10 @@
 //! tokenizers. All tests are one binary.
 
 mod cache;
+#[cfg(feature = "tokenizers")]
+mod chats;
 mod hostile;
+mod prompts;
 mod seeds;
 mod sources;
 #[cfg(feature = "tokenizers")]

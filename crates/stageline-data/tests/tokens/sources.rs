@@ -68,7 +68,7 @@ fn another_field_may_have_the_text() {
 fn a_fault_in_line_3_is_an_error_with_the_file_and_the_line_and_leaves_nothing() {
     let room = Room::with("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"txt\": \"c\"}\n");
     let expected = format!(
-        "line 3 of {} has no field `text`, but has the fields txt; correct the line, or name the field of the text \
+        "line 3 of {} has no field `text`, `messages` or `prompt`, but has the fields txt; correct the line, or name the field of the text \
          (text_field)",
         room.source.display()
     );
@@ -133,12 +133,12 @@ fn tokens_have_four_bytes_only_if_the_vocabulary_needs_them() {
     let wide = prepare(&room.source, &CHARACTERS, &room.options).unwrap();
     assert_eq!(tokens(&wide), [0x61, 0x5b57, 0x1_f600]);
     let size = |file: &TokenFile| fs::metadata(file.path()).unwrap().len();
-    assert_eq!(size(&wide), 104 + 3 * 4 + 8 + 32);
+    assert_eq!(size(&wide), 112 + 3 * 4 + 8 + 32);
     assert_eq!((reopen(&wide).fingerprint(), reopen(&wide).vocabulary()), (wide.fingerprint(), 0x11_0000));
 
     let room = Room::with("a.txt", "a\u{ffff}");
     let narrow = prepare(&room.source, &Characters { vocabulary: 1 << 16 }, &room.options).unwrap();
-    assert_eq!((tokens(&narrow), size(&narrow)), (vec![0x61, 0xffff], 104 + 2 * 2 + 8 + 32));
+    assert_eq!((tokens(&narrow), size(&narrow)), (vec![0x61, 0xffff], 112 + 2 * 2 + 8 + 32));
 }
 
 #[test]

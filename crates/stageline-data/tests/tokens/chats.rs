@@ -1,0 +1,180 @@
+//! Tests conversations by chat templates against those of the Transformers library, which `fixtures/make_chats.py` wrote.
+
+use std::collections::BTreeMap;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+use serde_json::value::RawValue;
+use stageline_data::{Encode, Message, TokenError, TokenFile, TokenOptions, Tokenizer, prepare};
+
+use crate::tokens;
+
+#[derive(Deserialize)]
+struct Expected {
+    /// The sources of the templates by name: `plain`, and `marked` with the tags `generation` and `endgeneration`.
+    templates: BTreeMap<String, BTreeMap<String, String>>,
+    special: BTreeMap<String, String>,
+    /// The messages by the name of the conversation. The order of their fields counts, which a `Value` would not keep.
+    conversations: BTreeMap<String, Box<RawValue>>,
+    cases: Vec<Case>,
+}
+
+#[derive(Deserialize)]
+struct Case {
+    template: String,
+    variant: String,
+    conversation: String,
+    asks: bool,
+    /// The message of a template that refuses a conversation.
+    error: Option<String>,
+    #[serde(default)]
+    text: String,
+    #[serde(default)]
+    ids: Vec<u32>,
+    /// 1 for each token that is trained on, if the template marks them.
+    trained: Option<Vec<u8>>,
+}
+
+fn fixture(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens/fixtures").join(name)
+}
+
+fn expected() -> Expected {
+    serde_json::from_str(&fs::read_to_string(fixture("chats-expected.json")).unwrap()).unwrap()
+}
+
+/// Writes the files of a tokenizer with a chat template to `folder`: the test tokenizer with one more special token, and
+/// the settings with the template.
+fn write_tokenizer(folder: &Path, special: &BTreeMap<String, String>, template: &str) {
+    let mut json: serde_json::Value = serde_json::from_slice(&fs::read(fixture("bpe.json")).unwrap()).unwrap();
+    let mut end = json["added_tokens"][0].clone();
+    (end["id"], end["content"]) = (300.into(), special["eos_token"].clone().into());
+    json["added_tokens"].as_array_mut().unwrap().push(end);
+    fs::write(folder.join("tokenizer.json"), json.to_string()).unwrap();
+    let object = serde_json::json!({"content": special["eos_token"], "special": true});
+    let settings = serde_json::json!({
+        "bos_token": special["bos_token"], "eos_token": object, "unk_token": null, "chat_template": template,
+    });
+    fs::write(folder.join("tokenizer_config.json"), settings.to_string()).unwrap();
+}
+
+/// Returns whether each token of a file is trained on.
+fn targets(file: &TokenFile) -> Vec<u8> {
+    (0..file.len()).map(|position| u8::from(file.is_target(position))).collect()
+}
+
+#[test]
+fn texts_and_refusals_are_those_of_transformers() {
+    let expected = expected();
+    assert_eq!(expected.cases.len(), 120);
+    let folder = tempfile::tempdir().unwrap();
+    for case in &expected.cases {
+        let about = format!("{} {} {} {}", case.template, case.variant, case.conversation, case.asks);
+        write_tokenizer(folder.path(), &expected.special, &expected.templates[&case.template][&case.variant]);
+        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+        let messages: Vec<Message> = serde_json::from_str(expected.conversations[&case.conversation].get()).unwrap();
+        let found = tokenizer.chat(&messages, case.asks);
+        match (&case.error, found) {
+            (None, Ok(found)) => {
+                assert_eq!(found.text, case.text, "{about}");
+                assert_eq!(tokenizer.encode(&found.text).unwrap(), case.ids, "{about}");
+            }
+            (Some(error), Err(TokenError::Template { path, message })) => {
+                assert!(path.ends_with("tokenizer_config.json"), "{about}: {path:?}");
+                // Of an operation on a value that is not there, the libraries have words of their own.
+                assert!(message.contains(error) || error.contains("no attribute"), "{about}: {message}, {error}");
+            }
+            (error, found) => panic!("{about}: {error:?}, {found:?}"),
+        }
+    }
+}
+
+/// Tests which tokens of a conversation are trained on. Two of the templates end an answer with its last message, so they
+/// must give the same tokens without marks.
+#[test]
+fn the_trained_tokens_are_those_of_transformers() {
+    let expected = expected();
+    let root = tempfile::tempdir().unwrap();
+    let of = |case: &Case, variant: &str| {
+        let folder = root.path().join(format!("{} {} {variant}", case.template, case.conversation));
+        fs::create_dir(&folder).unwrap();
+        write_tokenizer(&folder, &expected.special, &expected.templates[&case.template][variant]);
+        let tokenizer = Tokenizer::in_folder(&folder).unwrap().unwrap();
+        let line = format!("{{\"messages\": {}}}", expected.conversations[&case.conversation].get());
+        fs::write(folder.join("a.jsonl"), line).unwrap();
+        let options = TokenOptions { folder: Some(folder.clone()), end_of_document: Some(7), ..Default::default() };
+        let file = prepare(&folder.join("a.jsonl"), &tokenizer, &options).unwrap();
+        (tokens(&file), targets(&file))
+    };
+    let (mut with_marks, mut without) = (0, 0);
+    for case in expected.cases.iter().filter(|case| !case.asks) {
+        let Some(trained) = &case.trained else { continue };
+        assert_eq!(of(case, "marked"), (case.ids.clone(), trained.clone()), "{} {}", case.template, case.conversation);
+        with_marks += 1;
+        if ["headers", "alternating"].contains(&case.template.as_str()) && case.conversation != "first" {
+            assert_eq!(of(case, "plain"), (case.ids.clone(), trained.clone()), "{} without marks", case.conversation);
+            without += 1;
+        }
+    }
+    assert_eq!((with_marks, without), (20, 7));
+}
+
+#[test]
+fn a_template_in_a_file_of_its_own_comes_first_and_a_list_has_a_default() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &expected().special, "settings");
+    let text = || {
+        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+        let fingerprint = tokenizer.fingerprint();
+        tokenizer.chat(&[Message::new("user", "a")], false).map(|chat| (chat.text, fingerprint))
+    };
+    let of_settings = text().unwrap();
+    assert_eq!(of_settings.0, "settings");
+    fs::write(folder.path().join("chat_template.jinja"), "{{ messages[0].content }}{{ eos_token }}").unwrap();
+    let of_file = text().unwrap();
+    assert_eq!(of_file.0, "a</s>");
+    assert_ne!(of_file.1, of_settings.1, "another template gives other tokens");
+    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    let list = serde_json::json!({"chat_template": [
+        {"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"},
+    ]});
+    fs::write(folder.path().join("tokenizer_config.json"), list.to_string()).unwrap();
+    assert_eq!(text().unwrap().0, "plain");
+    fs::write(folder.path().join("tokenizer_config.json"), "{}").unwrap();
+    assert!(matches!(text(), Err(TokenError::NoChatTemplate)));
+}
+
+/// Tests templates that are malformed, that do not end, or that mark an answer without an end. They must not keep the
+/// tokenizer from being used for texts.
+#[test]
+fn a_template_that_fails_is_an_error_only_for_conversations() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &expected().special, "");
+    let refused = |template: &str| {
+        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+        assert!(!tokenizer.encode("the stages").unwrap().is_empty());
+        let error = tokenizer.chat(&[Message::new("user", "a")], false).unwrap_err();
+        assert!(matches!(error, TokenError::Template { .. }), "{error:?}");
+        let message = error.to_string();
+        assert!(message.contains("chat_template.jinja fails: ") && message.len() < 700, "{message}");
+        message
+    };
+    assert!(refused("{% for message in messages %}").contains("syntax error"));
+    assert!(refused("{{ messages[0].nothing.at_all }}").contains("undefined"));
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}\
+                   {% endfor %}";
+    assert!(refused(endless).contains("fuel"));
+    assert!(refused("{% generation %}a").contains("no beginning or no end"));
+    assert!(refused("a{% endgeneration %}").contains("no beginning or no end"));
+    let deep = format!("{}1{}", "(".repeat(10_000), ")".repeat(10_000));
+    refused(&format!("{{{{ {deep} }}}}"));
+    let in_settings = "{\"chat_template\": ";
+    fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
+    fs::write(folder.path().join("tokenizer_config.json"), in_settings).unwrap();
+    let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+    let error = tokenizer.chat(&[Message::new("user", "a")], false).unwrap_err();
+    assert!(error.source().is_none() && error.to_string().contains("tokenizer_config.json fails: EOF"), "{error}");
+}
