@@ -14,7 +14,7 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use regex::Regex;
 use stageline::{CountingAllocator, Pipeline};
-use stageline_data::{Bytes, Continued, Encode, Tokenizer};
+use stageline_data::{Bytes, Continued, Encode, Message, Tokenizer};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
 use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens, say};
 
@@ -31,16 +31,18 @@ struct Flags {
     /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     init: Option<PathBuf>,
-    /// Text to train on, unless --steps is 0: a text file, a folder of text files, JSON lines with the field `text`, or
-    /// a .json file with arrays of tokens (used in file order). Without tokenizer.json, each byte is a token
+    /// Text to train on, unless --steps is 0: a text file, a folder of them, or JSON lines, each with a `text`, a `prompt`
+    /// and its `completion`, or the `messages` of a conversation; or a .json file with arrays of tokens (used in file
+    /// order). Without tokenizer.json, each byte is a token
     #[arg(long)]
     data: Option<PathBuf>,
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
-    /// Training on a sample with several documents: joined as one text, or separate (attention within each document)
-    #[arg(long, default_value = "joined")]
-    documents: Documents,
+    /// Documents in a sample: joined as one text, separate (attention within each document), or packed (whole documents,
+    /// separate, with padding) [default: packed if the data has prompts or messages, or joined]
+    #[arg(long)]
+    documents: Option<Documents>,
     /// Share of the text that is held out for evaluation and not trained on
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     held_out: f64,
@@ -59,6 +61,9 @@ struct Flags {
     /// Text that the model continues after the training
     #[arg(help_heading = "Outputs", long, value_name = "TEXT")]
     prompt: Option<String>,
+    /// Writes --prompt as a user's message by the chat template of the model, which answers it
+    #[arg(help_heading = "Outputs", long)]
+    chat: bool,
     /// Number of tokens with which the model continues --prompt [default: 100]
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS")]
     new_tokens: Option<usize>,
@@ -96,7 +101,11 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     sampling.top_k = flags.top_k.or(sampling.top_k);
     sampling.top_p = flags.top_p.or(sampling.top_p);
     sampling.repetition_penalty = flags.repetition_penalty.unwrap_or(sampling.repetition_penalty);
-    let prompt = flags.prompt.as_deref().map(|text| encoding.encode_whole(text)).transpose().context("--prompt")?;
+    let prompt = flags.prompt.as_deref().map(|text| match flags.chat {
+        true => encoding.encode(&encoding.chat(&[Message::new("user", text)], true)?.text),
+        false => encoding.encode_whole(text),
+    });
+    let prompt = prompt.transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
     let mut ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
     let unused = |field| say(format_args!("{field} of the model's settings has no effect: it is not implemented"));
@@ -118,7 +127,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         model.write_logits(&mut pipeline, rows.input(), out)?;
     }
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
-        write!(stdout(), "{text}")?;
+        write!(stdout(), "{}", if flags.chat { "" } else { text })?; // of a conversation only the answer is shown
         continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens.unwrap_or(100), sampling)?;
     }
     Ok(())
@@ -128,8 +137,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     let has_number = [flags.temperature, flags.top_p, flags.repetition_penalty].iter().any(Option::is_some);
-    let samples = has_number || flags.new_tokens.is_some() || flags.top_k.is_some();
-    let names = "--new-tokens, --temperature, --top-k, --top-p and --repetition-penalty";
+    let samples = has_number || flags.new_tokens.is_some() || flags.top_k.is_some() || flags.chat;
+    let names = "--chat, --new-tokens, --temperature, --top-k, --top-p and --repetition-penalty";
     ensure!(!samples || flags.prompt.is_some(), "{names} need --prompt");
     Ok(())
 }

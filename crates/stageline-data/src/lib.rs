@@ -30,9 +30,10 @@
 //! # Tokens
 //!
 //! [`prepare`] tokenises a text file, a JSON-lines file or a folder of them once, and returns a memory-mapped
-//! [`TokenFile`]; later calls find the same file. An encoding is an [`Encode`]: [`Bytes`], which needs nothing, or with
-//! the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of a published model. A [`Sampler`] chooses
-//! windows of tokens as it chooses windows of bytes.
+//! [`TokenFile`]; later calls find the same file. A line of a JSON-lines file is a text, a prompt with its completion, or
+//! a conversation; [`TokenFile::is_target`] tells which tokens are trained on. An encoding is an [`Encode`]: [`Bytes`],
+//! which needs nothing, or with the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of a published
+//! model. A [`Sampler`] chooses windows of tokens as it chooses windows of bytes.
 //!
 //! ```
 //! use std::path::Path;
@@ -67,10 +68,12 @@
 //! - `corpus`: [`Corpus`] and [`CorpusOptions`]: a path becomes two texts, one for training and one for validation.
 //! - `key`: the key of a random stream, computed from a seed and a purpose.
 //! - `sampler`: [`Sampler`], which chooses the windows of a training step. The sampler knows only the length of a text.
+//! - `epochs`: [`Epochs`], which chooses the samples of a training step so that each comes once an epoch.
 //! - `tokens`: [`prepare`], [`TokenFile`] and the encodings: a path becomes a file of tokens.
 
 mod change;
 mod corpus;
+mod epochs;
 mod error;
 mod file_range;
 mod key;
@@ -82,6 +85,7 @@ mod walk;
 
 pub use change::Change;
 pub use corpus::{Corpus, CorpusOptions};
+pub use epochs::Epochs;
 pub use error::CorpusError;
 pub use sampler::Sampler;
 pub use text::Text;

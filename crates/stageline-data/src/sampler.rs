@@ -69,7 +69,7 @@ impl Sampler {
 
 /// Maps 64 uniform random bits to an almost uniform number in `0..n`: the upper half of the product `bits * n`. The
 /// bias (the deviation from uniform probabilities) is less than `n` in 2^64.
-fn scale(bits: u64, n: u64) -> u64 {
+pub(crate) fn scale(bits: u64, n: u64) -> u64 {
     ((u128::from(bits) * u128::from(n)) >> 64) as u64
 }
 

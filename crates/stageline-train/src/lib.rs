@@ -74,6 +74,7 @@ mod training;
 pub use data::Data;
 pub use data::documents::{Documents, TokenSamples};
 pub use data::labelled::{LabelledTexts, PaddedTokens};
+pub use data::packed::{PackedDocuments, Packing};
 pub use data::tokens::{TokenData, TokenRows, TokenSettings, TokenWindows, open_tokens};
 pub use fingerprint::fingerprint;
 pub use model::{HandCut, Model};

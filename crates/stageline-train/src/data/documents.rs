@@ -14,10 +14,10 @@ pub(crate) type Tokens = Tensor<2, Int>;
 /// which the token's document begins. It is `None` if each sample is trained on as one text.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
-/// The treatment of several documents in one sample. A sample is a window of consecutive tokens of a text, so it may
-/// contain tokens of more than one document.
+/// The treatment of several documents in one sample.
 ///
-/// If a window has only a part of a document, this part counts as a whole document.
+/// If documents are joined or separate, a sample is a window of consecutive tokens of a text, so it may contain tokens of
+/// more than one document. If a window has only a part of a document, this part counts as a whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Documents {
     /// Each sample is trained on as one text. Attention does not stop at the ends of documents, and positions count
@@ -33,10 +33,14 @@ pub enum Documents {
     ///
     /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator#transformers.DataCollatorWithFlattening
     Separate,
+    /// Each sample has whole documents, as many as fit into its length, and padding. They are separate, as above. A
+    /// longer document is cut at its end. Every sample comes once an epoch. See
+    /// [`PackedDocuments`](crate::PackedDocuments).
+    Packed,
 }
 
 impl Documents {
-    /// Returns where documents begin in a window of a text, or `None` if documents are joined. For each token of the
+    /// Returns where documents begin in a window of a text, or `None` if documents are not separate in windows. For each token of the
     /// window, the result is the position in the window at which the token's document begins; 0 if it begins before the
     /// window. The window has `length` tokens, from token `position` of the text on.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
@@ -45,23 +49,41 @@ impl Documents {
     }
 }
 
-/// Makes a batch from rows of tokens of equal length. The input has all tokens of each row but the last, and the
-/// targets all but the first; both are `[rows, length - 1]`. `starts` gives for each token the position in its row at
-/// which the token's document begins. With `starts`, the first token of every document is masked in the targets.
-pub(crate) fn batch(rows: &[Vec<u32>], starts: Option<&[Vec<usize>]>) -> Batch<TokenSamples, Tokens> {
-    let shape = [rows.len(), rows[0].len() - 1];
-    let input = rows.iter().flat_map(|row| &row[..shape[1]]).map(|token| *token as i32);
-    let target = |row: usize, at: usize| match starts {
-        Some(starts) if starts[row][at] == at => MASKED as i32,
-        _ => rows[row][at] as i32,
-    };
-    let targets = (0..shape[0]).flat_map(|row| (1..=shape[1]).map(move |at| (row, at)));
-    let targets = tensor(targets.map(|(row, at)| target(row, at)), shape);
+/// A sample for a language model: the tokens that it reads, and for each of them the token that it is trained to predict.
+/// All lists have one length.
+pub(crate) struct Sample {
+    pub(crate) input: Vec<u32>,
+    /// The target of each token; `None` where nothing is trained on.
+    pub(crate) targets: Vec<Option<u32>>,
+    /// The position in the sample at which the document of each token begins, if the documents are separate.
+    pub(crate) starts: Option<Vec<usize>>,
+}
+
+impl Sample {
+    /// Makes a sample of consecutive tokens: the input has all of them but the last, and the targets all but the first.
+    pub(crate) fn of_row(row: &[u32]) -> Self {
+        let length = row.len() - 1;
+        Self { input: row[..length].into(), targets: row[1..].iter().copied().map(Some).collect(), starts: None }
+    }
+}
+
+/// Makes a batch from samples of one length, all with `starts` or all without.
+pub(crate) fn batch(samples: &[Sample]) -> Batch<TokenSamples, Tokens> {
+    let shape = [samples.len(), samples[0].input.len()];
+    let input = samples.iter().flat_map(|sample| &sample.input).map(|token| *token as i32);
+    let targets = samples.iter().flat_map(|sample| &sample.targets);
+    let targets = targets.map(|target| target.map_or(MASKED as i32, |token| token as i32));
+    let starts = samples.iter().map(|sample| sample.starts.as_deref()).collect::<Option<Vec<_>>>();
     let starts = starts.map(|starts| {
-        let starts = starts.iter().flat_map(|row| &row[..shape[1]]).map(|start| *start as i32);
+        let starts = starts.into_iter().flatten().map(|start| *start as i32);
         SharedInput::new(tensor(starts, shape))
     });
-    Batch::new((tensor(input, shape), starts), targets)
+    Batch::new((tensor(input, shape), starts), tensor(targets, shape))
+}
+
+/// Formats a loss of a language model, with its perplexity.
+pub(crate) fn shown(loss: f64) -> String {
+    format!("loss {loss:.4}, perplexity {:.2}", loss.exp())
 }
 
 /// Returns a tensor of integers, such as token ids, on the device on which batches are created.

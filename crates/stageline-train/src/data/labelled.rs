@@ -7,7 +7,7 @@ use burn::tensor::{Bool, Int, Tensor, TensorData};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use stageline::{Batch, SharedInput};
-use stageline_data::{Encode, Sampler, open_file};
+use stageline_data::{Encode, Epochs, open_file};
 
 use crate::data::Data;
 use crate::data::documents::{Tokens, host, tensor};
@@ -24,12 +24,12 @@ const HELD_OUT: usize = 10;
 pub type PaddedTokens = (Tensor<2, Int>, SharedInput<Tensor<2, Bool>>);
 
 /// Training data for a model that classifies texts. The input is [`PaddedTokens`], and the target is the label of each
-/// text, `[samples]`. A seed decides which texts each step trains on; they are drawn with replacement.
+/// text, `[samples]`. Every text comes once an epoch, in an order that a seed decides.
 pub struct LabelledTexts {
     texts: Vec<Labelled>,
     /// The length, in tokens, to which texts are padded or cut.
     length: usize,
-    sampler: Sampler,
+    epochs: Epochs,
 }
 
 struct Labelled {
@@ -56,8 +56,8 @@ impl LabelledTexts {
         };
         let texts = lines.map(read).collect::<Result<Vec<_>>>()?;
         ensure!(!texts.is_empty(), "{}: there is no text", path.display());
-        let sampler = Sampler::new((texts.len() - texts.len() / HELD_OUT) as u64, 1, seed)?;
-        Ok(Self { texts, length, sampler })
+        let epochs = Epochs::new((texts.len() - texts.len() / HELD_OUT) as u64, seed)?;
+        Ok(Self { texts, length, epochs })
     }
 
     /// Returns the number of classes: the largest label of all texts, plus 1. Texts that are held out for validation
@@ -102,7 +102,7 @@ impl Data for LabelledTexts {
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<PaddedTokens, Tensor<1, Int>>> {
         // Of ten texts, the first nine are trained on.
         let text = |drawn: u64| drawn as usize + drawn as usize / (HELD_OUT - 1);
-        let drawn = self.sampler.offsets(step as u64, samples);
+        let drawn = self.epochs.of_step(step as u64, samples);
         Ok(self.batch_of(&drawn.into_iter().map(|drawn| &self.texts[text(drawn)]).collect::<Vec<_>>()))
     }
 

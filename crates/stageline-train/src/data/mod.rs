@@ -5,6 +5,7 @@
 //! and the sources for language models. It must not know settings, move batches to devices, or decide which steps run.
 //!
 //! - `tokens`: sources for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
+//! - `packed`: a source for language models, of whole documents (`PackedDocuments`).
 //! - `labelled`: a source for models that classify texts (`LabelledTexts`).
 //! - `documents`: the treatment of several documents in one sample (`Documents`).
 //! - `repeatable`: the check that a source returns the same batch for the same step each time.
@@ -12,6 +13,7 @@
 
 pub mod documents;
 pub mod labelled;
+pub mod packed;
 pub mod prefetch;
 pub mod repeatable;
 pub mod tokens;

@@ -11,7 +11,8 @@ use stageline::Batch;
 use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, open_file, prepare};
 
 use crate::data::Data;
-use crate::data::documents::{Documents, TokenSamples, Tokens, batch, tensor};
+use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown, tensor};
+use crate::data::packed::{PackedDocuments, Packing};
 use crate::fingerprint::hexadecimal;
 use crate::terminal::say;
 
@@ -39,9 +40,10 @@ pub struct TokenSettings<'a> {
     /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to `positions`. `None`
     /// stands for `positions`, but at most 256. It must be `None` for a JSON file of rows, whose rows set the length.
     pub context: Option<usize>,
-    /// The treatment of several documents in one sample of a text. It must be `Joined` for a JSON file of rows, which
-    /// has no documents.
-    pub documents: Documents,
+    /// The treatment of several documents in one sample of a text. `None` stands for `Packed` if the data has prompts or
+    /// conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has no
+    /// documents.
+    pub documents: Option<Documents>,
     /// The share of the text that is held out for validation and not trained on, at least 0 and below 1.
     pub held_out: f64,
     /// The seed of the random choice of windows of text for each training step.
@@ -51,8 +53,9 @@ pub struct TokenSettings<'a> {
 /// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
-/// Opens the training data of a language model. The path is a text file, a folder of text files, or a JSON lines file
-/// with the field `text`. Texts are turned into tokens once. The path may also be a `.json` file with rows of tokens
+/// Opens the training data of a language model. The path is a text file, a folder of text files, or a JSON lines file. A
+/// line has a `text`, a `prompt` with its `completion`, or the `messages` of a conversation; of the last two only the
+/// completion and the assistant's messages are trained on. Texts are turned into tokens once. The path may also be a `.json` file with rows of tokens
 /// ([`TokenRows`]).
 ///
 /// # Errors
@@ -63,7 +66,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         let rows = TokenRows::read(path)?;
         ensure!(context.is_none(), "{}: its rows set the context; give none", path.display());
         ensure!(
-            settings.documents == Documents::Joined,
+            matches!(settings.documents, None | Some(Documents::Joined)),
             "{}: rows of tokens have no documents that could be separate; join the documents, or give a text",
             path.display()
         );
@@ -87,8 +90,30 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
-    let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
-    Ok(Arc::new(windows.documents(settings.documents)))
+    let by_default = if tokens.has_prompts() { Documents::Packed } else { Documents::Joined };
+    let documents = settings.documents.unwrap_or(by_default);
+    if documents != Documents::Packed {
+        let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
+        return Ok(Arc::new(windows.documents(documents)));
+    }
+    let packed = PackedDocuments::new(tokens, context, settings.held_out, settings.seed)?;
+    tell(packed.packing(), context)?;
+    Ok(Arc::new(packed))
+}
+
+/// Prints how documents are packed into samples, and how many of them are not trained on in full.
+fn tell(packing: Packing, context: usize) -> Result<()> {
+    let Packing { samples, cut, left_out, padding } = packing;
+    say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
+    if cut > 0 {
+        say(format_args!(
+            "{cut} documents are longer, and are cut at their ends; a longer context keeps more of them"
+        ))?;
+    }
+    if left_out > 0 {
+        say(format_args!("{left_out} documents are left out, because none of their tokens is trained on"))?;
+    }
+    Ok(())
 }
 
 /// Returns an error if a text has a token that is not in the model's vocabulary of `vocabulary` tokens. The text's
@@ -158,13 +183,21 @@ impl TokenWindows {
     /// window begins.
     fn windows(&self, positions: &[u64]) -> Result<Batch<TokenSamples, Tokens>> {
         let mut window = vec![0; self.context + 1];
-        let mut rows = Vec::with_capacity(positions.len());
+        let mut samples = Vec::with_capacity(positions.len());
         for &position in positions {
             self.tokens.read(position, &mut window)?;
-            rows.push(window.clone());
+            let starts = self.documents.starts(&self.tokens, position, window.len());
+            let mut sample = Sample::of_row(&window);
+            for (at, target) in sample.targets.iter_mut().enumerate().map(|(at, target)| (at + 1, target)) {
+                let begins = starts.as_ref().is_some_and(|starts| starts[at] == at);
+                if begins || !self.tokens.is_target(position + at as u64) {
+                    *target = None;
+                }
+            }
+            sample.starts = starts.map(|starts| starts[..self.context].into());
+            samples.push(sample);
         }
-        let starts = positions.iter().map(|position| self.documents.starts(&self.tokens, *position, window.len()));
-        Ok(batch(&rows, starts.collect::<Option<Vec<_>>>().as_deref()))
+        Ok(batch(&samples))
     }
 }
 
@@ -244,8 +277,8 @@ impl Data for TokenRows {
 
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
         ensure!(self.rows[0].len() > 1, "a row of one token has no target; give rows of two tokens or more");
-        let row = |sample: usize| self.rows[(step * samples + sample) % self.rows.len()].clone();
-        Ok(batch(&(0..samples).map(row).collect::<Vec<_>>(), None))
+        let row = |sample: usize| Sample::of_row(&self.rows[(step * samples + sample) % self.rows.len()]);
+        Ok(batch(&(0..samples).map(row).collect::<Vec<_>>()))
     }
 
     fn fingerprint(&self) -> String {
@@ -262,10 +295,6 @@ impl Data for TokenRows {
     fn show_loss(&self, loss: f64) -> String {
         shown(loss)
     }
-}
-
-fn shown(loss: f64) -> String {
-    format!("loss {loss:.4}, perplexity {:.2}", loss.exp())
 }
 
 #[cfg(test)]

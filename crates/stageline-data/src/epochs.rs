@@ -1,0 +1,100 @@
+//! Chooses the samples of a step so that each comes once an epoch: [`Epochs`].
+//!
+//! Input: the number of samples, a seed, and a step. Output: the numbers of the samples of the step. Like the sampler of
+//! windows, this must not keep state from one step to the next.
+
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
+
+use crate::error::CorpusError;
+use crate::key::key;
+use crate::sampler::scale;
+
+/// Chooses the samples that each training step trains on, as a pure function of a seed and the step. Every sample comes
+/// once in each epoch, in an order that the seed and the number of the epoch decide. A step may begin in one epoch and
+/// end in the next.
+///
+/// A resumed run trains on the samples that an uninterrupted run would have seen, if all steps have the same number of
+/// samples.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Epochs {
+    samples: u64,
+    seed: u64,
+}
+
+impl Epochs {
+    /// Creates a chooser among `samples` samples.
+    ///
+    /// # Errors
+    /// Returns [`CorpusError::OutOfRange`] if there is no sample.
+    pub fn new(samples: u64, seed: u64) -> Result<Self, CorpusError> {
+        if samples == 0 {
+            return Err(CorpusError::OutOfRange { name: "samples", value: "0".into(), allowed: "at least 1" });
+        }
+        Ok(Self { samples, seed })
+    }
+
+    /// Returns the numbers, counted from 0, of the `count` samples of training step `step`.
+    ///
+    /// The time grows with the number of all samples, because the order of the epoch is computed each time.
+    pub fn of_step(&self, step: u64, count: usize) -> Vec<u64> {
+        let first = u128::from(step) * count as u128;
+        let mut order = Vec::new();
+        let mut ordered = None;
+        let places = (first..first + count as u128).map(|at| {
+            let epoch = (at / u128::from(self.samples)) as u64;
+            if ordered != Some(epoch) {
+                (order, ordered) = (self.order(epoch), Some(epoch));
+            }
+            order[(at % u128::from(self.samples)) as usize]
+        });
+        places.collect()
+    }
+
+    /// Returns the samples in the order of an epoch, by the shuffle of Fisher and Yates.
+    fn order(&self, epoch: u64) -> Vec<u64> {
+        let mut rng = ChaCha8Rng::from_seed(key(self.seed, "stageline epochs"));
+        rng.set_stream(epoch);
+        let mut order: Vec<u64> = (0..self.samples).collect();
+        for last in (1..order.len()).rev() {
+            order.swap(last, scale(rng.next_u64(), last as u64 + 1) as usize);
+        }
+        order
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    #[test]
+    fn every_sample_comes_once_an_epoch_also_if_a_step_spans_two() {
+        let epochs = Epochs::new(10, 7).unwrap();
+        let all: Vec<u64> = (0..10).flat_map(|step| epochs.of_step(step, 4)).collect();
+        let of: Vec<&[u64]> = all.chunks(10).collect();
+        for epoch in &of {
+            assert_eq!(epoch.iter().collect::<BTreeSet<_>>().len(), 10, "{epoch:?}");
+        }
+        assert_ne!(of[0], of[1], "each epoch has its own order");
+        assert_eq!(epochs.of_step(0, 25), all[..25], "a step may span several epochs");
+    }
+
+    #[test]
+    fn orders_depend_on_the_seed_and_are_uniform() {
+        let order = |seed| Epochs::new(3, seed).unwrap().of_step(0, 3);
+        assert_eq!(order(5), order(5));
+        let mut counts = std::collections::BTreeMap::new();
+        (0..6_000).for_each(|seed| *counts.entry(order(seed)).or_insert(0_usize) += 1);
+        // Five standard deviations around a sixth.
+        assert!(counts.len() == 6 && counts.values().all(|count| count.abs_diff(1_000) < 150), "{counts:?}");
+    }
+
+    #[test]
+    fn no_sample_is_refused() {
+        let message = Epochs::new(0, 1).unwrap_err().to_string();
+        assert_eq!(message, "samples is 0; it must be at least 1");
+        assert_eq!(Epochs::new(1, 1).unwrap().of_step(u64::MAX, 2), [0, 0]);
+    }
+}

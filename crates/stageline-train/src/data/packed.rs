@@ -1,0 +1,281 @@
+//! Batches for language models of whole documents, several in a sample ([`PackedDocuments`]).
+
+use std::collections::BTreeMap;
+
+use anyhow::{Result, ensure};
+use stageline::Batch;
+use stageline_data::{Epochs, TokenFile};
+
+use crate::data::Data;
+use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown};
+
+/// The largest number of held-out samples that an evaluation reads.
+const VALIDATION_SAMPLES: usize = 64;
+
+/// Training data for a language model: whole documents, as many in a sample as fit, and padding. Each document is
+/// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A longer document
+/// is cut at its end. A document of which nothing is trained on within the length of a sample is left out.
+///
+/// Documents are packed by best fit, the longest first, which leaves little padding. Every sample comes once an epoch, in
+/// an order that the seed decides.
+pub struct PackedDocuments {
+    tokens: TokenFile,
+    training: Vec<Vec<Piece>>,
+    validation: Vec<Vec<Piece>>,
+    epochs: Epochs,
+    /// The length of the model's input, in tokens.
+    context: usize,
+    packing: Packing,
+}
+
+/// How many documents are in the samples, and how many are not there in full.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Packing {
+    /// The number of samples to train on.
+    pub samples: usize,
+    /// The number of documents that are longer than a sample, and are cut at their ends.
+    pub cut: u64,
+    /// The number of documents of which nothing is trained on, which are left out.
+    pub left_out: u64,
+    /// The share of the training samples' positions that is padding.
+    pub padding: f64,
+}
+
+/// The part of a document that is in a sample: the position of its first token, and the number of tokens that are input.
+/// Each of them has the next token as its target.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Piece {
+    start: u64,
+    length: usize,
+}
+
+impl PackedDocuments {
+    /// Creates training data from the documents of a tokenised text. Samples have `context` tokens. The share `held_out`
+    /// of the documents, the last ones, is evaluated and not trained on.
+    ///
+    /// # Errors
+    /// Returns an error if there are too few documents to hold some out, or if no token of a document for training is
+    /// trained on.
+    pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
+        ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
+        ensure!((0.0..1.0).contains(&held_out), "a share of {held_out} is held out; give at least 0 and less than 1");
+        let documents = tokens.documents();
+        ensure!(
+            held_out == 0.0 || documents > 1,
+            "there is one document, so none can be held out; hold out the share 0"
+        );
+        let last = ((documents as f64 * held_out).round() as u64).clamp(u64::from(held_out > 0.0), documents - 1);
+        let mut packing = Packing::default();
+        let mut pieces: Vec<Option<Piece>> = Vec::with_capacity(documents as usize);
+        for index in 0..documents {
+            let document = tokens.document(index);
+            let length = (document.end - document.start - 1).min(context as u64);
+            packing.cut += u64::from(length < document.end - document.start - 1);
+            let mut targets = document.start + 1..document.start + 1 + length;
+            let piece = Piece { start: document.start, length: length as usize };
+            pieces.push(targets.any(|position| tokens.is_target(position)).then_some(piece));
+            packing.left_out += u64::from(pieces.last().is_some_and(Option::is_none));
+        }
+        let held_out = pieces.split_off((documents - last) as usize);
+        let [training, mut validation] = [pieces, held_out].map(|pieces| pack(pieces.into_iter().flatten(), context));
+        ensure!(
+            !training.is_empty(),
+            "no document for training has a token to train on among its first {context} after the first one; give a longer \
+             context"
+        );
+        validation.truncate(VALIDATION_SAMPLES);
+        let filled: usize = training.iter().flatten().map(|piece| piece.length).sum();
+        packing.samples = training.len();
+        packing.padding = 1.0 - filled as f64 / (training.len() * context) as f64;
+        let epochs = Epochs::new(training.len() as u64, seed)?;
+        Ok(Self { tokens, training, validation, epochs, context, packing })
+    }
+
+    /// Returns how the documents are packed into samples.
+    pub fn packing(&self) -> Packing {
+        self.packing
+    }
+
+    fn sample(&self, pieces: &[Piece]) -> Result<Sample> {
+        let mut sample = Sample { input: Vec::new(), targets: Vec::new(), starts: Some(Vec::new()) };
+        for piece in pieces {
+            let mut tokens = vec![0; piece.length + 1];
+            self.tokens.read(piece.start, &mut tokens)?;
+            let begins = sample.input.len();
+            sample.input.extend(&tokens[..piece.length]);
+            let targets = (piece.start + 1..).zip(&tokens[1..]);
+            sample.targets.extend(targets.map(|(position, token)| self.tokens.is_target(position).then_some(*token)));
+            sample.starts.iter_mut().for_each(|starts| starts.resize(begins + piece.length, begins));
+        }
+        let filled = sample.input.len();
+        sample.input.resize(self.context, 0);
+        sample.targets.resize(self.context, None);
+        sample.starts.iter_mut().for_each(|starts| starts.resize(self.context, filled));
+        Ok(sample)
+    }
+
+    fn samples<'a>(&self, rows: impl IntoIterator<Item = &'a Vec<Piece>>) -> Result<Batch<TokenSamples, Tokens>> {
+        Ok(batch(&rows.into_iter().map(|pieces| self.sample(pieces)).collect::<Result<Vec<_>>>()?))
+    }
+}
+
+/// Packs pieces into samples of `context` tokens: each piece, the longest first, goes into the sample in which it leaves
+/// the least room. Pieces of one length keep their order.
+fn pack(pieces: impl Iterator<Item = Piece>, context: usize) -> Vec<Vec<Piece>> {
+    let mut pieces: Vec<Piece> = pieces.collect();
+    pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
+    let mut samples: Vec<Vec<Piece>> = Vec::new();
+    // The samples by the number of tokens that still fit into them.
+    let mut with_room: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
+    for piece in pieces {
+        let fitting = with_room.range_mut(piece.length..).next().map(|(room, of_room)| {
+            let sample = of_room.pop().expect("a list without samples is removed");
+            (*room, sample, of_room.is_empty())
+        });
+        let (room, sample) = match fitting {
+            Some((room, sample, is_last)) => {
+                if is_last {
+                    with_room.remove(&room);
+                }
+                (room, sample)
+            }
+            None => {
+                samples.push(Vec::new());
+                (context, samples.len() - 1)
+            }
+        };
+        samples[sample].push(piece);
+        if room > piece.length {
+            with_room.entry(room - piece.length).or_default().push(sample);
+        }
+    }
+    samples
+}
+
+impl Data for PackedDocuments {
+    type Input = TokenSamples;
+    type Target = Tokens;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
+        let chosen = self.epochs.of_step(step as u64, samples);
+        self.samples(chosen.into_iter().map(|sample| &self.training[sample as usize]))
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<TokenSamples, Tokens>>> {
+        self.validation.chunks(samples).map(|rows| self.samples(rows)).collect()
+    }
+
+    fn fingerprint(&self) -> String {
+        self.tokens.fingerprint()
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        self.context
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        shown(loss)
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use stageline::nn::MASKED;
+    use stageline_data::{Bytes, TokenOptions, prepare};
+
+    use super::*;
+
+    fn of_lengths(lengths: &[usize], context: usize) -> Vec<Vec<usize>> {
+        let pieces = lengths.iter().enumerate().map(|(at, length)| Piece { start: at as u64, length: *length });
+        let samples = pack(pieces, context);
+        samples.iter().map(|pieces| pieces.iter().map(|piece| piece.length).collect()).collect()
+    }
+
+    #[test]
+    fn pieces_go_where_they_leave_the_least_room() {
+        assert_eq!(of_lengths(&[2, 7, 3, 8, 5], 10), vec![vec![8, 2], vec![7, 3], vec![5]]);
+        assert_eq!(of_lengths(&[10, 10, 1], 10), vec![vec![10], vec![10], vec![1]]);
+        assert!(of_lengths(&[], 10).is_empty());
+        // Many pieces: none is lost, none overflows, and two samples could not be one.
+        let lengths: Vec<usize> = (0..1000).map(|at| at * at % 97 + 1).collect();
+        let samples = of_lengths(&lengths, 100);
+        let sums: Vec<usize> = samples.iter().map(|sample| sample.iter().sum()).collect();
+        let mut found: Vec<usize> = samples.into_iter().flatten().collect();
+        let mut expected = lengths.clone();
+        (found.sort_unstable(), expected.sort_unstable());
+        assert_eq!(found, expected);
+        assert!(sums.iter().all(|sum| *sum <= 100));
+        let least = lengths.iter().sum::<usize>().div_ceil(100);
+        // The bound of best fit decreasing: 11/9 of the best, and 4 (Johnson, 1973).
+        assert!(sums.len() <= least * 11 / 9 + 4, "{} samples, at least {least}", sums.len());
+    }
+
+    fn packed(lines: &[(&str, &str)], context: usize, held_out: f64) -> Result<PackedDocuments> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("data.jsonl");
+        let line = |(prompt, completion): &(&str, &str)| {
+            serde_json::json!({"prompt": prompt, "completion": completion}).to_string() + "\n"
+        };
+        std::fs::write(&path, lines.iter().map(line).collect::<String>()).unwrap();
+        let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
+        PackedDocuments::new(prepare(&path, &Bytes, &options)?, context, held_out, 3)
+    }
+
+    fn numbers(tokens: Tokens) -> Vec<i64> {
+        tokens.into_data().iter::<i64>().collect()
+    }
+
+    /// Returns the samples of a batch as text: the input, `.` for padding; the targets, `_` for none; and the starts.
+    fn shown_samples(batch: Batch<TokenSamples, Tokens>, count: usize) -> Vec<(String, String, Vec<i64>)> {
+        let letter = |number: i64| match number {
+            0 => '.',
+            MASKED => '_',
+            letter => char::from(letter as u8),
+        };
+        let text = |tokens| numbers(tokens).into_iter().map(letter).collect::<String>();
+        let pieces = batch.into_micro_batches(count).unwrap();
+        pieces
+            .into_iter()
+            .map(|((input, starts), targets)| (text(input), text(targets), numbers(starts.unwrap().get())))
+            .collect()
+    }
+
+    #[test]
+    fn documents_share_a_sample_and_only_completions_are_targets() {
+        let data = packed(&[("ab", "cd"), ("x", "yz"), ("", "klmnopqrst"), ("long prompt", "!")], 6, 0.0).unwrap();
+        assert_eq!(data.packing(), Packing { samples: 2, cut: 2, left_out: 1, padding: 1.0 / 12.0 });
+        let mut found = shown_samples(data.batch(0, 2).unwrap(), 2);
+        found.sort();
+        let expected = [
+            ("abcxy.".to_owned(), "_cdyz_".to_owned(), vec![0, 0, 0, 3, 3, 5]),
+            ("klmnop".to_owned(), "lmnopq".to_owned(), vec![0; 6]),
+        ];
+        assert_eq!(found, expected);
+        assert!(data.validation(2).unwrap().is_empty());
+        assert_eq!(data.tokens_per_sample(), 6);
+    }
+
+    #[test]
+    fn the_last_documents_are_held_out_and_every_sample_comes_once_an_epoch() {
+        let lines: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|letter| (letter, "completion")).into();
+        let data = packed(&lines, 10, 0.2).unwrap();
+        let first =
+            |samples: Vec<(String, String, Vec<i64>)>| samples.into_iter().map(|(input, ..)| input[..1].to_owned());
+        let held_out = data.validation(5).unwrap().into_iter().flat_map(|batch| first(shown_samples(batch, 2)));
+        assert_eq!(held_out.collect::<Vec<_>>(), ["g", "h"]);
+        let mut trained: Vec<_> =
+            (0..2).flat_map(|step| first(shown_samples(data.batch(step, 3).unwrap(), 3))).collect();
+        trained.sort();
+        assert_eq!(trained, ["a", "b", "c", "d", "e", "f"]);
+    }
+
+    #[test]
+    fn data_without_anything_to_train_on_is_refused() {
+        let refused = |lines: &[(&str, &str)], held_out| packed(lines, 4, held_out).map(drop).unwrap_err().to_string();
+        let message = "no document for training has a token to train on among its first 4 after the first one; give a longer context";
+        assert_eq!(refused(&[("a long prompt", "x")], 0.0), message);
+        let message = "there is one document, so none can be held out; hold out the share 0";
+        assert_eq!(refused(&[("a", "x")], 0.1), message);
+    }
+}
