@@ -31,16 +31,14 @@ struct Flags {
     /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     init: Option<PathBuf>,
-    /// Text to train on, unless --steps is 0: a text file, a folder of them, or JSON lines, each with a `text`, a `prompt`
-    /// and its `completion`, or the `messages` of a conversation; or a .json file with arrays of tokens (used in file
-    /// order). Without tokenizer.json, each byte is a token
+    /// Text to train on, unless --steps is 0: a text file, a folder, JSON lines (`text`, `prompt` and `completion`, or
+    /// `messages`), or a .json file with arrays of tokens (in file order). Without tokenizer.json, each byte is a token
     #[arg(long)]
     data: Option<PathBuf>,
     /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
-    /// Documents in a sample: joined as one text, separate (attention within each document), or packed (whole documents,
-    /// separate, with padding) [default: packed if the data has prompts or messages, or joined]
+    /// Documents in a sample [default: packed if the data has prompts or messages, and otherwise joined]
     #[arg(long)]
     documents: Option<Documents>,
     /// Share of the text that is held out for evaluation and not trained on
@@ -101,15 +99,13 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     sampling.top_k = flags.top_k.or(sampling.top_k);
     sampling.top_p = flags.top_p.or(sampling.top_p);
     sampling.repetition_penalty = flags.repetition_penalty.unwrap_or(sampling.repetition_penalty);
-    let prompt = flags.prompt.as_deref().map(|text| match flags.chat {
-        true => encoding.encode(&encoding.chat(&[Message::new("user", text)], true)?.text),
-        false => encoding.encode_whole(text),
-    });
-    let prompt = prompt.transpose().context("--prompt")?;
+    let answered = |text: &str| encoding.encode_chat(&[Message::new("user", text)]);
+    let tokens = |text| if flags.chat { answered(text) } else { encoding.encode_whole(text) };
+    let prompt = flags.prompt.as_deref().map(tokens).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
-    let mut ignored = prompt.iter().flat_map(|_| model.ignored_in_generation());
-    let unused = |field| say(format_args!("{field} of the model's settings has no effect: it is not implemented"));
-    ignored.try_for_each(unused)?;
+    let ignored = |name| say(format_args!("{name} of the model's settings has no effect: it is not implemented"));
+    data.iter().flat_map(|_| model.ignored_in_training()).try_for_each(ignored)?;
+    prompt.iter().flat_map(|_| model.ignored_in_generation()).try_for_each(ignored)?;
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
     let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {
@@ -123,9 +119,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         model.export(pipeline.snapshot()?, folder)?; // comes first, so that no later failure loses the model
         say(format_args!("the model is in {}", folder.display()))?;
     }
-    if let (Some(rows), Some(out)) = (&rows, &flags.out) {
-        model.write_logits(&mut pipeline, rows.input(), out)?;
-    }
+    rows.iter().zip(&flags.out).try_for_each(|(rows, out)| model.write_logits(&mut pipeline, rows.input(), out))?;
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
         write!(stdout(), "{}", if flags.chat { "" } else { text })?; // of a conversation only the answer is shown
         continue_text(&model, &mut pipeline, &*encoding, prompt, flags.new_tokens.unwrap_or(100), sampling)?;
@@ -181,10 +175,7 @@ fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn E
         held_out: flags.held_out,
         seed,
     };
-    let data = open_tokens(path, &settings).context("--data")?;
-    let told = |(field, share)| say(format_args!("{field} {share} has no effect: dropout is not applied"));
-    model.dropout().into_iter().try_for_each(told)?;
-    Ok(data)
+    open_tokens(path, &settings).context("--data")
 }
 
 /// Prints the model's continuation of the prompt, token by token as it is generated.

@@ -14,6 +14,8 @@ script checks, with a bound for every figure:
   f64 as well, so the row shows how far PyTorch and Stageline are from it; PyTorch must be near it
 - the same training on separate documents (`--documents separate`), for a GPT-2 and a Llama. In PyTorch, position_ids restart at
   each document, the attention mask has a block for each document, and first tokens of documents have the label -100
+- 50 steps on completions and on answers of conversations, several documents in a sample, for the same models. PyTorch trains on
+  each document in a row of its own, whose other tokens have the label -100, and transformers writes the conversations
 - frozen parameters, which must keep their bits while all others change
 - greedy generation of 1, 2 and 3 stages, which must give the tokens of `tokenizer()` and `generate`
 - logits of models with a config.json that transformers reads but does not write
@@ -502,6 +504,50 @@ class Packed(LanguageBatches):
         return self.tokens[at][:, :-1], labels, begins[:, :-1]
 
 
+class Answers(LanguageBatches):
+    """All documents of a training on completions and answers, each in a row of its own. Every step trains on all of them, so
+    their order and their packing make no difference."""
+
+    peak = PEAK
+    # Long and short documents, of which each pair fills a sample of CONTEXT tokens: the length of the prompt and of the rest.
+    LENGTHS = [*((3, CONTEXT - 7 - at) for at in range(BATCH)), (2, 1), (1, 1), (2, 3), (2, 2), (2, 5), (2, 4)]
+    TEMPLATE = (
+        "{%- for message in messages -%}{%- if message.role == 'assistant' -%}w2 {% generation -%}{{ message.content + ' w3 ' }}"
+        "{%- endgeneration -%}{%- else -%}{{ 'w4 ' + message.content + ' ' }}{%- endif -%}{%- endfor -%}"
+        "{%- if add_generation_prompt -%}w2 {% endif -%}"
+    )
+
+    def __init__(self, source, path):
+        """Writes the documents as JSON lines to `path`, in turn completions and conversations, and a chat template to the
+        model's folder `source`."""
+        (source / "chat_template.jinja").write_text(self.TEMPLATE)
+        reader = transformers.PreTrainedTokenizerFast(tokenizer_file=str(source / "tokenizer.json"))
+        reader.chat_template = self.TEMPLATE
+        random = torch.Generator().manual_seed(8)
+        rows, labels, lines = [], [], []
+        for at, (before, after) in enumerate(self.LENGTHS):
+            words = [f"w{token}" for token in torch.randint(5, VOCABULARY, (before + after,), generator=random).tolist()]
+            prompt, completion = " ".join(words[:before]), " ".join(words[before:])
+            if at % 2 == 0:
+                lines.append({"prompt": prompt, "completion": " " + completion})
+                tokens = [START, *reader.convert_tokens_to_ids(words)]
+                trained = [0] * (before + 1) + [1] * after
+            else:
+                messages = [{"role": "user", "content": prompt}, {"role": "assistant", "content": completion}]
+                lines.append({"messages": messages})
+                found = reader.apply_chat_template(messages, return_dict=True, return_assistant_tokens_mask=True)
+                tokens, trained = found["input_ids"], found["assistant_masks"]
+            padding = [0] * (CONTEXT + 1 - len(tokens))
+            rows.append(tokens + padding)
+            labels.append([token if is_trained else -100 for token, is_trained in zip(tokens, trained)] + [-100] * len(padding))
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        self.rows, self.labels = torch.tensor(rows), torch.tensor(labels)
+
+    def batch(self, step):
+        """Returns the input of every step, its labels, and None, because each document has a row of its own."""
+        return self.rows[:, :-1], self.labels[:, 1:], None
+
+
 class Texts:
     """Batches of texts of different lengths with the numbers of their classes."""
 
@@ -526,11 +572,21 @@ class Texts:
         self.tokens, self.seen, self.labels = torch.tensor(rows), torch.tensor(seen), labels
 
     def batch(self, step):
-        """Returns the tokens of a step, which of them are no padding, and the labels. The texts are those of the sampler of
-        stageline-data."""
-        drawn = chacha8.draws(SEED, b"stageline sampler", step, BATCH)
-        at = [self.trained[bits * len(self.trained) >> 64] for bits in drawn]
+        """Returns the tokens of a step, which of them are no padding, and the labels. Each text comes once an epoch, in the
+        order of stageline-data."""
+        count = len(self.trained)
+        places = [divmod(place, count) for place in range(step * BATCH, (step + 1) * BATCH)]
+        at = [self.trained[self.order(epoch)[place]] for epoch, place in places]
         return self.tokens[at], self.seen[at], self.labels[at]
+
+    def order(self, epoch):
+        """Returns the order of an epoch: a shuffle of Fisher and Yates, from the last place to the second."""
+        order = list(range(len(self.trained)))
+        draws = chacha8.draws(SEED, b"stageline epochs", epoch, len(order) - 1)
+        for last, bits in zip(range(len(order) - 1, 0, -1), draws):
+            other = bits * (last + 1) >> 64
+            order[last], order[other] = order[other], order[last]
+        return order
 
     @staticmethod
     def loss(model, tokens, seen, labels):
@@ -675,6 +731,21 @@ def compare_documents(table, finetune, name, folder):
         log=folder / "log.jsonl", export=folder / "export",
     )
     compare_with_pytorch(table, f"{name}, separate documents", folder, data)
+
+
+def compare_answers(table, finetune, name, folder):
+    """Compares 50 steps on completions and conversations, several in a sample, with PyTorch on each in a row of its own."""
+    source, path = folder / "source", folder / "answers.jsonl"
+    source.mkdir(parents=True)
+    save(name, source)
+    data = Answers(source, path)
+    said = finetune(
+        model=source, data=path, context=CONTEXT, held_out=0, seed=SEED, **SETTINGS, stages=2,
+        log=folder / "log.jsonl", export=folder / "export",
+    )
+    packed = f"{BATCH} samples of {CONTEXT} tokens"
+    table.row(f"{name}, answers: {2 * BATCH} documents", packed if packed in said else said[:200], packed, packed in said)
+    compare_with_pytorch(table, f"{name}, answers", folder, data)
 
 
 def compare_own(table, finetune, name, folder):
@@ -853,6 +924,7 @@ def main():
             table.check(name, lambda: compare_training(table, finetune, name, Path(folder, f"{name}-trained")))
             if name in PACKED:
                 table.check(name, lambda: compare_documents(table, finetune, name, Path(folder, f"{name}-documents")))
+                table.check(name, lambda: compare_answers(table, finetune, name, Path(folder, f"{name}-answers")))
             table.check(name, lambda: compare_frozen(table, finetune, name, Path(folder, f"{name}-frozen")))
     failed = sum(result["passed"] is False for result in table.results.values())
     print(f"{len(table.results) - failed} checks passed, {failed} failed, {time.monotonic() - begin:.0f} s")

@@ -71,9 +71,9 @@ impl LanguageModel {
     ///
     /// `sliding_window` of a Llama is one of them. The Transformers library ignores it in the attention of a Llama, but
     /// keeps only the keys and values of the window while it generates a text.
-    pub fn ignored_in_generation(&self) -> Vec<&'static str> {
+    pub fn ignored_in_generation(&self) -> Vec<String> {
         let fields = ignored(self.generation_settings());
-        fields.into_iter().chain(ignored_window(self.config())).collect()
+        fields.into_iter().chain(ignored_window(self.config())).map(String::from).collect()
     }
 
     /// Returns the object with the settings of generation. As in the Transformers library, it is the configuration of

@@ -207,16 +207,17 @@ impl LanguageModel {
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the fields of the model's configuration that ask for dropout, each with its dropout probability. A field
-    /// that is missing has the default value of the Transformers library, which is not 0 for GPT-2. A caller may warn
-    /// of the fields, because the model does not apply dropout.
-    pub fn dropout(&self) -> Vec<(&'static str, f64)> {
+    /// Returns the fields of the model's configuration that have no effect on a training, with their values: those that ask
+    /// for dropout, which the model does not apply. A field that is missing has the default value of the Transformers
+    /// library, which is not 0 for GPT-2. A caller may warn of the fields.
+    pub fn ignored_in_training(&self) -> Vec<String> {
         let (fields, default): (&[_], _) = match self.0.family {
             Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),
             Family::Llama(_) => (&["attention_dropout"], 0.0),
         };
         let share = |field| self.0.config.get(field).map_or(default, |share| share.as_f64().unwrap_or(0.0));
-        fields.iter().map(|field| (*field, share(field))).filter(|(_, share)| *share > 0.0).collect()
+        let fields = fields.iter().map(|field| (field, share(*field))).filter(|(_, share)| *share > 0.0);
+        fields.map(|(field, share)| format!("{field} {share}")).collect()
     }
 
     /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen by

@@ -70,6 +70,14 @@ pub trait Encode: Send + Sync {
         Err(TokenError::NoChatTemplate)
     }
 
+    /// Returns the tokens of a conversation that a model shall continue: they end with the beginning of an answer.
+    ///
+    /// # Errors
+    /// As [`Encode::chat`] and [`Encode::encode`].
+    fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, TokenError> {
+        self.encode(&self.chat(messages, true)?.text)
+    }
+
     /// Returns the special tokens that belong before and after a whole text; none by default.
     fn special_tokens(&self) -> SpecialTokens {
         SpecialTokens::default()

@@ -116,7 +116,7 @@ fn settings_of_generation_come_from_the_configuration_of_an_older_folder() {
     };
     assert_eq!(
         (settings(&model), model.ignored_in_generation()),
-        ((0.0, None, None, 1.3), vec!["no_repeat_ngram_size"])
+        ((0.0, None, None, 1.3), vec!["no_repeat_ngram_size".to_owned()])
     );
     let place = folder.path().join("model");
     model.export(plain(&model).snapshot().unwrap(), &place).unwrap();
