@@ -1,9 +1,10 @@
 //! Tests of `Row`, a model as a first layer, blocks and a last layer: its parameters and training do not depend on the
 //! partition into stages, and its checkpoints fit every partition.
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param};
+use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, Quantizer};
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
+use burn::tensor::quantization::{Calibration, QuantValue};
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use stageline::nn::Linear;
 use stageline::schedule::{Interleaved, LoopedBreadthFirst, OneFOneB, Plan, Schedule, ZbV};
@@ -152,8 +153,30 @@ fn visits_and_mappers_see_the_names_of_checkpoints() {
     assert!(names.contains(&"blocks.3.mlp_norm.gamma"), "{names:?}");
     let (all, blocks) =
         (row.init(&Device::flex()).num_params() as u64, row.init(&Device::flex()).1.num_params() as u64);
-    assert_eq!(row.parameters(), ParameterCount { trained: all, frozen: 0 });
-    assert_eq!(frozen.parameters(), ParameterCount { trained: all - blocks, frozen: blocks });
+    assert_eq!(row.parameters(), ParameterCount { trained: all, frozen: 0, frozen_bytes: 0 });
+    assert_eq!(frozen.parameters(), ParameterCount { trained: all - blocks, frozen: blocks, frozen_bytes: 4 * blocks });
+}
+
+/// The number of bytes in the data of a module's float parameters.
+#[derive(Default)]
+struct Stored(usize);
+
+impl ModuleVisitor for Stored {
+    fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
+        self.0 += param.val().into_data().bytes().len();
+    }
+}
+
+/// Tests that quantized parameters count the bytes in which they are stored, about one for each element.
+#[test]
+fn quantized_parameters_count_as_they_are_stored() {
+    let scheme = Device::flex().settings().quantization.scheme.with_value(QuantValue::Q8S);
+    let row = gpt(SHAPE, SEED).mapped(move || Quantizer::new(Calibration::MinMax, scheme));
+    let mut stored = Stored::default();
+    row.init(&Device::flex()).visit(&mut stored);
+    let ParameterCount { trained, frozen, frozen_bytes } = row.parameters();
+    assert_eq!((trained, frozen_bytes), (0, stored.0 as u64), "quantized parameters are not trained");
+    assert!(frozen_bytes < frozen * 5 / 4, "{frozen_bytes} bytes of {frozen} elements");
 }
 
 /// Tests the costs of a model's layers: measured costs have the times of the layers, and the same parameter counts and

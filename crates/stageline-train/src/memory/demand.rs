@@ -34,15 +34,16 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
 /// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. Of frozen
-/// `parameters` only the f32 values count. `smaller` is advice for the user on how to make the model smaller.
+/// `parameters` only the values count, quantized ones as they are stored. `smaller` is advice for the user on how to
+/// make the model smaller.
 ///
 /// # Errors
 /// Returns an error that proposes other flags if the parameters are too large. A run on a device with unknown memory,
 /// such as a device of another host, is not checked.
 pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed: bool, smaller: &str) -> Result<()> {
-    let ParameterCount { trained, frozen } = parameters;
+    let ParameterCount { trained, frozen, frozen_bytes } = parameters;
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);
-    let needs = trained.saturating_mul(bytes).saturating_add(frozen.saturating_mul(4));
+    let needs = trained.saturating_mul(bytes).saturating_add(frozen_bytes);
     let on_host = job.running.optimizer_state == OptimizerState::Host;
     let host = if on_host { DeviceName::Cpu.open().ok() } else { None };
     let devices: Vec<_> = job.running.devices.iter().cloned().chain(host).collect();
@@ -321,7 +322,8 @@ mod tests {
     fn parameters_that_do_not_fit_into_a_known_memory_are_refused() {
         let job = Job::of_line("--memory 0.004").unwrap();
         let check = |trained, frozen| {
-            refuse_too_many_parameters(&job, ParameterCount { trained, frozen }, false, "try --width 8")
+            let parameters = ParameterCount { trained, frozen, frozen_bytes: 4 * frozen };
+            refuse_too_many_parameters(&job, parameters, false, "try --width 8")
         };
         let refused = check(1_000_000, 0).unwrap_err().to_string();
         assert!(refused.starts_with("1000000 parameters and their optimizer states need at least "), "{refused}");

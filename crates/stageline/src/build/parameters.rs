@@ -3,9 +3,10 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::Tensor;
+use burn::tensor::{DType, Tensor};
 
 use crate::build::row::{Row, drawing_device};
+use crate::model::payload::bytes_of_kind;
 use crate::model::stage::{LossStage, Stage};
 use stageline_nn::params::{is_trained, unseeded};
 
@@ -70,13 +71,17 @@ where
     }
 }
 
-/// The size of a model: the number of elements in its float parameters, trained and frozen ones separately.
+/// The size of a model: the number of elements in its float parameters, trained and frozen ones separately, and the bytes
+/// of the frozen ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
     /// The number of elements in the parameters that training changes.
     pub trained: u64,
     /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
     pub frozen: u64,
+    /// The number of bytes of the frozen parameters and running statistics in their types, such as 8 bits of a quantized
+    /// weight. A lazy parameter of burn's layers has no type yet, and counts 4 bytes for each element.
+    pub frozen_bytes: u64,
 }
 
 #[derive(Default)]
@@ -88,9 +93,15 @@ struct Counting {
 impl ModuleVisitor for Counting {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.seen.insert(param.id) {
-            let elements = param.lazy_shape().num_elements() as u64;
-            let ParameterCount { trained, frozen } = &mut self.count;
-            *(if is_trained(param) { trained } else { frozen }) += elements;
+            let shape = param.lazy_shape();
+            let elements = shape.num_elements() as u64;
+            if is_trained(param) {
+                self.count.trained += elements;
+                return;
+            }
+            let dtype = if param.is_initialized() { param.val().dtype() } else { DType::F32 };
+            self.count.frozen += elements;
+            self.count.frozen_bytes += bytes_of_kind(dtype, &shape) as u64;
         }
     }
 }
