@@ -11,6 +11,7 @@
 //! The tests of the crates under test include these files too, and run every seed and some thousand mutations of the
 //! seeds on the stable compiler. An input that failed therefore becomes a seed once it is fixed.
 
+pub mod chat_template;
 pub mod configuration;
 pub mod corpus;
 pub mod language_model;

@@ -24,8 +24,9 @@ const CONFIG_FILE: &str = "tokenizer_config.json";
 /// The largest length, in bytes, of a file with a chat template.
 const MOST: u64 = 16 << 20;
 
-/// The number of steps after which a template is stopped. It is far more than any conversation needs.
-const FUEL: u64 = 100_000_000;
+/// The number of steps after which a template is stopped; 64 bytes that it makes count as a step. It is far more than a
+/// conversation needs, and a template makes at most 640 MB.
+const FUEL: u64 = 10_000_000;
 
 /// The marks that replace `{% generation %}` and `{% endgeneration %}` in a template. Unicode reserves these two
 /// characters for the use within programs.
@@ -209,6 +210,10 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let _: Option<bool> = options.get("ensure_ascii")?;
     options.assert_all_used()?;
+    let refused = |error: String| Error::new(ErrorKind::InvalidOperation, error);
+    if indent.is_some_and(|indent| indent > WIDEST_INDENT) {
+        return Err(refused(format!("tojson indents by at most {WIDEST_INDENT} blanks")));
+    }
     let mut bytes = Vec::new();
     let written = match indent {
         Some(width) => {
@@ -218,10 +223,12 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
         }
         None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
     };
-    let refused = |error: String| Error::new(ErrorKind::InvalidOperation, error);
     written.map_err(|error| refused(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| refused(error.to_string()))
 }
+
+/// The largest number of blanks by which `tojson` indents. More of them would fill the memory.
+const WIDEST_INDENT: usize = 64;
 
 /// The layout of Python's `json.dumps`: on one line, with a blank after each comma and colon.
 struct Spaced;

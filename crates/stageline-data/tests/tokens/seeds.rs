@@ -1,6 +1,9 @@
-//! Runs the fuzzer's functions for token files and tokenizers on their stored inputs (seeds) and on random changes of
+//! Runs the fuzzer's functions for token files, tokenizers and chat templates on their stored inputs (seeds) and on random changes of
 //! them.
 
+#[cfg(feature = "tokenizers")]
+#[path = "../../../../fuzz/src/chat_template.rs"]
+mod chat_template;
 #[path = "../../../../fuzz/src/mutations.rs"]
 mod mutations;
 #[path = "../../../../fuzz/src/token_file.rs"]
@@ -61,4 +64,29 @@ fn any_bytes_are_a_tokenizer_or_an_error() {
     let seeds = mutations::seeds(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/tokenizer"));
     assert!(seeds.len() >= 9, "{} seeds", seeds.len());
     mutations::run(&seeds, &WORDS, 2_000, tokenizer::tokenizer);
+}
+
+#[cfg(feature = "tokenizers")]
+#[test]
+fn any_bytes_are_a_chat_template_or_an_error() {
+    /// Texts that the test inserts at random into the fuzzer's stored templates: tags, operators and large numbers.
+    const WORDS: [&str; 14] = [
+        "{{",
+        "}}",
+        "{%",
+        "-%}",
+        "messages",
+        "[::-1]",
+        "| tojson(indent=4)",
+        " * 99999999",
+        "{% generation %}",
+        "{% endgeneration %}",
+        "{% for a in range(9) %}",
+        "{% endfor %}",
+        ".split('a')",
+        "\u{fdd0}",
+    ];
+    let seeds = mutations::seeds(concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/seeds/chat_template"));
+    assert!(seeds.len() >= 20, "{} seeds", seeds.len());
+    mutations::run(&seeds, &WORDS, 500, chat_template::chat_template);
 }
