@@ -35,7 +35,7 @@ struct Flags {
     /// `messages`), or a .json file with arrays of tokens (in file order). Without tokenizer.json, each byte is a token
     #[arg(long)]
     data: Option<PathBuf>,
-    /// Length of a sample, in tokens [default: 256, or less if the model has fewer positions]
+    /// Length of a sample, in tokens [default: 256, or 1024 for packed documents, or less if the model has fewer positions]
     #[arg(long, value_name = "TOKENS")]
     context: Option<usize>,
     /// Documents in a sample [default: packed if the data has prompts or messages, and otherwise joined]

@@ -29,7 +29,7 @@ ORDER = {
     "stageline-nn": "layers autograd kernels engine forward params".split(),
     "stageline-schedule": "search schedules simulate check costs measured plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk open".split(),
-    "stageline-data": "corpus epochs sampler key text file_range tokens error change walk shown".split(),
+    "stageline-data": "corpus epochs sampler key text file_range tokens error change walk hex shown".split(),
     "stageline-report": "export page predict log".split(),
     "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint terminal".split(),
     "stageline-cli": "advise search run chosen measured_search simulate check plan report devices serve shape costs output".split(),

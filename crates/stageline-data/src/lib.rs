@@ -60,7 +60,7 @@
 //!
 //! Imports go from the later to the earlier modules.
 //!
-//! - `shown`: paths and other text, made safe to print in error messages.
+//! - `shown`: paths and other text, made safe to print in error messages. `hex`: hashes as text.
 //! - `change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
 //! - `walk`: finds the files of a folder and its subfolders.
 //! - `file_range`: a range of bytes of a file, read on request.
@@ -76,6 +76,7 @@ mod corpus;
 mod epochs;
 mod error;
 mod file_range;
+mod hex;
 mod key;
 mod sampler;
 mod shown;

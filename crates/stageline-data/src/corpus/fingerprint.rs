@@ -6,6 +6,7 @@ use sha2::{Digest, Sha256};
 
 use crate::corpus::split::Split;
 use crate::error::CorpusError;
+use crate::hex::hex;
 use crate::walk::relative_name;
 
 /// Returns the fingerprint of a corpus, a SHA-256 in hexadecimal digits. It covers the names, the byte ranges and the
@@ -32,7 +33,7 @@ pub(crate) fn fingerprint(root: &Path, split: &Split) -> Result<String, CorpusEr
             range.read_chunks(|chunk| hash.update(chunk))?;
         }
     }
-    Ok(hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
+    Ok(hex(&hash.finalize()))
 }
 
 #[cfg(test)]

@@ -1,19 +1,16 @@
 //! The chat template of a model's folder, which turns a conversation into text: [`ChatTemplate`].
 
-use std::io::{self, Read};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use minijinja::syntax::SyntaxConfig;
-use minijinja::value::{Kwargs, ValueKind};
-use minijinja::{Environment, Error, ErrorKind, Output, State, Value, context};
-use minijinja_contrib::pycompat::unknown_method_callback;
+use minijinja::{Environment, Value, context};
 use regex::Regex;
-use serde::Serialize;
-use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
+use crate::tokens::caught::caught;
 use crate::tokens::error::TokenError;
-use crate::tokens::format::hex;
+use crate::tokens::jinja::{NAME, environment};
 use crate::tokens::message::{Chat, Message};
 use crate::tokens::regular::open_file;
 
@@ -23,10 +20,6 @@ const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// The largest length, in bytes, of a file with a chat template.
 const MOST: u64 = 16 << 20;
-
-/// The number of steps after which a template is stopped; 64 bytes that it makes count as a step. It is far more than a
-/// conversation needs, and a template makes at most 640 MB.
-const FUEL: u64 = 10_000_000;
 
 /// The marks that replace `{% generation %}` and `{% endgeneration %}` in a template. Unicode reserves these two
 /// characters for the use within programs.
@@ -38,20 +31,19 @@ const SPECIAL_TOKENS: [&str; 7] =
 
 /// A chat template in the language Jinja, which turns the messages of a conversation into the text that a model reads.
 ///
-/// It is rendered as by `apply_chat_template` of the Transformers library: with the same settings of Jinja, variables,
-/// functions and filters, and with the methods of Python's strings and dictionaries.
+/// It is rendered with the settings, variables and functions of `apply_chat_template` of the Transformers library, and with
+/// most methods of Python's strings and dictionaries. Very small and very large floats are written in another way.
 ///
 /// A folder may have a template that fails, and still be used for texts. So a template reports its faults when it is
 /// used.
 pub(crate) struct ChatTemplate {
     path: PathBuf,
     environment: Result<Environment<'static>, String>,
+    /// Whether the template marks the answers by `{% generation %}`.
+    has_marks: bool,
     special_tokens: Value,
     fingerprint: String,
 }
-
-/// The name of the template in its environment. Without an ending such as `.html`, nothing is escaped.
-const NAME: &str = "chat";
 
 impl ChatTemplate {
     /// Reads the chat template of a model's folder from its `chat_template.jinja`, or else from its
@@ -65,10 +57,11 @@ impl ChatTemplate {
             (Ok(Some(_)), Err(fault)) => (config, Err(fault), Vec::new()),
             (Ok(Some(source)), Ok(settings)) => (template, Ok(source), special_tokens(&settings)),
         };
+        let has_marks = source.as_ref().is_ok_and(|source| tag().is_match(source));
         let hash = Sha256::new().chain_update(format!("{source:?}{special_tokens:?}"));
-        let environment = source.and_then(|source| environment(&source).map_err(|error| error.to_string()));
+        let environment = source.and_then(|source| environment(&marked(&source)).map_err(|error| error.to_string()));
         let special_tokens = Value::from_pairs(special_tokens);
-        Some(Self { path, environment, special_tokens, fingerprint: hex(&hash.finalize()) })
+        Some(Self { path, environment, has_marks, special_tokens, fingerprint: hex(&hash.finalize()) })
     }
 
     /// Returns a text that identifies the template and the special tokens that it writes.
@@ -81,18 +74,25 @@ impl ChatTemplate {
     /// # Errors
     /// Returns [`TokenError::Template`] if the template fails or refuses the messages.
     pub(crate) fn render(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
-        let rendered = self.environment.as_ref().map_err(Clone::clone).and_then(|environment| {
+        let render = || {
+            let environment = self.environment.as_ref().map_err(Clone::clone)?;
             let values = messages.iter().map(|message| value_of(message).map_err(|error| error.to_string()));
+            let values = values.collect::<Result<Vec<_>, _>>()?;
+            if self.has_marks && values.iter().any(|value| value.to_string().contains(MARKS)) {
+                return Err("a message has a character by which answers are marked, U+FDD0 or U+FDD1".into());
+            }
             let variables = context! {
-                messages => values.collect::<Result<Vec<_>, _>>()?,
+                messages => values,
                 add_generation_prompt => asks_for_answer,
                 tools => (),
                 documents => (),
                 ..self.special_tokens.clone()
             };
             let rendered = environment.get_template(NAME).and_then(|template| template.render(variables));
-            unmarked(&rendered.map_err(|error| error.to_string())?)
-        });
+            let text = rendered.map_err(|error| error.to_string())?;
+            if self.has_marks { unmarked(&text) } else { Ok(Chat { text, answers: Vec::new() }) }
+        };
+        let rendered = caught(render).and_then(|rendered| rendered);
         rendered.map_err(|message| TokenError::Template { path: self.path.clone(), message })
     }
 }
@@ -139,30 +139,19 @@ fn special_tokens(settings: &serde_json::Value) -> Vec<(&'static str, String)> {
     SPECIAL_TOKENS.iter().filter_map(text).collect()
 }
 
-/// Returns the environment of a template, as the Transformers library sets it.
-fn environment(source: &str) -> Result<Environment<'static>, Error> {
-    let mut environment = Environment::new();
-    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
-    environment.set_fuel(Some(FUEL));
-    environment.set_unknown_method_callback(unknown_method_callback);
-    environment.set_formatter(write_as_python);
-    environment.add_filter("tojson", to_json);
-    environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
-        Err(Error::new(ErrorKind::InvalidOperation, message))
-    });
-    environment.add_template_owned(NAME, marked(source))?;
-    Ok(environment)
+/// Returns the expression for the tags `{% generation %}` and `{% endgeneration %}`, with their control of blanks.
+fn tag() -> Regex {
+    Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("the expression is valid")
 }
 
 /// Replaces the tags `{% generation %}` and `{% endgeneration %}` by the characters of [`MARKS`]. Each is written in a
 /// block of its own, so that blanks before and after the tag are removed as before and after other blocks.
 fn marked(source: &str) -> String {
-    let tag = Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("the expression is valid");
     let block = |found: &regex::Captures| {
         let mark = MARKS[usize::from(found.get(2).is_some())];
         format!("{{%{} if true %}}{mark}{{% endif {}%}}", &found[1], &found[3])
     };
-    tag.replace_all(source, block).into_owned()
+    tag().replace_all(source, block).into_owned()
 }
 
 /// Why the marks of a rendered text are refused.
@@ -191,58 +180,4 @@ fn unmarked(rendered: &str) -> Result<Chat, String> {
     }
     chat.answers.retain(|answer| !answer.is_empty());
     Ok(chat)
-}
-
-/// Writes a value as Jinja in Python does, which has other names for three values.
-fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
-    let text = if value.is_none() {
-        "None"
-    } else if value.kind() == ValueKind::Bool {
-        if value.is_true() { "True" } else { "False" }
-    } else {
-        return minijinja::escape_formatter(out, state, value);
-    };
-    Ok(out.write_str(text)?)
-}
-
-/// The filter `tojson` of chat templates, which writes a value as Python's `json.dumps` does with `ensure_ascii=False`.
-fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
-    let indent: Option<usize> = options.get("indent")?;
-    let _: Option<bool> = options.get("ensure_ascii")?;
-    options.assert_all_used()?;
-    let refused = |error: String| Error::new(ErrorKind::InvalidOperation, error);
-    if indent.is_some_and(|indent| indent > WIDEST_INDENT) {
-        return Err(refused(format!("tojson indents by at most {WIDEST_INDENT} blanks")));
-    }
-    let mut bytes = Vec::new();
-    let written = match indent {
-        Some(width) => {
-            let blanks = " ".repeat(width);
-            value
-                .serialize(&mut Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(blanks.as_bytes())))
-        }
-        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
-    };
-    written.map_err(|error| refused(error.to_string()))?;
-    String::from_utf8(bytes).map_err(|error| refused(error.to_string()))
-}
-
-/// The largest number of blanks by which `tojson` indents. More of them would fill the memory.
-const WIDEST_INDENT: usize = 64;
-
-/// The layout of Python's `json.dumps`: on one line, with a blank after each comma and colon.
-struct Spaced;
-
-impl Formatter for Spaced {
-    fn begin_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
-    }
 }

@@ -3,14 +3,16 @@
 //! prompt with its completion. A conversation gets none of them: its chat template writes all special tokens.
 
 use std::io::{BufReader, Read};
+use std::iter;
 use std::path::Path;
 
+use crate::tokens::answers::{conversation, reply};
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::json_document::Document;
 use crate::tokens::json_lines::JsonLines;
+use crate::tokens::message::Chat;
 use crate::tokens::options::TokenOptions;
-use crate::tokens::parts::{Part, parts_of_completion, parts_of_conversation};
 use crate::tokens::pieces::Pieces;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
@@ -38,7 +40,7 @@ pub(crate) fn encode_documents(
             while let Some((line, document)) = lines.next()? {
                 match document {
                     Document::Text(text) => documents.text(text.as_bytes(), path, of(Some(line)))?,
-                    document => documents.in_parts(document).map_err(of(Some(line)))?,
+                    document => documents.with_targets(document).map_err(of(Some(line)))?,
                 }
             }
         } else {
@@ -48,6 +50,10 @@ pub(crate) fn encode_documents(
     }
     Ok(())
 }
+
+/// The largest length in bytes of a document of which only a part is trained on. Its tokens are computed at once. A tokenizer needs more than a
+/// hundred times this memory.
+const MOST: usize = 8 << 20;
 
 /// Encodes documents, and writes their tokens.
 struct Documents<'a> {
@@ -79,24 +85,28 @@ impl Documents<'_> {
         self.writer.end_document(self.end)
     }
 
-    /// Encodes a document with parts that are trained on and parts that are only read, and writes its tokens.
-    fn in_parts(&mut self, document: Document) -> Result<(), TokenError> {
+    /// Encodes a document of which only a part is trained on, and writes its tokens.
+    fn with_targets(&mut self, document: Document) -> Result<(), TokenError> {
         let render = |messages: &[_], asks| self.encoding.chat(messages, asks);
         let is_chat = matches!(document, Document::Reply(_) | Document::Conversation(_));
-        let parts = match document {
-            Document::Text(text) => vec![Part { text, is_target: true }],
+        let Chat { text, answers } = match document {
+            Document::Text(text) => Chat { answers: iter::once(0..text.len()).collect(), text },
             Document::Completion([prompt, completion]) => {
-                vec![Part { text: prompt, is_target: false }, Part { text: completion, is_target: true }]
+                let text = prompt.clone() + &completion;
+                Chat { answers: iter::once(prompt.len()..text.len()).collect(), text }
             }
-            Document::Reply([prompt, completion]) => parts_of_completion(&prompt, &completion, &render)?,
-            Document::Conversation(messages) => parts_of_conversation(&messages, &render)?,
+            Document::Reply([prompt, completion]) => reply(&prompt, &completion, &render)?,
+            Document::Conversation(messages) => conversation(&messages, &render)?,
         };
-        let tokens = self.encoding.encode_parts(&parts.iter().map(|part| part.text.as_str()).collect::<Vec<_>>())?;
-        let Some(first) = tokens.iter().position(|tokens| !tokens.is_empty()) else { return Ok(()) };
+        if text.len() > MOST {
+            return Err(TokenError::LongDocument { found: text.len(), most: MOST });
+        }
+        let tokens = self.encoding.encode_targets(&text, &answers)?;
+        let Some((_, is_target)) = tokens.first() else { return Ok(()) };
         let special = if is_chat { SpecialTokens::default() } else { self.special.clone() };
-        self.writer.push(&special.before, parts[first].is_target)?;
-        for (part, tokens) in parts.iter().zip(tokens) {
-            self.writer.push(&self.known(tokens)?, part.is_target)?;
+        self.writer.push(&special.before, *is_target)?;
+        for run in tokens.chunk_by(|(_, one), (_, other)| one == other) {
+            self.writer.push(&self.known(run.iter().map(|(token, _)| *token).collect())?, run[0].1)?;
         }
         self.writer.push(&special.after, true)?;
         self.writer.end_document(if is_chat { None } else { self.end })

@@ -1,5 +1,6 @@
 //! The interface of an encoding, which turns text into tokens and back: [`Encode`].
 
+use std::ops::Range;
 use std::str;
 
 use crate::tokens::error::TokenError;
@@ -38,25 +39,26 @@ pub trait Encode: Send + Sync {
         self.encode(text)
     }
 
-    /// Returns the tokens of a text that is given in parts, divided at the borders of the parts. A token with
-    /// characters of two parts belongs to the later one. The tokens are those of the whole text, so they may be others
-    /// than those of each part alone.
+    /// Returns the tokens of a text, each with whether it is a target of a training. `targets` are ranges of bytes of the
+    /// text, in ascending order. A token is a target if it has a character in one of them.
     ///
-    /// By default the text up to each border is encoded once more. The tokens that it has in common with the whole text
-    /// belong to the parts before the border.
+    /// By default the text up to each border of a range is encoded once more. The tokens that it has in common with the
+    /// whole text are before the border.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
-    fn encode_parts(&self, parts: &[&str]) -> Result<Vec<Vec<u32>>, TokenError> {
-        let whole = self.encode(&parts.concat())?;
-        let mut borders = vec![0];
-        for count in 1..parts.len() {
-            let before = self.encode(&parts[..count].concat())?;
-            let common = before.iter().zip(&whole).take_while(|(one, other)| one == other).count();
-            borders.push(common.max(borders[count - 1]));
+    fn encode_targets(&self, text: &str, targets: &[Range<usize>]) -> Result<Vec<(u32, bool)>, TokenError> {
+        let mut tokens: Vec<_> = self.encode(text)?.into_iter().map(|token| (token, false)).collect();
+        for target in targets.iter().filter(|target| !target.is_empty()) {
+            let common =
+                |before: &[u32]| before.iter().zip(&tokens).take_while(|(one, (other, _))| *one == other).count();
+            let start = common(&self.encode(&text[..target.start])?);
+            let through = self.encode(&text[..target.end])?;
+            // The last token of the target may have characters behind it.
+            let end = (common(&through) + usize::from(common(&through) < through.len())).min(tokens.len());
+            tokens[start.min(end)..end].iter_mut().for_each(|(_, is_target)| *is_target = true);
         }
-        borders.push(whole.len());
-        Ok(borders.windows(2).take(parts.len()).map(|pair| whole[pair[0]..pair[1]].to_vec()).collect())
+        Ok(tokens)
     }
 
     /// Returns a conversation as the text that a chat model reads, with the special tokens of its chat template in it.

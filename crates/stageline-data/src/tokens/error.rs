@@ -98,17 +98,13 @@ pub enum TokenError {
     },
     /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its fields for a text, a
     /// prompt and its completion, or a conversation are missing or of the wrong kind.
-    #[error(
-        "line {line} of {} {fault}; correct the line, or name the field of the text (text_field)",
-        shown::path(path)
-    )]
+    #[error("line {line} of {} {fault}", shown::path(path))]
     Line {
         /// The path of the JSON-lines file with the line that is no document.
         path: PathBuf,
         /// The number of the faulty line in a JSON-lines file of documents, counted from 1.
         line: u64,
-        /// The fault of a line in a JSON-lines file, in words that are safe to print, such as "has no field `text` and
-        /// no other field".
+        /// The fault of a line in a JSON-lines file and its fix, in words that are safe to print.
         fault: String,
     },
     /// The tokenizer library failed to encode a text or to decode tokens.
@@ -154,16 +150,21 @@ pub enum TokenError {
         /// Why the template fails: the message of the template library, or the template's own.
         message: String,
     },
-    /// A chat template writes the first messages of a conversation in another way if more messages follow. So the
-    /// place of an answer in the whole text is not known.
+    /// The place of an answer in the text of a conversation is not known, because the chat template writes the answer in
+    /// another way when messages follow it.
     #[error(
-        "the chat template writes the first {messages} messages in another way when others follow, so the place of an \
-         answer is not known; mark the answers in the template by `generation`, or give each answer a line of its own, \
-         with the messages before it as `prompt` and the answer as `completion`"
+        "the chat template writes an answer in another way when messages follow it, so its place is not known; mark the \
+         answers in the template by `generation`, or give each answer a line of its own, with the messages before it as \
+         `prompt` and the answer as `completion`"
     )]
-    ChangedByLater {
-        /// The number of messages, from the first one on, whose text changes if others follow.
-        messages: usize,
+    ChangedByLater,
+    /// A prompt with its completion, or a conversation, is too long to be tokenised at once.
+    #[error("its text has {found} bytes, but that of a prompt or a conversation may have at most {most}; shorten it")]
+    LongDocument {
+        /// The length of the text in bytes.
+        found: usize,
+        /// The largest length in bytes that the text may have.
+        most: usize,
     },
     /// A token is not in the vocabulary of its encoding.
     #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]

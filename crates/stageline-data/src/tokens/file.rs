@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use memmap2::Mmap;
 use sha2::{Digest, Sha256};
 
+use crate::hex::hex;
 use crate::tokens::encode::check_known;
 use crate::tokens::error::TokenError;
-use crate::tokens::format::{HEADER, Header, Layout, hex};
+use crate::tokens::format::{HEADER, Header, Layout};
 use crate::tokens::regular::open_file;
 use crate::tokens::write::checksum;
 

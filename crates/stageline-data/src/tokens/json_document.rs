@@ -30,21 +30,25 @@ pub(crate) enum Document {
     Conversation(Vec<Message>),
 }
 
-/// Reads the document in a line: the string in the field `text_field`, or else the conversation in `messages`, or else
-/// `prompt` and `completion`. The values of other fields only have to be JSON, so numbers out of range and deep nesting
-/// in them do no harm. The last of equal fields counts.
+/// The names of fields that change the text of a conversation in other programs, and that are not read here.
+const NOT_READ: [&str; 2] = ["tools", "chat_template_kwargs"];
+
+/// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
+/// `completion`. The values of other fields only have to be JSON, so numbers out of range and deep nesting in them do no
+/// harm. The last of equal fields counts. A field that is null counts as missing.
 ///
-/// The inner error is the fault of a line that is JSON and no document, in words.
+/// The inner error is the fault of a line that is JSON and no document, and its fix, in words.
 pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Result<Document, String>> {
     let line: &RawValue = serde_json::from_slice(line)?;
     if kind(line) != "an object" {
-        return Ok(Err(format!("is {} and not an object", kind(line))));
+        return Ok(Err(format!("is {} and not an object; correct the line", kind(line))));
     }
     let fields = Fields { text_field }.deserialize(&mut serde_json::Deserializer::from_str(line.get()))?;
     Ok(fields.document(text_field))
 }
 
-/// The fields of a line: the values of those that a document may have, as JSON, and the names of the first others.
+/// The fields of a line: the values of those that a document may have, as JSON, and the names of the first others and of
+/// those that are null.
 #[derive(Default)]
 struct Found<'a> {
     values: HashMap<String, &'a RawValue>,
@@ -53,24 +57,39 @@ struct Found<'a> {
 
 impl Found<'_> {
     fn document(&self, text_field: &str) -> Result<Document, String> {
-        if let Some(text) = self.values.get(text_field) {
-            return string(text, text_field).map(Document::Text);
-        }
-        if let Some(messages) = self.values.get(MESSAGES) {
-            return self::messages(messages, MESSAGES).map(Document::Conversation);
-        }
-        let sides = match [PROMPT, COMPLETION].map(|name| self.values.get(name)) {
-            [None, None] => return Err(self.without_document(text_field)),
-            [Some(_), None] => return Err(format!("has a `{PROMPT}` and no `{COMPLETION}`")),
-            [None, Some(_)] => return Err(format!("has a `{COMPLETION}` and no `{PROMPT}`")),
-            [Some(prompt), Some(completion)] => [prompt, completion],
+        let value = |name: &str| self.values.get(name).copied();
+        let (text, messages) = (value(text_field), value(MESSAGES));
+        let found = match (text, messages, value(PROMPT), value(COMPLETION)) {
+            (Some(text), None, _, None) => string(text, text_field).map(Document::Text),
+            // Some data sets repeat the first message as a prompt.
+            (None, Some(messages), _, None) => self.conversation(messages),
+            (None, None, Some(prompt), Some(completion)) => self.completion(prompt, completion),
+            (None, None, Some(_), None) => Err(format!("has a `{PROMPT}` and no `{COMPLETION}`")),
+            (None, None, None, Some(_)) => Err(format!("has a `{COMPLETION}` and no `{PROMPT}`")),
+            (None, None, None, None) => return Err(self.without_document(text_field)),
+            _ => {
+                let names = [text_field, MESSAGES, PROMPT, COMPLETION];
+                let names = names.into_iter().filter(|name| self.values.contains_key(*name));
+                let names = names.map(|name| format!("`{}`", shown::text(name))).collect::<Vec<_>>();
+                Err(format!("has several documents: {}", names.join(", ")))
+            }
         };
-        match sides.map(|side| kind(side)) {
+        found.map_err(|fault| fault + "; correct the line")
+    }
+
+    fn conversation(&self, messages: &RawValue) -> Result<Document, String> {
+        self.check_all_is_read()?;
+        self::messages(messages, MESSAGES).map(Document::Conversation)
+    }
+
+    fn completion(&self, prompt: &RawValue, completion: &RawValue) -> Result<Document, String> {
+        match [prompt, completion].map(kind) {
             ["a string", "a string"] => {
-                Ok(Document::Completion([string(sides[0], PROMPT)?, string(sides[1], COMPLETION)?]))
+                Ok(Document::Completion([string(prompt, PROMPT)?, string(completion, COMPLETION)?]))
             }
             ["an array", "an array"] => {
-                Ok(Document::Reply([self::messages(sides[0], PROMPT)?, self::messages(sides[1], COMPLETION)?]))
+                self.check_all_is_read()?;
+                Ok(Document::Reply([messages(prompt, PROMPT)?, messages(completion, COMPLETION)?]))
             }
             [prompt, completion] => Err(format!(
                 "has {prompt} as `{PROMPT}` and {completion} as `{COMPLETION}`, and not two strings or two arrays"
@@ -78,12 +97,20 @@ impl Found<'_> {
         }
     }
 
+    fn check_all_is_read(&self) -> Result<(), String> {
+        match NOT_READ.into_iter().find(|name| self.values.contains_key(*name)) {
+            Some(name) => Err(format!("has the field `{name}`, which is not passed to the chat template")),
+            None => Ok(()),
+        }
+    }
+
     fn without_document(&self, text_field: &str) -> String {
         let wanted = format!("has no field `{}`, `{MESSAGES}` or `{PROMPT}`", shown::text(text_field));
-        match self.others.is_empty() {
-            true => format!("{wanted} and no other field"),
-            false => format!("{wanted}, but has the fields {}", shown::text(&self.others.join(", "))),
-        }
+        let others = match self.others.is_empty() {
+            true => " and no other field".into(),
+            false => format!(", but has the fields {}", shown::text(&self.others.join(", "))),
+        };
+        format!("{wanted}{others}; correct the line, or name the field of the text (text_field)")
     }
 }
 
@@ -110,8 +137,13 @@ impl<'de> Visitor<'de> for Fields<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Found<'de>, A::Error> {
         let mut found = Found::default();
         while let Some((name, value)) = object.next_entry::<String, &RawValue>()? {
-            if [self.text_field, MESSAGES, PROMPT, COMPLETION].contains(&name.as_str()) {
-                found.values.insert(name, value);
+            let is_read = [self.text_field, MESSAGES, PROMPT, COMPLETION].contains(&name.as_str());
+            if is_read || NOT_READ.contains(&name.as_str()) {
+                found.values.remove(&name);
+                match value.get() {
+                    "null" => found.others.push(format!("{name} (null)")),
+                    _ => drop(found.values.insert(name, value)),
+                }
             } else if found.others.len() < FIELDS {
                 found.others.push(name);
             }

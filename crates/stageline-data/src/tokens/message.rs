@@ -1,7 +1,9 @@
 //! A message of a conversation, as chat templates read it ([`Message`]), and a whole conversation as text ([`Chat`]).
 
+use std::fmt;
 use std::ops::Range;
 
+use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
 
@@ -21,11 +23,11 @@ impl Message {
     /// Creates a message with the text `content` from the given role.
     pub fn new(role: &str, content: &str) -> Self {
         #[derive(Serialize)]
-        struct Fields<'a> {
+        struct New<'a> {
             role: &'a str,
             content: &'a str,
         }
-        let json = to_raw_value(&Fields { role, content }).expect("two strings are JSON");
+        let json = to_raw_value(&New { role, content }).expect("two strings are JSON");
         Self { role: role.into(), json }
     }
 
@@ -43,16 +45,68 @@ impl Message {
     pub(crate) fn is_answer(&self) -> bool {
         self.role == ASSISTANT
     }
+
+    /// Returns the message with a [`MARK`] before and after its content, inside the blanks around it; `None` if the
+    /// content is no text.
+    pub(crate) fn marked(&self) -> Option<Self> {
+        let Fields(fields) = serde_json::from_str(self.json()).ok()?;
+        let (_, content) = fields.iter().find(|(name, _)| name == CONTENT)?;
+        let content: String = serde_json::from_str(content.get()).ok()?;
+        let text = content.trim();
+        let before = content.len() - content.trim_start().len();
+        let content = format!("{}{MARK}{text}{MARK}{}", &content[..before], &content[before + text.len()..]);
+        let content = to_raw_value(&content).ok()?;
+        let field = |(name, value): &(String, &RawValue)| {
+            let value = if name == CONTENT { content.get() } else { value.get() };
+            Some(format!("{}:{value}", serde_json::to_string(name).ok()?))
+        };
+        let fields = fields.iter().map(field).collect::<Option<Vec<_>>>()?;
+        let json = RawValue::from_string(format!("{{{}}}", fields.join(","))).ok()?;
+        Some(Self { role: self.role.clone(), json })
+    }
+}
+
+/// The name of the field with the text of a message.
+const CONTENT: &str = "content";
+
+/// The character by which the place of a message's content is found in a whole conversation. Unicode reserves it for the
+/// use within programs.
+pub(crate) const MARK: char = '\u{fdd2}';
+
+/// The fields of a JSON object in their order. Of fields with one name only the last is there.
+struct Fields<'a>(Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields: Vec<(String, &'de RawValue)> = Vec::new();
+                while let Some((name, value)) = object.next_entry::<String, &'de RawValue>()? {
+                    match fields.iter_mut().find(|(other, _)| *other == name) {
+                        Some(field) => field.1 = value,
+                        None => fields.push((name, value)),
+                    }
+                }
+                Ok(Fields(fields))
+            }
+        }
+        from.deserialize_map(Reader)
+    }
 }
 
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        #[derive(Deserialize)]
-        struct Role {
-            role: String,
-        }
         let json = Box::<RawValue>::deserialize(from)?;
-        let Role { role } = serde_json::from_str(json.get()).map_err(serde::de::Error::custom)?;
+        let Fields(fields) = serde_json::from_str(json.get()).map_err(Error::custom)?;
+        let role = fields.iter().find(|(name, _)| name == "role").ok_or_else(|| Error::missing_field("role"))?;
+        let role = serde_json::from_str(role.1.get()).map_err(|_| Error::custom("the field `role` is no string"))?;
         Ok(Self { role, json })
     }
 }

@@ -11,20 +11,20 @@
 //! - `source`: lists the files of a path. `cache_key`: the hash that finds an earlier token file again.
 //! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line. `pieces`:
 //!   cuts a long text, so that memory is bounded.
-//! - `message`: [`Message`] and [`Chat`], a conversation as text. `parts`: divides a document into what is trained on and
-//!   what is only read.
+//! - `message`: [`Message`] and [`Chat`], a conversation as text. `answers`: finds the answers in it.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
-//!   `tokenizer`: `Tokenizer`, and `chat_template`: the text of a conversation. `caught`: panics of the tokenizer library
-//!   as errors.
+//!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, and `jinja`: Jinja as in Python. `caught`:
+//!   panics of libraries as errors.
 //! - `documents`: encodes all documents of a source, and adds the special tokens of the encoding.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
-//!   does not end with it. `format`: the header and the layout of a token file.
+//!   does not end with it, except conversations. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
 //! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and its tokens that are held out.
 //! - `continued`: [`Continued`], text from tokens that come one by one.
 //! - `regular`: [`open_file`], which opens no pipe and no device.
 //! - `error`: [`TokenError`].
 
+mod answers;
 mod bytes;
 mod cache_key;
 #[cfg(feature = "tokenizers")]
@@ -37,11 +37,12 @@ mod encode;
 mod error;
 mod file;
 mod format;
+#[cfg(feature = "tokenizers")]
+mod jinja;
 mod json_document;
 mod json_lines;
 mod message;
 mod options;
-mod parts;
 mod pieces;
 mod prepare;
 mod regular;

@@ -16,7 +16,7 @@ pub struct TokenOptions {
     pub folder: Option<PathBuf>,
     /// The token that is appended to every document that does not end with it already; `None`, the default, appends
     /// nothing. A document may end with the token because its text does, or because the encoding's special tokens do.
-    /// Empty documents get no token.
+    /// Empty documents get no token, and conversations get none either: their chat template ends them.
     ///
     /// The token may be one of the encoding's tokens, or a new one. The number of a new token is the size of the
     /// encoding's vocabulary (256 if bytes are the tokens).

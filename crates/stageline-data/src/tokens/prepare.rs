@@ -2,12 +2,12 @@
 
 use std::path::Path;
 
+use crate::hex::hex;
 use crate::tokens::cache_key::cache_key;
 use crate::tokens::documents::encode_documents;
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 use crate::tokens::file::TokenFile;
-use crate::tokens::format::hex;
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;

@@ -2,16 +2,17 @@
 
 use std::fmt;
 use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use sha2::{Digest, Sha256};
 use tokenizers::{Encoding, ModelWrapper, Token};
 
+use crate::hex::hex;
 use crate::tokens::caught::caught;
 use crate::tokens::chat_template::ChatTemplate;
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
-use crate::tokens::format::hex;
 use crate::tokens::message::{Chat, Message};
 use crate::tokens::regular::open_file;
 
@@ -117,19 +118,17 @@ impl Encode for Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    fn encode_parts(&self, parts: &[&str]) -> Result<Vec<Vec<u32>>, TokenError> {
+    fn encode_targets(&self, text: &str, targets: &[Range<usize>]) -> Result<Vec<(u32, bool)>, TokenError> {
         // Unlike `encode_fast`, this computes the offsets of tokens in the text, in bytes.
-        let encoding = self.call(|inner| inner.encode(parts.concat(), false))?;
-        let mut tokens = encoding.get_ids().iter().zip(encoding.get_offsets()).peekable();
-        let mut border = 0;
-        let mut divided = Vec::with_capacity(parts.len());
-        for (index, part) in parts.iter().enumerate() {
-            border += part.len();
-            // The offsets of a token may leave out blanks before it, so only its end tells where it belongs.
-            let belongs = |(_, (_, end)): &(&u32, &(usize, usize))| index + 1 == parts.len() || *end <= border;
-            divided.push(std::iter::from_fn(|| tokens.next_if(belongs)).map(|(&token, _)| token).collect());
-        }
-        Ok(divided)
+        let encoding = self.call(|inner| inner.encode(text, false))?;
+        let is_target = |&(start, end): &(usize, usize)| {
+            // The offsets of a token may leave out its blanks. A token of blanks alone is where they end.
+            let start = if start == end { start.saturating_sub(1) } else { start };
+            let next = targets.partition_point(|target| target.end <= start);
+            targets.get(next).is_some_and(|target| target.start < end)
+        };
+        let tokens = encoding.get_ids().iter().zip(encoding.get_offsets());
+        Ok(tokens.map(|(token, offsets)| (*token, is_target(offsets))).collect())
     }
 
     fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {

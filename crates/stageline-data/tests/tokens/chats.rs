@@ -68,7 +68,7 @@ fn targets(file: &TokenFile) -> Vec<u8> {
 #[test]
 fn texts_and_refusals_are_those_of_transformers() {
     let expected = expected();
-    assert_eq!(expected.cases.len(), 120);
+    assert_eq!(expected.cases.len(), 168);
     let folder = tempfile::tempdir().unwrap();
     for case in &expected.cases {
         let about = format!("{} {} {} {}", case.template, case.variant, case.conversation, case.asks);
@@ -118,7 +118,51 @@ fn the_trained_tokens_are_those_of_transformers() {
             without += 1;
         }
     }
-    assert_eq!((with_marks, without), (20, 7));
+    assert_eq!((with_marks, without), (31, 9));
+}
+
+/// Tests templates that write an answer in another way if it is the last message, or that ask for an answer with text that
+/// the answer does not have: as those of Qwen3, of DeepSeek-R1 and of Mistral.
+#[test]
+fn answers_are_found_though_the_text_before_them_or_after_them_changes() {
+    let root = tempfile::tempdir().unwrap();
+    let thoughts = "{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.role == 'assistant' and loop.last %}<think></think>\
+                    {% endif %}{{ m.content | trim }}{{ '<end>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
+    let begun = "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}{% if add_generation_prompt %}\
+                 {{ '<assistant><think>\\n' }}{% endif %}";
+    let system = "{% for m in messages %}{% if m.role == 'user' %}[{% if loop.last and messages[0].role == 'system' %}\
+                  {{ messages[0].content + ':' }}{% endif %}{{ m.content }}]{% elif m.role == 'assistant' %} {{ m.content }}.{% endif %}{% endfor %}";
+    let asked = "{% for m in messages %}{{ m.role[0] + m.content }}{% endfor %}{% if add_generation_prompt %}a{% else %}EOS{% endif %}";
+    let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
+    let [s, u, v] = [message("system", "S"), message("user", "u"), message("user", "v")];
+    let [a, b] = [message("assistant", " A "), message("assistant", "B")];
+    let chats = [
+        (thoughts, vec![&u, &a, &v, &b], vec!["A<end>\n", "<think></think>B<end>\n"]),
+        (begun, vec![&u, &b, &v, &b], vec!["B", "B"]),
+        (system, vec![&s, &u, &b, &v, &b], vec!["B.", "B."]),
+        (asked, vec![&u, &b, &v, &b], vec!["B", "BEOS"]),
+    ];
+    for (at, (template, messages, answer_texts)) in chats.into_iter().enumerate() {
+        let folder = root.path().join(at.to_string());
+        fs::create_dir(&folder).unwrap();
+        write_tokenizer(&folder, &expected().special, template);
+        let tokenizer = Tokenizer::in_folder(&folder).unwrap().unwrap();
+        fs::write(folder.join("a.jsonl"), serde_json::json!({ "messages": messages }).to_string()).unwrap();
+        let options = TokenOptions { folder: Some(folder.clone()), ..Default::default() };
+        let file = prepare(&folder.join("a.jsonl"), &tokenizer, &options).unwrap();
+        let (tokens, targets) = (tokens(&file), targets(&file));
+        let mut answers = vec![Vec::new()];
+        for (token, is_target) in tokens.iter().zip(&targets) {
+            match is_target {
+                1 => answers.last_mut().unwrap().push(*token),
+                _ if answers.last().unwrap().is_empty() => {}
+                _ => answers.push(Vec::new()),
+            }
+        }
+        answers.retain(|answer| !answer.is_empty());
+        let answers: Vec<_> = answers.iter().map(|answer| tokenizer.decode(answer).unwrap()).collect();
+        assert_eq!(answers, answer_texts, "{template}");
+    }
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use std::error::Error;
 use std::fs;
+use std::ops::Range;
 
 use stageline_data::{Bytes, Chat, Encode, Message, TokenError, TokenFile, prepare};
 
@@ -37,15 +38,16 @@ fn completions_are_trained_on_and_prompts_are_not() {
         {"text": "all of it"}
         {"prompt": "", "completion": "no prompt"}
         {"prompt": "no completion", "completion": ""}
-        {"prompt": "", "completion": ""}"#;
+        {"prompt": "", "completion": ""}
+        {"prompt": "c", "completion": "d", "text": null, "messages": null, "tools": null}"#;
     let mut room = Room::with("a.jsonl", lines);
-    let expected = ["[2 + 2 = ]4", "[a]b", "all of it", "no prompt", "[no completion]"];
+    let expected = ["[2 + 2 = ]4", "[a]b", "all of it", "no prompt", "[no completion]", "[c]d"];
     let file = room.prepare().unwrap();
     assert_eq!(marked(&file), expected);
     assert!(file.has_prompts());
     assert_eq!(marked(&reopen(&file)), expected);
     room.options.end_of_document = Some(u32::from(b'.'));
-    let expected = ["[2 + 2 = ]4.", "[a]b.", "all of it.", "no prompt.", "[no completion]."];
+    let expected = ["[2 + 2 = ]4.", "[a]b.", "all of it.", "no prompt.", "[no completion].", "[c]d."];
     assert_eq!(marked(&room.prepare().unwrap()), expected);
     let texts = Room::with("a.jsonl", "{\"text\": \"a\"}\n").prepare().unwrap();
     assert!(!texts.has_prompts() && texts.is_target(0));
@@ -75,8 +77,19 @@ fn a_line_without_a_whole_document_is_refused_with_the_reason() {
     assert_eq!(fault(r#"{"prompt": 1, "completion": true}"#), numbers);
     assert_eq!(fault(r#"{"messages": "a"}"#), "has a string in the field `messages` and not an array");
     assert_eq!(fault(r#"{"messages": []}"#), "has no message in the field `messages`");
-    let no_role = fault(r#"{"messages": [{"content": "a"}]}"#);
-    assert!(no_role.starts_with("has no messages in the field `messages`: missing field `role`"), "{no_role}");
+    for (message, part) in [
+        (r#"{"content": "a"}"#, "missing field `role`"),
+        (r#"{"role": 1}"#, "the field `role` is no string"),
+        (r#"["user", "a"]"#, "invalid type: sequence, expected an object"),
+    ] {
+        let found = fault(&format!("{{\"messages\": [{message}]}}"));
+        assert!(found.starts_with(&format!("has no messages in the field `messages`: {part}")), "{found}");
+    }
+    let message = r#"[{"role": "user", "content": "a"}]"#;
+    let both = fault(&format!("{{\"text\": \"a\", \"messages\": {message}}}"));
+    assert_eq!(both, "has several documents: `text`, `messages`");
+    let tools = fault(&format!("{{\"tools\": [1], \"messages\": {message}}}"));
+    assert_eq!(tools, "has the field `tools`, which is not passed to the chat template");
 }
 
 /// An encoding of bytes with a chat template: `u:` and `a:` before the messages of users and of assistants, and a line
@@ -144,8 +157,8 @@ fn the_completion_of_messages_is_trained_on() {
 fn a_template_that_changes_earlier_answers_is_refused_with_the_ways_out() {
     let error = of_chats(&CONVERSATION.replace('\n', " "), true).unwrap_err();
     let cause = error.source().unwrap().to_string();
-    let expected = "the chat template writes the first 2 messages in another way when others follow, so the place of an \
-                    answer is not known; mark the answers";
+    let expected = "the chat template writes an answer in another way when messages follow it, so its place is not \
+                    known; mark the answers";
     assert!(cause.starts_with(expected), "{cause}");
 }
 
@@ -180,19 +193,31 @@ impl Encode for Pairs {
 }
 
 #[test]
-fn a_token_of_two_parts_belongs_to_the_later_one() {
-    let divided = |parts: &[&str]| {
-        let tokens = Pairs.encode_parts(parts).unwrap();
-        tokens.iter().map(|tokens| Bytes.decode(tokens).unwrap()).collect::<Vec<_>>()
+fn a_token_with_a_character_of_a_target_is_a_target() {
+    let divided = |text: &str, targets: &[Range<usize>]| {
+        let tokens = Pairs.encode_targets(text, targets).unwrap();
+        let shown = tokens.iter().map(|(token, is_target)| (Bytes.decode(&[*token]).unwrap(), *is_target));
+        shown.map(|(token, is_target)| if is_target { format!("{token}!") } else { token }).collect::<String>()
     };
-    assert_eq!(divided(&["xa", "bx"]), ["x", "#x"]);
-    assert_eq!(divided(&["xa", "", "bx"]), ["x", "", "#x"]);
-    assert_eq!(divided(&["ab", "ab"]), ["#", "#"]);
-    assert_eq!(divided(&["abc"]), ["#c"]);
-    assert!(divided(&[]).is_empty());
+    let one = |target: Range<usize>| vec![target];
+    assert_eq!(divided("xabx", &one(2..4)), "x#!x!", "it ends in the target");
+    assert_eq!(divided("xabx", &one(0..2)), "x!#!x", "it begins in the target");
+    assert_eq!(divided("xabx", &one(1..3)), "x#!x");
+    assert_eq!(divided("xabx", &one(2..2)), "x#x");
+    assert_eq!(divided("abxab", &[0..1, 4..5]), "#!x#!");
+    assert_eq!(divided("abx", &[]), "#x");
     let room = Room::with("a.jsonl", r#"{"prompt": "xa", "completion": "bx"}"#);
     let file = prepare(&room.source, &Pairs, &room.options).unwrap();
     assert_eq!((documents(&file), marked(&file)), (vec!["x#x".into()], vec!["[x]#x".into()]));
+}
+
+#[test]
+fn a_prompt_that_is_too_long_to_be_tokenised_at_once_is_refused() {
+    let line = format!("{{\"prompt\": \"{}\", \"completion\": \"x\"}}", "a".repeat(9 << 20));
+    let error = Room::with("a.jsonl", line).prepare().unwrap_err();
+    let expected =
+        "its text has 9437185 bytes, but that of a prompt or a conversation may have at most 8388608; shorten it";
+    assert_eq!(error.source().unwrap().to_string(), expected);
 }
 
 #[test]

@@ -112,7 +112,8 @@ impl Data for LabelledTexts {
     }
 
     fn fingerprint(&self) -> String {
-        let mut sum = Sha256::new_with_prefix((self.length as u64).to_le_bytes());
+        let mut sum = Sha256::new_with_prefix("each once an epoch");
+        sum.update((self.length as u64).to_le_bytes());
         for text in &self.texts {
             sum.update((text.tokens.len() as u64).to_le_bytes());
             text.tokens.iter().for_each(|token| sum.update(token.to_le_bytes()));

@@ -3,11 +3,13 @@
 use std::collections::BTreeMap;
 
 use anyhow::{Result, ensure};
+use sha2::{Digest, Sha256};
 use stageline::Batch;
 use stageline_data::{Epochs, TokenFile};
 
 use crate::data::Data;
 use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown};
+use crate::fingerprint::hexadecimal;
 
 /// The largest number of held-out samples that an evaluation reads.
 const VALIDATION_SAMPLES: usize = 64;
@@ -25,17 +27,22 @@ pub struct PackedDocuments {
     epochs: Epochs,
     /// The length of the model's input, in tokens.
     context: usize,
+    /// The share of the documents that is held out.
+    held_out: f64,
     packing: Packing,
 }
 
-/// How many documents are in the samples, and how many are not there in full.
+/// How documents are packed into samples, and how many of them are not there in full. Documents that are held out count
+/// too, except in `samples` and `padding`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Packing {
     /// The number of samples to train on.
     pub samples: usize,
     /// The number of documents that are longer than a sample, and are cut at their ends.
     pub cut: u64,
-    /// The number of documents of which nothing is trained on, which are left out.
+    /// The number of tokens that these documents lose.
+    pub lost_tokens: u64,
+    /// The number of documents that are left out, because nothing of them is trained on within the length of a sample.
     pub left_out: u64,
     /// The share of the training samples' positions that is padding.
     pub padding: f64,
@@ -66,29 +73,44 @@ impl PackedDocuments {
         );
         let last = ((documents as f64 * held_out).round() as u64).clamp(u64::from(held_out > 0.0), documents - 1);
         let mut packing = Packing::default();
-        let mut pieces: Vec<Option<Piece>> = Vec::with_capacity(documents as usize);
+        let mut pieces: Vec<Piece> = Vec::with_capacity(documents as usize);
+        let mut held_out_from = 0;
         for index in 0..documents {
+            if index == documents - last {
+                held_out_from = pieces.len();
+            }
             let document = tokens.document(index);
-            let length = (document.end - document.start - 1).min(context as u64);
-            packing.cut += u64::from(length < document.end - document.start - 1);
+            let whole = document.end - document.start - 1;
+            let length = whole.min(context as u64);
             let mut targets = document.start + 1..document.start + 1 + length;
-            let piece = Piece { start: document.start, length: length as usize };
-            pieces.push(targets.any(|position| tokens.is_target(position)).then_some(piece));
-            packing.left_out += u64::from(pieces.last().is_some_and(Option::is_none));
+            if targets.any(|position| tokens.is_target(position)) {
+                pieces.push(Piece { start: document.start, length: length as usize });
+                packing.cut += u64::from(length < whole);
+                packing.lost_tokens += whole - length;
+            } else {
+                packing.left_out += 1;
+            }
         }
-        let held_out = pieces.split_off((documents - last) as usize);
-        let [training, mut validation] = [pieces, held_out].map(|pieces| pack(pieces.into_iter().flatten(), context));
+        let held_out_pieces = if last > 0 { pieces.split_off(held_out_from) } else { Vec::new() };
+        let [training, mut validation] = [pieces, held_out_pieces].map(|pieces| pack(pieces.into_iter(), context));
+        ensure!(
+            last == 0 || !validation.is_empty(),
+            "none of the {last} documents that are held out has a token to evaluate among its first {context} after the \
+             first one; hold out more documents, or give a longer context"
+        );
         ensure!(
             !training.is_empty(),
             "no document for training has a token to train on among its first {context} after the first one; give a longer \
              context"
         );
-        validation.truncate(VALIDATION_SAMPLES);
+        // They are chosen evenly, because the samples with the longest documents come first.
+        let count = validation.len().min(VALIDATION_SAMPLES);
+        let validation = (0..count).map(|at| std::mem::take(&mut validation[at * validation.len() / count])).collect();
         let filled: usize = training.iter().flatten().map(|piece| piece.length).sum();
         packing.samples = training.len();
         packing.padding = 1.0 - filled as f64 / (training.len() * context) as f64;
         let epochs = Epochs::new(training.len() as u64, seed)?;
-        Ok(Self { tokens, training, validation, epochs, context, packing })
+        Ok(Self { tokens, training, validation, epochs, context, held_out, packing })
     }
 
     /// Returns how the documents are packed into samples.
@@ -166,7 +188,11 @@ impl Data for PackedDocuments {
     }
 
     fn fingerprint(&self) -> String {
-        self.tokens.fingerprint()
+        // Other lengths and shares give other samples.
+        let mut sum = Sha256::new_with_prefix(self.tokens.fingerprint());
+        sum.update((self.context as u64).to_le_bytes());
+        sum.update(self.held_out.to_le_bytes());
+        hexadecimal(sum)
     }
 
     fn tokens_per_sample(&self) -> usize {
@@ -245,8 +271,8 @@ mod tests {
     #[test]
     fn documents_share_a_sample_and_only_completions_are_targets() {
         let data = packed(&[("ab", "cd"), ("x", "yz"), ("", "klmnopqrst"), ("long prompt", "!")], 6, 0.0).unwrap();
-        let Packing { samples, cut, left_out, padding } = data.packing();
-        assert_eq!((samples, cut, left_out, (padding * 12.0).round()), (2, 2, 1, 1.0));
+        let Packing { samples, cut, lost_tokens, left_out, padding } = data.packing();
+        assert_eq!((samples, cut, lost_tokens, left_out, (padding * 12.0).round()), (2, 1, 3, 1, 1.0));
         let mut found = shown_samples(data.batch(0, 2).unwrap(), 2);
         found.sort();
         let expected = [
@@ -273,10 +299,25 @@ mod tests {
     }
 
     #[test]
+    fn held_out_samples_are_of_all_lengths() {
+        let lines: Vec<_> = (0..1000).map(|at| ("x".repeat(at / 10 + 1), "y")).collect();
+        let lines: Vec<_> = lines.iter().map(|(prompt, completion)| (prompt.as_str(), *completion)).collect();
+        let data = packed(&lines, 100, 0.9).unwrap();
+        let lengths = data.validation.iter().map(|pieces| pieces[0].length).collect::<Vec<_>>();
+        assert_eq!((lengths.len(), lengths[0]), (64, 100));
+        assert!(lengths[63] < 55, "{lengths:?}");
+        let other = packed(&lines, 90, 0.9).unwrap();
+        assert_ne!(data.fingerprint(), other.fingerprint(), "other samples are other data");
+    }
+
+    #[test]
     fn data_without_anything_to_train_on_is_refused() {
         let refused = |lines: &[(&str, &str)], held_out| packed(lines, 4, held_out).map(drop).unwrap_err().to_string();
         let message = "no document for training has a token to train on among its first 4 after the first one; give a longer context";
         assert_eq!(refused(&[("a long prompt", "x")], 0.0), message);
+        let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the first \
+                       one; hold out more documents, or give a longer context";
+        assert_eq!(refused(&[("a", "x"), ("a long prompt", "x")], 0.1), message);
         let message = "there is one document, so none can be held out; hold out the share 0";
         assert_eq!(refused(&[("a", "x")], 0.1), message);
     }

@@ -19,8 +19,9 @@ use crate::terminal::say;
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// The longest input of a model, in tokens, if its length is not given.
-const LONGEST_DEFAULT: usize = 256;
+/// The longest input of a model, in tokens, if its length is not given: of windows of a text, and of whole documents.
+const LONGEST_WINDOW: usize = 256;
+const LONGEST_PACKED: usize = 1024;
 
 /// The largest allowed length, in bytes, of a JSON file with rows of tokens.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
@@ -29,24 +30,25 @@ const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 pub struct TokenSettings<'a> {
     /// The encoding that turns the text into tokens, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is appended to every document that does not end with it already, if any. A token that is larger than the size of the encoding's
-    /// vocabulary is not appended.
+    /// The token that is appended to every document that does not end with it already, if any; not to conversations, which
+    /// a chat template ends. A token that is larger than the size of the encoding's vocabulary is not appended.
     pub end_of_document: Option<u32>,
     /// The size of the model's vocabulary. Every token of the training data must be smaller. The vocabulary of the
     /// text's encoding may be larger.
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
-    /// The length of the model's input, in tokens, if the samples are windows of a text: from 1 to `positions`. `None`
-    /// stands for `positions`, but at most 256. It must be `None` for a JSON file of rows, whose rows set the length.
+    /// The length of a sample, in tokens: from 1 to `positions`. `None` stands for `positions`, but at most 256 for windows
+    /// of a text and 1024 for packed documents. It must be `None` for a JSON file of rows, whose rows set the length.
     pub context: Option<usize>,
     /// The treatment of several documents in one sample of a text. `None` stands for `Packed` if the data has prompts or
     /// conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has no
     /// documents.
     pub documents: Option<Documents>,
-    /// The share of the text that is held out for validation and not trained on, at least 0 and below 1.
+    /// The share of the text or of its documents that is held out for validation and not trained on, at least 0 and below
+    /// 1.
     pub held_out: f64,
-    /// The seed of the random choice of windows of text for each training step.
+    /// The seed of the random choice of samples for each training step.
     pub seed: u64,
 }
 
@@ -73,12 +75,13 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         rows.check(vocabulary, positions.saturating_add(1))?;
         return Ok(Arc::new(rows));
     }
-    let context = context.unwrap_or(positions.min(LONGEST_DEFAULT));
-    ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
-    ensure!(
-        context <= positions,
-        "samples of {context} tokens: the model is made for {positions}; give a shorter context"
-    );
+    if let Some(context) = context {
+        ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
+        ensure!(
+            context <= positions,
+            "samples of {context} tokens: the model is made for {positions}; give a shorter context"
+        );
+    }
     let encoded = settings.encoding.vocabulary();
     let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
     if let (Some(end), None) = (settings.end_of_document, end_of_document) {
@@ -92,6 +95,8 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
     let by_default = if tokens.has_prompts() { Documents::Packed } else { Documents::Joined };
     let documents = settings.documents.unwrap_or(by_default);
+    let longest = if documents == Documents::Packed { LONGEST_PACKED } else { LONGEST_WINDOW };
+    let context = context.unwrap_or(positions.min(longest));
     if documents != Documents::Packed {
         let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
         return Ok(Arc::new(windows.documents(documents)));
@@ -103,7 +108,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
 
 /// Prints how documents are packed into samples, and how many of them are not trained on in full.
 fn tell(packing: Packing, context: usize) -> Result<()> {
-    let Packing { samples, cut, left_out, padding } = packing;
+    let Packing { samples, cut, lost_tokens, left_out, padding } = packing;
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
     if cut > 0 {
         say(format_args!(

@@ -1,0 +1,107 @@
+//! Finds the answers in the text of a conversation, which are trained on.
+
+use std::iter;
+use std::ops::Range;
+
+use crate::tokens::error::TokenError;
+use crate::tokens::message::{Chat, MARK, Message};
+
+/// Renders a conversation: the messages, and whether the text ends with the beginning of an answer.
+pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError> + 'a;
+
+/// Returns the text of a conversation and its answers, which are trained on.
+///
+/// The answers are those parts that the template marks. If it marks none, they are the messages of the assistant, each
+/// with what the template writes to end it.
+///
+/// # Errors
+/// Returns an error of `render`, or [`TokenError::ChangedByLater`] if the place of an answer is not known.
+pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat, TokenError> {
+    let mut chat = render(messages, false)?;
+    if chat.answers.is_empty() {
+        let conversation = Conversation { messages, whole: &chat.text, render };
+        let of_assistant = messages.iter().enumerate().filter(|(_, message)| message.is_answer());
+        let places = of_assistant.map(|(index, _)| Ok(conversation.start(index)?..conversation.end(index)?));
+        chat.answers = places.collect::<Result<_, TokenError>>()?;
+    }
+    Ok(chat)
+}
+
+/// Returns the text of a prompt and a completion, which both are messages. Only the completion is trained on.
+///
+/// # Errors
+/// As [`conversation`].
+pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render) -> Result<Chat, TokenError> {
+    let messages = [prompt, completion].concat();
+    let text = render(&messages, false)?.text;
+    let start = Conversation { messages: &messages, whole: &text, render }.start(prompt.len())?;
+    Ok(Chat { answers: iter::once(start..text.len()).collect(), text })
+}
+
+/// A conversation with its whole text, in which the places of messages are looked for. A template may write a message in
+/// another way if it is the last one, so there are several ways to find them.
+struct Conversation<'a> {
+    messages: &'a [Message],
+    whole: &'a str,
+    render: &'a Render<'a>,
+}
+
+impl Conversation<'_> {
+    /// Returns where the text of a message begins: after the text of the messages before it and the beginning of an
+    /// answer, as far as the whole text has it. If these messages have another text without the later ones, the message
+    /// begins with its content.
+    fn start(&self, index: usize) -> Result<usize, TokenError> {
+        if index == 0 {
+            return Ok(0); // a template may refuse a conversation without messages
+        }
+        let before = (self.render)(&self.messages[..index], false)?.text;
+        if self.whole.starts_with(&before) {
+            if !self.messages[index].is_answer() {
+                return Ok(before.len());
+            }
+            // The text that asks for an answer may go on, such as with the beginning of thoughts.
+            let asking = (self.render)(&self.messages[..index], true)?.text;
+            return Ok(common(self.whole, &asking).max(before.len()));
+        }
+        // Templates that end a text without a question do not end it here.
+        let asking = (self.render)(&self.messages[..index], true)?.text;
+        if self.messages[index].is_answer() && self.whole.starts_with(&asking) {
+            return Ok(asking.len());
+        }
+        self.content(index, self.messages.len())?.map(|(content, _)| content.start).ok_or(TokenError::ChangedByLater)
+    }
+
+    /// Returns where the text of a message ends. If the messages up to this one have another text without the later
+    /// ones, the message ends with the text that follows its content there, as far as it follows it in the whole text too.
+    fn end(&self, index: usize) -> Result<usize, TokenError> {
+        let through = (self.render)(&self.messages[..=index], false)?.text;
+        if self.whole.starts_with(&through) {
+            return Ok(through.len());
+        }
+        let last = self.content(index, index + 1)?;
+        let here = self.content(index, self.messages.len())?;
+        let (Some((last, through)), Some((here, _))) = (last, here) else { return Err(TokenError::ChangedByLater) };
+        Ok(here.end + common(&self.whole[here.end..], &through[last.end..]))
+    }
+
+    /// Returns the place of a message's content in the text of the first `count` messages, and this text; `None` if the
+    /// content is not found once.
+    fn content(&self, index: usize, count: usize) -> Result<Option<(Range<usize>, String)>, TokenError> {
+        let Some(marked) = self.messages[index].marked() else { return Ok(None) };
+        let messages = [&self.messages[..index], &[marked], &self.messages[index + 1..count]].concat();
+        let text = (self.render)(&messages, false)?.text;
+        let parts: Vec<&str> = text.split(MARK).collect();
+        let [before, content, after] = parts[..] else { return Ok(None) };
+        let place = before.len()..before.len() + content.len();
+        let text = [before, content, after].concat();
+        // A template may test or change the content, so the marks may have changed the text.
+        let is_same = text == (self.render)(&self.messages[..count], false)?.text;
+        Ok(is_same.then_some((place, text)))
+    }
+}
+
+/// Returns the length in bytes of the beginning that two texts have in common.
+fn common(one: &str, other: &str) -> usize {
+    let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
+    same.map(|(letter, _)| letter.len_utf8()).sum()
+}

@@ -1,0 +1,137 @@
+//! The environment of a chat template: Jinja with the settings, functions and filters of the Transformers library, and
+//! with Python's way to write values.
+
+use std::io;
+
+use minijinja::syntax::SyntaxConfig;
+use minijinja::value::{Kwargs, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State, Value};
+use minijinja_contrib::pycompat::unknown_method_callback;
+use serde::Serialize;
+use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
+
+/// The number of steps after which a template is stopped; 64 bytes that it makes count as a step. It is far more than a
+/// conversation needs, and a template makes at most 640 MB.
+const FUEL: u64 = 10_000_000;
+
+/// The name of the template in its environment. Without an ending such as `.html`, nothing is escaped.
+pub(crate) const NAME: &str = "chat";
+
+/// Returns the environment of a template, as the Transformers library sets it.
+pub(crate) fn environment(source: &str) -> Result<Environment<'static>, Error> {
+    let mut environment = Environment::new();
+    environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
+    environment.set_fuel(Some(FUEL));
+    environment.set_unknown_method_callback(call_method);
+    environment.set_formatter(write_as_python);
+    environment.add_filter("tojson", to_json);
+    // In Python nothing can be iterated over in `None`.
+    environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
+        Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_template_owned(NAME, source.replace("\r\n", "\n"))?;
+    Ok(environment)
+}
+
+/// Calls a method of Python's strings, lists and dictionaries. `format` is refused, because its widths could fill the
+/// memory.
+fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
+    match (method, arguments) {
+        ("format", _) => Err(Error::new(ErrorKind::UnknownMethod, "`format` of strings is not supported")),
+        ("removeprefix", [prefix]) if value.as_str().is_some() => {
+            let text = value.as_str().unwrap_or_default();
+            Ok(text.strip_prefix(prefix.as_str().unwrap_or_default()).unwrap_or(text).into())
+        }
+        ("removesuffix", [suffix]) if value.as_str().is_some() => {
+            let text = value.as_str().unwrap_or_default();
+            Ok(text.strip_suffix(suffix.as_str().unwrap_or_default()).unwrap_or(text).into())
+        }
+        _ => unknown_method_callback(state, value, method, arguments),
+    }
+}
+
+/// The largest depth of lists and objects within each other that a template may print.
+const DEEPEST: usize = 100;
+
+/// Returns an error if a value is a list or object that contains others deeper than [`DEEPEST`], or itself. Printing it
+/// would overflow the stack.
+fn check_depth(value: &Value) -> Result<(), Error> {
+    fn is_within(value: &Value, depth: usize, visits: &mut usize) -> bool {
+        *visits += 1;
+        if depth == 0 || *visits > 1 << 20 {
+            return false;
+        }
+        match value.kind() {
+            ValueKind::Map => value.try_iter().into_iter().flatten().all(|name| {
+                let inner = value.get_item(&name).unwrap_or_default();
+                is_within(&name, depth - 1, visits) && is_within(&inner, depth - 1, visits)
+            }),
+            ValueKind::Seq | ValueKind::Iterable => {
+                value.try_iter().into_iter().flatten().all(|inner| is_within(&inner, depth - 1, visits))
+            }
+            ValueKind::Plain => false, // a namespace, which may contain itself
+            _ => true,
+        }
+    }
+    match is_within(value, DEEPEST, &mut 0) {
+        true => Ok(()),
+        false => Err(Error::new(ErrorKind::InvalidOperation, "the value is too deep or too large to be printed")),
+    }
+}
+
+/// Writes a value as Jinja in Python does, which has other names for three values.
+fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
+    check_depth(value)?;
+    let text = if value.is_none() {
+        "None"
+    } else if value.kind() == ValueKind::Bool {
+        if value.is_true() { "True" } else { "False" }
+    } else {
+        return minijinja::escape_formatter(out, state, value);
+    };
+    Ok(out.write_str(text)?)
+}
+
+/// The filter `tojson` of chat templates, which writes a value as Python's `json.dumps` does with `ensure_ascii=False`.
+fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
+    let indent: Option<usize> = options.get("indent")?;
+    let _: Option<bool> = options.get("ensure_ascii")?;
+    options.assert_all_used()?;
+    let refused = |error: String| Error::new(ErrorKind::InvalidOperation, error);
+    if indent.is_some_and(|indent| indent > WIDEST_INDENT) {
+        return Err(refused(format!("tojson indents by at most {WIDEST_INDENT} blanks")));
+    }
+    check_depth(value)?;
+    let mut bytes = Vec::new();
+    let written = match indent {
+        Some(width) => {
+            let blanks = " ".repeat(width);
+            value
+                .serialize(&mut Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(blanks.as_bytes())))
+        }
+        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
+    };
+    written.map_err(|error| refused(error.to_string()))?;
+    String::from_utf8(bytes).map_err(|error| refused(error.to_string()))
+}
+
+/// The largest number of blanks by which `tojson` indents. More of them would fill the memory.
+const WIDEST_INDENT: usize = 64;
+
+/// The layout of Python's `json.dumps`: on one line, with a blank after each comma and colon.
+struct Spaced;
+
+impl Formatter for Spaced {
+    fn begin_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
+        if is_first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
+        if is_first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
