@@ -23,10 +23,10 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Creates a chooser among `samples` samples.
+    /// Creates a sampler of epochs over `samples` samples.
     ///
     /// # Errors
-    /// Returns [`CorpusError::OutOfRange`] if there is no sample.
+    /// Returns [`CorpusError::OutOfRange`] if `samples` is 0.
     pub fn new(samples: u64, seed: u64) -> Result<Self, CorpusError> {
         if samples == 0 {
             return Err(CorpusError::OutOfRange { name: "samples", value: "0".into(), allowed: "at least 1" });
@@ -34,9 +34,9 @@ impl Epochs {
         Ok(Self { samples, seed })
     }
 
-    /// Returns the numbers, counted from 0, of the `count` samples of training step `step`.
+    /// Returns the zero-based indices of the `count` samples of training step `step`.
     ///
-    /// The time grows with the number of all samples, because the order of the epoch is computed each time.
+    /// The time of a call grows with the number of all samples, because it shuffles the epoch again.
     pub fn of_step(&self, step: u64, count: usize) -> Vec<u64> {
         let first = u128::from(step) * count as u128;
         let mut order = Vec::new();
@@ -51,7 +51,7 @@ impl Epochs {
         places.collect()
     }
 
-    /// Returns the samples in the order of an epoch, by the shuffle of Fisher and Yates.
+    /// Returns the sample indices in an epoch's order, by a Fisher-Yates shuffle.
     fn order(&self, epoch: u64) -> Vec<u64> {
         let mut rng = ChaCha8Rng::from_seed(key(self.seed, "stageline epochs"));
         rng.set_stream(epoch);

@@ -6,16 +6,16 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::message::{Chat, MARK, Message};
 
-/// Renders a conversation: the messages, and whether the text ends with the beginning of an answer.
+/// Renders messages as text. The flag says whether the generation prompt (the beginning of an answer) is added.
 pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError> + 'a;
 
-/// Returns the text of a conversation and its answers, which are trained on.
+/// Renders a conversation, and returns its text and the ranges to train on.
 ///
-/// The answers are those parts that the template marks. If it marks none, they are the messages of the assistant, each
-/// with what the template writes to end it.
+/// These are what the template marks by `{% generation %}`. If it marks none, they are the assistant's messages, each
+/// with its end-of-turn text.
 ///
 /// # Errors
-/// Returns an error of `render`, or [`TokenError::ChangedByLater`] if the place of an answer is not known.
+/// Returns an error of `render`, or [`TokenError::ChangedByLater`] if an answer cannot be located.
 pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat, TokenError> {
     let mut chat = render(messages, false)?;
     if chat.answers.is_empty() {
@@ -27,7 +27,7 @@ pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat
     Ok(chat)
 }
 
-/// Returns the text of a prompt and a completion, which both are messages. Only the completion is trained on.
+/// Renders a prompt and a completion, both given as messages. Only the completion is trained on.
 ///
 /// # Errors
 /// As [`conversation`].
@@ -38,8 +38,8 @@ pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render)
     Ok(Chat { answers: iter::once(start..text.len()).collect(), text })
 }
 
-/// A conversation with its whole text, in which the places of messages are looked for. A template may write a message in
-/// another way if it is the last one, so there are several ways to find them.
+/// A conversation and its rendered text, in which messages are located. A template may render a message differently
+/// when it is the last, so there are several ways to locate it.
 struct Conversation<'a> {
     messages: &'a [Message],
     whole: &'a str,
@@ -47,9 +47,8 @@ struct Conversation<'a> {
 }
 
 impl Conversation<'_> {
-    /// Returns where the text of a message begins: after the text of the messages before it and the beginning of an
-    /// answer, as far as the whole text has it. If these messages have another text without the later ones, the message
-    /// begins with its content.
+    /// Returns where a message begins in the text: after the earlier messages and as much of the generation prompt as
+    /// the text contains. If the earlier messages render differently on their own, it begins at its content.
     fn start(&self, index: usize) -> Result<usize, TokenError> {
         if index == 0 {
             return Ok(0); // a template may refuse a conversation without messages
@@ -71,8 +70,8 @@ impl Conversation<'_> {
         self.content(index, self.messages.len())?.map(|(content, _)| content.start).ok_or(TokenError::ChangedByLater)
     }
 
-    /// Returns where the text of a message ends. If the messages up to this one have another text without the later
-    /// ones, the message ends with the text that follows its content there, as far as it follows it in the whole text too.
+    /// Returns where a message ends in the text. If the messages up to it render differently on their own, it ends
+    /// after its content and the part of the following text that both renderings share.
     fn end(&self, index: usize) -> Result<usize, TokenError> {
         let through = (self.render)(&self.messages[..=index], false)?.text;
         if self.whole.starts_with(&through) {
@@ -84,8 +83,8 @@ impl Conversation<'_> {
         Ok(here.end + common(&self.whole[here.end..], &through[last.end..]))
     }
 
-    /// Returns the place of a message's content in the text of the first `count` messages, and this text; `None` if the
-    /// content is not found once.
+    /// Returns the range of a message's content in the rendered first `count` messages, and that text; `None` unless it
+    /// is found exactly once.
     fn content(&self, index: usize, count: usize) -> Result<Option<(Range<usize>, String)>, TokenError> {
         let Some(marked) = self.messages[index].marked() else { return Ok(None) };
         let messages = [&self.messages[..index], &[marked], &self.messages[index + 1..count]].concat();
@@ -100,7 +99,7 @@ impl Conversation<'_> {
     }
 }
 
-/// Returns the length in bytes of the beginning that two texts have in common.
+/// Returns the length in bytes of the common prefix of two texts.
 fn common(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     same.map(|(letter, _)| letter.len_utf8()).sum()

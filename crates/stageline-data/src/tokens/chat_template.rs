@@ -14,28 +14,27 @@ use crate::tokens::jinja::{NAME, environment};
 use crate::tokens::message::{Chat, Message};
 use crate::tokens::regular::open_file;
 
-/// The names of the files with a chat template in a model's folder. The first one replaces that in the second.
+/// The files in a model's folder that may contain a chat template. The first takes precedence.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// The largest length, in bytes, of a file with a chat template.
 const MOST: u64 = 16 << 20;
 
-/// The marks that replace `{% generation %}` and `{% endgeneration %}` in a template. Unicode reserves these two
-/// characters for the use within programs.
+/// The characters that replace `{% generation %}` and `{% endgeneration %}`, so that answers can be found in the
+/// output. They are Unicode noncharacters.
 const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 
 /// The names of a tokenizer's special tokens, which templates read as variables.
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A chat template in the language Jinja, which turns the messages of a conversation into the text that a model reads.
+/// A chat template in Jinja, which renders the messages of a conversation as the text that a model reads.
 ///
-/// It is rendered with the settings, variables and functions of `apply_chat_template` of the Transformers library, and with
-/// most methods of Python's strings and dictionaries. Very small and very large floats are written in another way.
+/// It is rendered with the settings, variables and functions of `apply_chat_template` of the Transformers library, and
+/// with most methods of Python's strings and dictionaries. Very small and very large floats print differently.
 ///
-/// A folder may have a template that fails, and still be used for texts. So a template reports its faults when it is
-/// used.
+/// A model with a broken template can still be used for plain text, so errors are reported only on rendering.
 pub(crate) struct ChatTemplate {
     path: PathBuf,
     environment: Result<Environment<'static>, String>,
@@ -64,15 +63,16 @@ impl ChatTemplate {
         Some(Self { path, environment, has_marks, special_tokens, fingerprint: hex(&hash.finalize()) })
     }
 
-    /// Returns a text that identifies the template and the special tokens that it writes.
+    /// Returns a hash of the template and of its special tokens. With another one, the tokens of a conversation may
+    /// differ.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
     }
 
-    /// Returns a conversation as text. If `asks_for_answer`, the text ends with the beginning of an answer.
+    /// Renders a conversation as text. If `asks_for_answer`, the text ends with the generation prompt.
     ///
     /// # Errors
-    /// Returns [`TokenError::Template`] if the template fails or refuses the messages.
+    /// Returns [`TokenError::Template`] if the template fails or rejects the messages.
     pub(crate) fn render(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
         let render = || {
             let environment = self.environment.as_ref().map_err(Clone::clone)?;
@@ -116,7 +116,7 @@ fn text_of(path: &Path) -> Result<Option<String>, String> {
     Ok(Some(text))
 }
 
-/// Returns the settings of a tokenizer, `null` if there is no such file, or what is wrong with it.
+/// Returns the parsed `tokenizer_config.json`, `null` if it is missing, or an error message.
 fn settings(path: &Path) -> Result<serde_json::Value, String> {
     let text = text_of(path)?;
     text.map_or(Ok(serde_json::Value::Null), |text| serde_json::from_str(&text).map_err(|error| error.to_string()))
@@ -139,13 +139,14 @@ fn special_tokens(settings: &serde_json::Value) -> Vec<(&'static str, String)> {
     SPECIAL_TOKENS.iter().filter_map(text).collect()
 }
 
-/// Returns the expression for the tags `{% generation %}` and `{% endgeneration %}`, with their control of blanks.
+/// Returns the regular expression for the tags `{% generation %}` and `{% endgeneration %}`, with their whitespace
+/// control.
 fn tag() -> Regex {
     Regex::new(r"\{%([-+]?)\s*(end)?generation\s*([-+]?)%\}").expect("the expression is valid")
 }
 
-/// Replaces the tags `{% generation %}` and `{% endgeneration %}` by the characters of [`MARKS`]. Each is written in a
-/// block of its own, so that blanks before and after the tag are removed as before and after other blocks.
+/// Replaces the tags `{% generation %}` and `{% endgeneration %}` by the characters of [`MARKS`]. Each is put in its
+/// own Jinja block, so that whitespace around it is trimmed as around other blocks.
 fn marked(source: &str) -> String {
     let block = |found: &regex::Captures| {
         let mark = MARKS[usize::from(found.get(2).is_some())];
@@ -154,7 +155,7 @@ fn marked(source: &str) -> String {
     tag().replace_all(source, block).into_owned()
 }
 
-/// Why the marks of a rendered text are refused.
+/// The error message for unpaired [`MARKS`].
 const NO_BORDER: &str = "an answer that it marks by `generation` has no beginning or no end";
 
 /// Removes the [`MARKS`] from a rendered text, and returns the text and the ranges between them; an error in words if a

@@ -51,8 +51,8 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// The largest length in bytes of a document of which only a part is trained on. Its tokens are computed at once. A tokenizer needs more than a
-/// hundred times this memory.
+/// The maximum length in bytes of a document that is only partly trained on. It is tokenised in one pass, which takes
+/// over a hundred times as much memory.
 const MOST: usize = 8 << 20;
 
 /// Encodes documents, and writes their tokens.
@@ -112,7 +112,7 @@ impl Documents<'_> {
         self.writer.end_document(if is_chat { None } else { self.end })
     }
 
-    /// Returns tokens, all of which must be in the vocabulary.
+    /// Returns the tokens, or an error if one is not in the vocabulary.
     fn known(&self, tokens: Vec<u32>) -> Result<Vec<u32>, TokenError> {
         check_known(&tokens, self.encoding.vocabulary())?;
         Ok(tokens)

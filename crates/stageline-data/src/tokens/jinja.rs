@@ -10,8 +10,8 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
-/// The number of steps after which a template is stopped; 64 bytes that it makes count as a step. It is far more than a
-/// conversation needs, and a template makes at most 640 MB.
+/// The maximum number of instructions that a template may run; each 64 bytes of output count as one. It is far more
+/// than a conversation needs, and limits the output to 640 MB.
 const FUEL: u64 = 10_000_000;
 
 /// The name of the template in its environment. Without an ending such as `.html`, nothing is escaped.
@@ -51,11 +51,11 @@ fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Valu
     }
 }
 
-/// The largest depth of lists and objects within each other that a template may print.
+/// The maximum nesting depth of lists and objects that a template may print.
 const DEEPEST: usize = 100;
 
-/// Returns an error if a value is a list or object that contains others deeper than [`DEEPEST`], or itself. Printing it
-/// would overflow the stack.
+/// Returns an error if a value is nested deeper than [`DEEPEST`], or contains itself. Printing it would overflow the
+/// stack.
 fn check_depth(value: &Value) -> Result<(), Error> {
     fn is_within(value: &Value, depth: usize, visits: &mut usize) -> bool {
         *visits += 1;
@@ -80,7 +80,7 @@ fn check_depth(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Writes a value as Jinja in Python does, which has other names for three values.
+/// Writes a value as Python's Jinja does: with `True`, `False` and `None`.
 fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     check_depth(value)?;
     let text = if value.is_none() {

@@ -30,14 +30,15 @@ pub(crate) enum Document {
     Conversation(Vec<Message>),
 }
 
-/// The names of fields that change the text of a conversation in other programs, and that are not read here.
+/// Fields that other programs pass to the chat template, such as the definitions of `tools`. A line that has one is
+/// refused, because they are not passed here.
 const NOT_READ: [&str; 2] = ["tools", "chat_template_kwargs"];
 
 /// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
-/// `completion`. The values of other fields only have to be JSON, so numbers out of range and deep nesting in them do no
-/// harm. The last of equal fields counts. A field that is null counts as missing.
+/// `completion`. Other fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of
+/// duplicate fields, the last counts. A null field counts as missing.
 ///
-/// The inner error is the fault of a line that is JSON and no document, and its fix, in words.
+/// The inner error is a message that says why a JSON line is no document, and how to fix it.
 pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Result<Document, String>> {
     let line: &RawValue = serde_json::from_slice(line)?;
     if kind(line) != "an object" {
@@ -47,8 +48,8 @@ pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Resu
     Ok(fields.document(text_field))
 }
 
-/// The fields of a line: the values of those that a document may have, as JSON, and the names of the first others and of
-/// those that are null.
+/// The fields of a line: as JSON, those that a document may have, and the names of null fields and of the first few
+/// other fields.
 #[derive(Default)]
 struct Found<'a> {
     values: HashMap<String, &'a RawValue>,
@@ -114,7 +115,7 @@ impl Found<'_> {
     }
 }
 
-/// Reads the [`Found`] fields of a JSON object.
+/// Parses a JSON object into [`Found`].
 struct Fields<'a> {
     text_field: &'a str,
 }

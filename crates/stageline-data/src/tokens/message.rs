@@ -46,8 +46,8 @@ impl Message {
         self.role == ASSISTANT
     }
 
-    /// Returns the message with a [`MARK`] before and after its content, inside the blanks around it; `None` if the
-    /// content is no text.
+    /// Returns the message with a [`MARK`] at each end of its content, inside any outer whitespace; `None` if the
+    /// content is no string.
     pub(crate) fn marked(&self) -> Option<Self> {
         let Fields(fields) = serde_json::from_str(self.json()).ok()?;
         let (_, content) = fields.iter().find(|(name, _)| name == CONTENT)?;
@@ -69,11 +69,11 @@ impl Message {
 /// The name of the field with the text of a message.
 const CONTENT: &str = "content";
 
-/// The character by which the place of a message's content is found in a whole conversation. Unicode reserves it for the
-/// use within programs.
+/// The character that marks both ends of a message's content, so that the content can be found in the rendered text. It
+/// is a Unicode noncharacter.
 pub(crate) const MARK: char = '\u{fdd2}';
 
-/// The fields of a JSON object in their order. Of fields with one name only the last is there.
+/// The fields of a JSON object in order. Of duplicate names, only the last is kept.
 struct Fields<'a>(Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {

@@ -32,15 +32,15 @@ pub struct PackedDocuments {
     packing: Packing,
 }
 
-/// How documents are packed into samples, and how many of them are not there in full. Documents that are held out count
-/// too, except in `samples` and `padding`.
+/// Counts of packed, cut and omitted documents. Documents that are held out count too, except in `samples` and
+/// `padding`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Packing {
     /// The number of samples to train on.
     pub samples: usize,
     /// The number of documents that are longer than a sample, and are cut at their ends.
     pub cut: u64,
-    /// The number of tokens that these documents lose.
+    /// The number of tokens that the cuts remove.
     pub lost_tokens: u64,
     /// The number of documents that are left out, because nothing of them is trained on within the length of a sample.
     pub left_out: u64,
@@ -48,8 +48,8 @@ pub struct Packing {
     pub padding: f64,
 }
 
-/// The part of a document that is in a sample: the position of its first token, and the number of tokens that are input.
-/// Each of them has the next token as its target.
+/// The part of a document that is in a sample: the position of its first token in the token file, and its number of
+/// input tokens. The target of each is the next token.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     start: u64,
@@ -57,12 +57,12 @@ struct Piece {
 }
 
 impl PackedDocuments {
-    /// Creates training data from the documents of a tokenised text. Samples have `context` tokens. The share `held_out`
-    /// of the documents, the last ones, is evaluated and not trained on.
+    /// Creates training data from a tokenised text, in samples of `context` tokens. The last `held_out` share of the
+    /// documents is used only for evaluation.
     ///
     /// # Errors
-    /// Returns an error if there are too few documents to hold some out, or if no token of a document for training is
-    /// trained on.
+    /// Returns an error if there are too few documents to hold some out, or if the documents for training or those held
+    /// out have no token to train on.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
         ensure!((0.0..1.0).contains(&held_out), "a share of {held_out} is held out; give at least 0 and less than 1");
