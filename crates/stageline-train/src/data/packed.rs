@@ -104,8 +104,8 @@ impl PackedDocuments {
              context"
         );
         // They are chosen evenly, because the samples with the longest documents come first.
-        let count = validation.len().min(VALIDATION_SAMPLES);
-        let validation = (0..count).map(|at| std::mem::take(&mut validation[at * validation.len() / count])).collect();
+        let (all, count) = (validation.len(), validation.len().min(VALIDATION_SAMPLES));
+        let validation = (0..count).map(|at| std::mem::take(&mut validation[at * all / count])).collect();
         let filled: usize = training.iter().flatten().map(|piece| piece.length).sum();
         packing.samples = training.len();
         packing.padding = 1.0 - filled as f64 / (training.len() * context) as f64;

@@ -112,7 +112,7 @@ fn tell(packing: Packing, context: usize) -> Result<()> {
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
     if cut > 0 {
         say(format_args!(
-            "{cut} documents are longer, and are cut at their ends; a longer context keeps more of them"
+            "{cut} documents are longer, and lose {lost_tokens} tokens at their ends; a longer context keeps more"
         ))?;
     }
     if left_out > 0 {
