@@ -4,7 +4,8 @@
 //! the step begins; or the error of the step whose batch cannot be made. This folder owns the threads that read ahead,
 //! and the sources for language models. It must not know settings, move batches to devices, or decide which steps run.
 //!
-//! - `tokens`: sources for language models, whose targets are the next tokens (`TokenWindows`, `TokenRows`).
+//! - `tokens`: opens the data of language models (`open_tokens`), and windows of a text (`TokenWindows`).
+//! - `rows`: a source for language models, of rows of tokens in a given order (`TokenRows`).
 //! - `packed`: a source for language models, of whole documents (`PackedDocuments`).
 //! - `labelled`: a source for models that classify texts (`LabelledTexts`).
 //! - `documents`: the treatment of several documents in one sample (`Documents`).
@@ -16,6 +17,7 @@ pub mod labelled;
 pub mod packed;
 pub mod prefetch;
 pub mod repeatable;
+pub mod rows;
 pub mod tokens;
 
 use std::sync::Arc;

@@ -1,0 +1,124 @@
+//! Batches of rows of tokens in a given order ([`TokenRows`]).
+
+use std::path::Path;
+
+use anyhow::{Context, Result, bail, ensure};
+use sha2::{Digest, Sha256};
+use stageline::Batch;
+use stageline_data::open_file;
+
+use crate::data::Data;
+use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown, tensor};
+use crate::fingerprint::hexadecimal;
+
+/// The largest allowed length, in bytes, of a JSON file with rows of tokens.
+const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
+
+/// Training data for a language model: rows of tokens, all of the same length. Each row is one sample. Training takes
+/// the rows in order, and begins again with the first row after the last. In a row, every token is the target of the
+/// tokens before it.
+pub struct TokenRows {
+    rows: Vec<Vec<u32>>,
+}
+
+impl TokenRows {
+    /// Reads rows of tokens from a JSON file with an array of equally long arrays of tokens.
+    ///
+    /// # Errors
+    /// Returns an error if the file cannot be read, has no such array, or has no tokens.
+    pub fn read(path: &Path) -> Result<Self> {
+        let shown = || path.display().to_string();
+        let text = std::io::read_to_string(open_file(path, MOST_BYTES_OF_ROWS)?).with_context(shown)?;
+        let rows: Vec<Vec<u32>> = serde_json::from_str(&text)
+            .with_context(|| format!("{}: give an array of equally long arrays of tokens", path.display()))?;
+        let Some(first) = rows.first().filter(|row| !row.is_empty()) else { bail!("{}: there is no token", shown()) };
+        if let Some(other) = rows.iter().position(|row| row.len() != first.len()) {
+            let (length, expected) = (rows[other].len(), first.len());
+            bail!("{}: row {other} has {length} tokens, and row 0 has {expected}; give rows of one length", shown());
+        }
+        Ok(Self { rows })
+    }
+
+    /// Checks that the rows of tokens fit a model. Its vocabulary has `vocabulary` tokens, and a row may have at most
+    /// `longest` tokens.
+    ///
+    /// # Errors
+    /// Returns an error that names the token or the row length that does not fit.
+    pub fn check(&self, vocabulary: usize, longest: usize) -> Result<()> {
+        let largest = self.rows.iter().flatten().copied().max().unwrap_or_default() as usize;
+        ensure!(largest < vocabulary, "the rows have the token {largest}, and the model's vocabulary has {vocabulary}");
+        let length = self.rows[0].len();
+        ensure!(length <= longest, "the rows have {length} tokens, and the model takes at most {longest}");
+        Ok(())
+    }
+
+    /// Returns the token ids of all rows of the training data as the input of a model, `[rows, length]`.
+    pub fn input(&self) -> Tokens {
+        tensor(self.rows.iter().flatten().map(|token| *token as i32), [self.rows.len(), self.rows[0].len()])
+    }
+}
+
+impl Data for TokenRows {
+    type Input = TokenSamples;
+    type Target = Tokens;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
+        ensure!(self.rows[0].len() > 1, "a row of one token has no target; give rows of two tokens or more");
+        let row = |sample: usize| Sample::of_row(&self.rows[(step * samples + sample) % self.rows.len()]);
+        Ok(batch(&(0..samples).map(row).collect::<Vec<_>>()))
+    }
+
+    fn fingerprint(&self) -> String {
+        // The length of the rows is a part of the data: it decides which tokens are one sample.
+        let mut sum = Sha256::new_with_prefix((self.rows[0].len() as u64).to_le_bytes());
+        self.rows.iter().flatten().for_each(|token| sum.update(token.to_le_bytes()));
+        hexadecimal(sum)
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        self.rows[0].len() - 1
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        shown(loss)
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+
+    fn numbers(tokens: Tokens) -> Vec<i64> {
+        tokens.into_data().iter::<i64>().collect()
+    }
+
+    #[test]
+    fn rows_are_trained_on_in_their_order_and_must_be_equally_long() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("rows.json");
+        let read = |text: &str| {
+            std::fs::write(&path, text).unwrap();
+            TokenRows::read(&path)
+        };
+        let rows = read("[[1, 2, 3], [4, 5, 6], [7, 8, 9]]").unwrap();
+        let mut pieces = rows.batch(1, 2).unwrap().into_micro_batches(1).unwrap();
+        let ((input, _), target) = pieces.pop().unwrap();
+        assert_eq!((numbers(input), numbers(target)), (vec![7, 8, 1, 2], vec![8, 9, 2, 3]));
+        assert_eq!(rows.input().dims(), [3, 3]);
+        let longer = read("[[1, 2, 3, 4, 5, 6, 7, 8, 9]]").unwrap();
+        assert_ne!(longer.fingerprint(), rows.fingerprint(), "the same tokens are other samples");
+        assert!(rows.check(10, 3).is_ok());
+        let unknown = "the rows have the token 9, and the model's vocabulary has 9";
+        assert_eq!(rows.check(9, 3).unwrap_err().to_string(), unknown);
+        assert_eq!(rows.check(10, 2).unwrap_err().to_string(), "the rows have 3 tokens, and the model takes at most 2");
+        for (text, message) in [
+            ("[[1, 2], [3]]", "row 1 has 1 tokens, and row 0 has 2; give rows of one length"),
+            ("[]", "there is no token"),
+            ("[[1], [-2]]", "give an array of equally long arrays of tokens"),
+        ] {
+            let error = read(text).map(drop).unwrap_err().to_string();
+            assert!(error.ends_with(message), "{error}");
+        }
+    }
+}
