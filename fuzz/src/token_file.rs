@@ -166,6 +166,7 @@ fn assert_read(file: &TokenFile, expected: &Expected) {
     let mut start = 0;
     for (document, &end) in (0..).zip(ends) {
         assert_eq!(file.document(document), start..end);
+        assert_eq!(file.has_target(start..end), (start..end).any(|position| file.is_target(position)));
         assert!((start..end).all(|position| file.document_start(position) == start));
         assert_range(file, expected, start..end);
         assert_range(file, expected, start..file.len());

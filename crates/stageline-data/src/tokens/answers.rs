@@ -18,10 +18,14 @@ pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError
 /// Returns an error of `render`, or [`TokenError::ChangedByLater`] if an answer cannot be located.
 pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat, TokenError> {
     let mut chat = render(messages, false)?;
+    check_length(&chat.text)?;
     if chat.answers.is_empty() {
         let conversation = Conversation { messages, whole: &chat.text, render };
         let of_assistant = messages.iter().enumerate().filter(|(_, message)| message.is_answer());
-        let places = of_assistant.map(|(index, _)| Ok(conversation.start(index)?..conversation.end(index)?));
+        let places = of_assistant.map(|(index, _)| {
+            let start = conversation.start(index)?;
+            Ok(start..conversation.end(index, start)?.max(start))
+        });
         chat.answers = places.collect::<Result<_, TokenError>>()?;
     }
     Ok(chat)
@@ -34,8 +38,18 @@ pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat
 pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render) -> Result<Chat, TokenError> {
     let messages = [prompt, completion].concat();
     let text = render(&messages, false)?.text;
+    check_length(&text)?;
     let start = Conversation { messages: &messages, whole: &text, render }.start(prompt.len())?;
     Ok(Chat { answers: iter::once(start..text.len()).collect(), text })
+}
+
+/// The maximum length in bytes of a document that is only partly trained on. It is tokenised in one pass, which takes
+/// over a hundred times as much memory.
+const MOST: usize = 8 << 20;
+
+/// Returns an error if a text is longer than a document may be that is only partly trained on.
+pub(crate) fn check_length(text: &str) -> Result<(), TokenError> {
+    if text.len() > MOST { Err(TokenError::LongDocument { found: text.len(), most: MOST }) } else { Ok(()) }
 }
 
 /// A conversation and its rendered text, in which messages are located. A template may render a message differently
@@ -48,39 +62,46 @@ struct Conversation<'a> {
 
 impl Conversation<'_> {
     /// Returns where a message begins in the text: after the earlier messages and as much of the generation prompt as
-    /// the text contains. If the earlier messages render differently on their own, it begins at its content.
+    /// the text contains. The first message, and one before which the earlier messages render differently on their own,
+    /// begin at their content.
     fn start(&self, index: usize) -> Result<usize, TokenError> {
+        let content = || self.content(index, self.messages.len()).map(|found| found.map(|(content, _)| content.start));
         if index == 0 {
-            return Ok(0); // a template may refuse a conversation without messages
+            return Ok(content()?.unwrap_or(0)); // a template may refuse a conversation without messages
         }
         let before = (self.render)(&self.messages[..index], false)?.text;
-        if self.whole.starts_with(&before) {
-            if !self.messages[index].is_answer() {
-                return Ok(before.len());
-            }
-            // The text that asks for an answer may go on, such as with the beginning of thoughts.
-            let asking = (self.render)(&self.messages[..index], true)?.text;
-            return Ok(common(self.whole, &asking).max(before.len()));
+        let goes_on = self.whole.starts_with(&before);
+        if !self.messages[index].is_answer() {
+            return if goes_on { Ok(before.len()) } else { content()?.ok_or(TokenError::ChangedByLater) };
         }
-        // Templates that end a text without a question do not end it here.
         let asking = (self.render)(&self.messages[..index], true)?.text;
-        if self.messages[index].is_answer() && self.whole.starts_with(&asking) {
+        if self.whole.starts_with(&asking) {
             return Ok(asking.len());
         }
-        self.content(index, self.messages.len())?.map(|(content, _)| content.start).ok_or(TokenError::ChangedByLater)
+        match content()? {
+            // The generation prompt may go on, such as with the beginning of thoughts.
+            Some(content) if goes_on => Ok(shared(self.whole, &asking).max(before.len()).min(content)),
+            None if goes_on => Ok(shared(self.whole, &asking).max(before.len())),
+            content => content.ok_or(TokenError::ChangedByLater),
+        }
     }
 
-    /// Returns where a message ends in the text. If the messages up to it render differently on their own, it ends
-    /// after its content and the part of the following text that both renderings share.
-    fn end(&self, index: usize) -> Result<usize, TokenError> {
+    /// Returns where a message that begins at `start` ends in the text. If the messages up to it render differently on
+    /// their own, it ends after its content and the part of the following text that both renderings share. If its
+    /// content is not found, it ends with the longest end of that rendering that is found at its beginning.
+    fn end(&self, index: usize, start: usize) -> Result<usize, TokenError> {
         let through = (self.render)(&self.messages[..=index], false)?.text;
         if self.whole.starts_with(&through) {
             return Ok(through.len());
         }
-        let last = self.content(index, index + 1)?;
         let here = self.content(index, self.messages.len())?;
-        let (Some((last, through)), Some((here, _))) = (last, here) else { return Err(TokenError::ChangedByLater) };
-        Ok(here.end + common(&self.whole[here.end..], &through[last.end..]))
+        let last = self.content(index, index + 1)?;
+        if let (Some((here, _)), Some((last, through))) = (here, last) {
+            return Ok(here.end + shared(&self.whole[here.end..], &through[last.end..]));
+        }
+        let rest = &self.whole[start..];
+        let mut ends = through.char_indices().map(|(at, _)| &through[at..]);
+        ends.find(|end| rest.starts_with(end)).map(|end| start + end.len()).ok_or(TokenError::ChangedByLater)
     }
 
     /// Returns the range of a message's content in the rendered first `count` messages, and that text; `None` unless it
@@ -99,8 +120,15 @@ impl Conversation<'_> {
     }
 }
 
-/// Returns the length in bytes of the common prefix of two texts.
-fn common(one: &str, other: &str) -> usize {
+/// Returns the length in bytes of the common prefix of two texts. If one of them is not the prefix itself, the length is
+/// that up to the last end of a special token or of a line, so that no special token is divided.
+fn shared(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
-    same.map(|(letter, _)| letter.len_utf8()).sum()
+    let length = same.map(|(letter, _)| letter.len_utf8()).sum();
+    if length == one.len() || length == other.len() {
+        return length;
+    }
+    one[..length]
+        .rfind(['>', ']', '\n', '\u{ff5c}'])
+        .map_or(0, |at| at + one[at..].chars().next().map_or(0, char::len_utf8))
 }

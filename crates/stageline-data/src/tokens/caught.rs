@@ -1,4 +1,5 @@
-//! Turns panics of the tokenizer library into errors, because it panics on some invalid files ([`caught`]).
+//! Turns panics of the libraries for tokenizers and templates into errors, because they may panic on invalid files
+//! ([`caught`]).
 
 use std::any::Any;
 use std::cell::Cell;
@@ -7,15 +8,15 @@ use std::sync::Once;
 use std::thread;
 
 thread_local! {
-    /// True while this thread is in a call of the tokenizer library. A panic is then an error and is not printed.
+    /// True while this thread is in a call of such a library. A panic is then an error and is not printed.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls the tokenizer library. Returns the result of the call, or the message of its panic, which is not printed.
+/// Calls the library with the name `library`. Returns the result of the call, or the message of its panic, which is not printed.
 ///
 /// The first call replaces the program's panic hook. The new hook passes panics outside of such calls on to the old
 /// hook.
-pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
+pub(crate) fn caught<T>(library: &str, call: impl FnOnce() -> T) -> Result<T, String> {
     static HOOK: Once = Once::new();
     // The hook cannot be changed on a thread that panics.
     if !thread::panicking() {
@@ -31,7 +32,7 @@ pub(crate) fn caught<T>(call: impl FnOnce() -> T) -> Result<T, String> {
     let outer = IS_CAUGHT.replace(true);
     let result = catch_unwind(AssertUnwindSafe(call));
     IS_CAUGHT.set(outer);
-    result.map_err(|panic| format!("the library tokenizers panicked: {}", message(&*panic)))
+    result.map_err(|panic| format!("the library {library} panicked: {}", message(&*panic)))
 }
 
 fn message(panic: &(dyn Any + Send)) -> &str {
@@ -45,7 +46,7 @@ mod tests {
 
     #[test]
     fn a_panic_is_its_message_and_a_result_is_itself() {
-        assert_eq!(caught(|| 3), Ok(3));
+        assert_eq!(caught("tokenizers", || 3), Ok(3));
         type Call = Box<dyn FnOnce()>;
         let number = 4;
         let calls: [(Call, &str); 3] = [
@@ -54,7 +55,7 @@ mod tests {
             (Box::new(|| std::panic::panic_any(5)), "there is no message"),
         ];
         for (call, message) in calls {
-            assert_eq!(caught(call), Err(format!("the library tokenizers panicked: {message}")));
+            assert_eq!(caught("tokenizers", call), Err(format!("the library tokenizers panicked: {message}")));
         }
         assert!(!IS_CAUGHT.get());
     }

@@ -92,17 +92,31 @@ impl ChatTemplate {
             let text = rendered.map_err(|error| error.to_string())?;
             if self.has_marks { unmarked(&text) } else { Ok(Chat { text, answers: Vec::new() }) }
         };
-        let rendered = caught(render).and_then(|rendered| rendered);
+        let rendered = caught("minijinja", render).and_then(|rendered| rendered);
         rendered.map_err(|message| TokenError::Template { path: self.path.clone(), message })
     }
 }
 
-/// Returns a message as templates read it: without the fields that are null, as in the Transformers library.
+/// The fields of a message that may have its thoughts. The first one that is there counts.
+const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
+
+/// Returns a message as templates read it. As in the Transformers library, fields that are null are missing, and thoughts
+/// are in `reasoning_content` and in `thinking`, whichever field has them.
 fn value_of(message: &Message) -> serde_json::Result<Value> {
     let fields: Value = serde_json::from_str(message.json())?;
     let names = fields.try_iter().into_iter().flatten();
     let values = names.filter_map(|name| fields.get_item(&name).ok().map(|value| (name, value)));
-    Ok(Value::from_pairs(values.filter(|(_, value)| !value.is_none())))
+    let mut values: Vec<_> = values.filter(|(_, value)| !value.is_none()).collect();
+    let found = |name: &&str| values.iter().find(|(other, _)| other.as_str() == Some(name)).map(|(_, value)| value);
+    if let Some(thoughts) = THOUGHTS.iter().find_map(found).cloned() {
+        let has_thinking = found(&"thinking").is_some();
+        values.retain(|(name, _)| name.as_str() != Some(THOUGHTS[0]));
+        values.push((THOUGHTS[0].into(), thoughts.clone()));
+        if !has_thinking {
+            values.insert(0, ("thinking".into(), thoughts));
+        }
+    }
+    Ok(Value::from_pairs(values))
 }
 
 /// Returns the text of a file, `None` if there is no such file, or what is wrong with it.

@@ -6,7 +6,7 @@ use std::io::{BufReader, Read};
 use std::iter;
 use std::path::Path;
 
-use crate::tokens::answers::{conversation, reply};
+use crate::tokens::answers::{check_length, conversation, reply};
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::json_document::Document;
@@ -51,10 +51,6 @@ pub(crate) fn encode_documents(
     Ok(())
 }
 
-/// The maximum length in bytes of a document that is only partly trained on. It is tokenised in one pass, which takes
-/// over a hundred times as much memory.
-const MOST: usize = 8 << 20;
-
 /// Encodes documents, and writes their tokens.
 struct Documents<'a> {
     encoding: &'a dyn Encode,
@@ -98,9 +94,7 @@ impl Documents<'_> {
             Document::Reply([prompt, completion]) => reply(&prompt, &completion, &render)?,
             Document::Conversation(messages) => conversation(&messages, &render)?,
         };
-        if text.len() > MOST {
-            return Err(TokenError::LongDocument { found: text.len(), most: MOST });
-        }
+        check_length(&text)?;
         let tokens = self.encoding.encode_targets(&text, &answers)?;
         let Some((_, is_target)) = tokens.first() else { return Ok(()) };
         let special = if is_chat { SpecialTokens::default() } else { self.special.clone() };

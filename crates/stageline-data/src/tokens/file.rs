@@ -168,6 +168,18 @@ impl TokenFile {
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= position)
     }
 
+    /// Whether a model is trained to predict any token of a range of positions.
+    ///
+    /// # Panics
+    /// Panics if the range is empty or ends behind the last token.
+    pub fn has_target(&self, positions: Range<u64>) -> bool {
+        assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
+        let prompts = self.prompts();
+        let after = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) <= positions.start);
+        // Prompts that touch are one, so only one can cover the range.
+        after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
+    }
+
     /// Returns the prompts in a token file, in ascending order: the positions of the first token of each and of the token
     /// after its last, as 8 little-endian bytes.
     fn prompts(&self) -> &[[[u8; 8]; 2]] {

@@ -17,6 +17,9 @@ const PROMPT: &str = "prompt";
 const COMPLETION: &str = "completion";
 const MESSAGES: &str = "messages";
 
+/// The maximum number of messages in a conversation. The whole conversation may be rendered several times for each.
+const MOST_MESSAGES: usize = 1000;
+
 /// A document as a line of a JSON-lines file has it.
 #[derive(Debug)]
 pub(crate) enum Document {
@@ -168,7 +171,11 @@ fn messages(value: &RawValue, field: &str) -> Result<Vec<Message>, String> {
     }
     let messages: Vec<Message> = serde_json::from_str(value.get())
         .map_err(|error| format!("has no messages in the field `{field}`: {}", shown::text(&error.to_string())))?;
-    if messages.is_empty() { Err(format!("has no message in the field `{field}`")) } else { Ok(messages) }
+    match messages.len() {
+        0 => Err(format!("has no message in the field `{field}`")),
+        1..=MOST_MESSAGES => Ok(messages),
+        count => Err(format!("has {count} messages in the field `{field}`, and may have {MOST_MESSAGES}")),
+    }
 }
 
 /// Returns the kind of a JSON value in words.

@@ -73,6 +73,9 @@ const CONTENT: &str = "content";
 /// is a Unicode noncharacter.
 pub(crate) const MARK: char = '\u{fdd2}';
 
+/// The maximum number of fields of a message, among which each new one is looked for.
+const MOST_FIELDS: usize = 256;
+
 /// The fields of a JSON object in order. Of duplicate names, only the last is kept.
 struct Fields<'a>(Vec<(String, &'a RawValue)>);
 
@@ -89,8 +92,11 @@ impl<'de> Deserialize<'de> for Fields<'de> {
             fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields<'de>, A::Error> {
                 let mut fields: Vec<(String, &'de RawValue)> = Vec::new();
                 while let Some((name, value)) = object.next_entry::<String, &'de RawValue>()? {
-                    match fields.iter_mut().find(|(other, _)| *other == name) {
-                        Some(field) => field.1 = value,
+                    match fields.iter().position(|(other, _)| *other == name) {
+                        Some(at) => fields[at].1 = value,
+                        None if fields.len() == MOST_FIELDS => {
+                            return Err(Error::custom(format!("a message has more than {MOST_FIELDS} fields")));
+                        }
                         None => fields.push((name, value)),
                     }
                 }

@@ -86,7 +86,7 @@ impl Tokenizer {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
         let refuse = |message: String| TokenError::Tokenizer { path: path.to_path_buf(), message };
-        let read = caught(|| read(&json)).map_err(refuse)?;
+        let read = caught("tokenizers", || read(&json)).map_err(refuse)?;
         let (inner, vocabulary, special_tokens) = read.map_err(|error| refuse(error.to_string()))?;
         let chat = ChatTemplate::in_folder(path.parent().unwrap_or(Path::new("")));
         let of_chat = chat.as_ref().map_or("", ChatTemplate::fingerprint);
@@ -106,7 +106,7 @@ impl Tokenizer {
         &self,
         call: impl FnOnce(&tokenizers::Tokenizer) -> Result<T, tokenizers::Error>,
     ) -> Result<T, TokenError> {
-        let result = caught(|| call(&self.inner));
+        let result = caught("tokenizers", || call(&self.inner));
         let result = result.map_err(|message| TokenError::Tokenizer { path: self.path.clone(), message })?;
         result.map_err(|error| TokenError::Encoding { message: error.to_string() })
     }

@@ -127,20 +127,27 @@ fn the_trained_tokens_are_those_of_transformers() {
 fn answers_are_found_though_the_text_before_them_or_after_them_changes() {
     let root = tempfile::tempdir().unwrap();
     let thoughts = "{% for m in messages %}{{ '<' + m.role + '>' }}{% if m.role == 'assistant' and loop.last %}<think></think>\
-                    {% endif %}{{ m.content | trim }}{{ '<end>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
+                    {% endif %}{{ m.content.split('</think>')[-1] | trim }}{{ '<end>\\n' }}{% endfor %}{% if add_generation_prompt %}{{ '<assistant>' }}{% endif %}";
     let begun = "{% for m in messages %}{{ '<' + m.role + '>' + m.content }}{% endfor %}{% if add_generation_prompt %}\
                  {{ '<assistant><think>\\n' }}{% endif %}";
     let system = "{% for m in messages %}{% if m.role == 'user' %}[{% if loop.last and messages[0].role == 'system' %}\
                   {{ messages[0].content + ':' }}{% endif %}{{ m.content }}]{% elif m.role == 'assistant' %} {{ m.content }}.{% endif %}{% endfor %}";
     let asked = "{% for m in messages %}{{ m.role[0] + m.content }}{% endfor %}{% if add_generation_prompt %}a{% else %}EOS{% endif %}";
+    let ended = "{% for m in messages %}{{ '<|' + m.role + '|>\\n' + m.content + '<|e|>\\n' }}{% endfor %}{% if add_generation_prompt %}\
+                 {{ '<|assistant|>\\n' }}{% else %}<|eos|>{% endif %}";
     let message = |role: &str, content: &str| serde_json::json!({"role": role, "content": content});
     let [s, u, v] = [message("system", "S"), message("user", "u"), message("user", "v")];
-    let [a, b] = [message("assistant", " A "), message("assistant", "B")];
+    let [a, b, x] = [" A ", "B", "<b>B</b>"].map(|content| message("assistant", content));
+    let t = message("assistant", "<think>hm</think>A");
     let chats = [
         (thoughts, vec![&u, &a, &v, &b], vec!["A<end>\n", "<think></think>B<end>\n"]),
         (begun, vec![&u, &b, &v, &b], vec!["B", "B"]),
         (system, vec![&s, &u, &b, &v, &b], vec!["B.", "B."]),
         (asked, vec![&u, &b, &v, &b], vec!["B", "BEOS"]),
+        (thoughts, vec![&u, &t, &v, &b], vec!["A<end>\n", "<think></think>B<end>\n"]),
+        (thoughts, vec![&a, &u, &b], vec!["A<end>\n", "<think></think>B<end>\n"]),
+        (begun, vec![&u, &x, &v, &x], vec!["<b>B</b>", "<b>B</b>"]),
+        (ended, vec![&u, &b, &v, &b], vec!["B<|e|>\n", "B<|e|>\n<|eos|>"]),
     ];
     for (at, (template, messages, answer_texts)) in chats.into_iter().enumerate() {
         let folder = root.path().join(at.to_string());

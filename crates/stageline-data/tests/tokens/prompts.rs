@@ -141,7 +141,7 @@ fn the_answers_of_a_conversation_are_trained_on() {
     let line = CONVERSATION.replace('\n', " ");
     assert_eq!(of_chats(&line, false).unwrap(), ["[u:1?\na:]one\n[u:2?\na:]two\n[u:bye\n]"]);
     let begins = r#"{"messages": [{"role": "assistant", "content": "hello"}]}"#;
-    assert_eq!(of_chats(begins, false).unwrap(), ["a:hello\n"]);
+    assert_eq!(of_chats(begins, false).unwrap(), ["[a:]hello\n"]);
 }
 
 #[test]

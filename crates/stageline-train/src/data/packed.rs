@@ -82,8 +82,8 @@ impl PackedDocuments {
             let document = tokens.document(index);
             let whole = document.end - document.start - 1;
             let length = whole.min(context as u64);
-            let mut targets = document.start + 1..document.start + 1 + length;
-            if targets.any(|position| tokens.is_target(position)) {
+            let targets = document.start + 1..document.start + 1 + length;
+            if !targets.is_empty() && tokens.has_target(targets) {
                 pieces.push(Piece { start: document.start, length: length as usize });
                 packing.cut += u64::from(length < whole);
                 packing.lost_tokens += whole - length;
@@ -101,7 +101,7 @@ impl PackedDocuments {
         ensure!(
             !training.is_empty(),
             "no document for training has a token to train on among its first {context} after the first one; give a longer \
-             context"
+             context, or data with completions or with messages of the role `assistant`"
         );
         // They are chosen evenly, because the samples with the longest documents come first.
         let (all, count) = (validation.len(), validation.len().min(VALIDATION_SAMPLES));
@@ -313,7 +313,8 @@ mod tests {
     #[test]
     fn data_without_anything_to_train_on_is_refused() {
         let refused = |lines: &[(&str, &str)], held_out| packed(lines, 4, held_out).map(drop).unwrap_err().to_string();
-        let message = "no document for training has a token to train on among its first 4 after the first one; give a longer context";
+        let message = "no document for training has a token to train on among its first 4 after the first one; give a longer \
+                       context, or data with completions or with messages of the role `assistant`";
         assert_eq!(refused(&[("a long prompt", "x")], 0.0), message);
         let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the first \
                        one; hold out more documents, or give a longer context";
