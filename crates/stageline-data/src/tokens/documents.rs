@@ -38,10 +38,7 @@ pub(crate) fn encode_documents(
         if file.is_json_lines() {
             let mut lines = JsonLines::new(BufReader::with_capacity(1 << 16, opened), path, &options.text_field);
             while let Some((line, document)) = lines.next()? {
-                match document {
-                    Document::Text(text) => documents.text(text.as_bytes(), path, of(Some(line)))?,
-                    document => documents.with_targets(document).map_err(of(Some(line)))?,
-                }
+                documents.document(document, path, of(Some(line)))?;
             }
         } else {
             documents.text(opened, path, of(None))?;
@@ -81,21 +78,31 @@ impl Documents<'_> {
         self.writer.end_document(self.end)
     }
 
-    /// Encodes a document of which only a part is trained on, and writes its tokens.
-    fn with_targets(&mut self, document: Document) -> Result<(), TokenError> {
+    /// Encodes a document of a JSON-lines file, and writes its tokens. The closure `of` adds the file and the line to an
+    /// error of the encoding.
+    fn document(
+        &mut self,
+        document: Document,
+        path: &Path,
+        of: impl Fn(TokenError) -> TokenError,
+    ) -> Result<(), TokenError> {
         let render = |messages: &[_], asks| self.encoding.chat(messages, asks);
-        let is_chat = matches!(document, Document::Reply(_) | Document::Conversation(_));
-        let Chat { text, answers } = match document {
-            Document::Text(text) => Chat { answers: iter::once(0..text.len()).collect(), text },
+        let (chat, is_chat) = match document {
+            Document::Text(text) => return self.text(text.as_bytes(), path, of),
             Document::Completion([prompt, completion]) => {
                 let text = prompt.clone() + &completion;
-                Chat { answers: iter::once(prompt.len()..text.len()).collect(), text }
+                (Ok(Chat { answers: iter::once(prompt.len()..text.len()).collect(), text }), false)
             }
-            Document::Reply([prompt, completion]) => reply(&prompt, &completion, &render)?,
-            Document::Conversation(messages) => conversation(&messages, &render)?,
+            Document::Reply([prompt, completion]) => (reply(&prompt, &completion, &render), true),
+            Document::Conversation(messages) => (conversation(&messages, &render), true),
         };
-        check_length(&text)?;
-        let tokens = self.encoding.encode_targets(&text, &answers)?;
+        chat.and_then(|chat| self.with_targets(&chat, is_chat)).map_err(of)
+    }
+
+    /// Encodes a document of which only the answers are trained on, and writes its tokens.
+    fn with_targets(&mut self, Chat { text, answers }: &Chat, is_chat: bool) -> Result<(), TokenError> {
+        check_length(text)?;
+        let tokens = self.encoding.encode_targets(text, answers)?;
         let Some((_, is_target)) = tokens.first() else { return Ok(()) };
         let special = if is_chat { SpecialTokens::default() } else { self.special.clone() };
         self.writer.push(&special.before, *is_target)?;

@@ -163,9 +163,7 @@ impl TokenFile {
     /// Panics if `position` is not below [`TokenFile::len`].
     pub fn is_target(&self, position: u64) -> bool {
         assert!(position < self.len(), "position {position} is not in a file of {} tokens", self.len());
-        let prompts = self.prompts();
-        let after = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) <= position);
-        after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= position)
+        self.has_target(position..position + 1)
     }
 
     /// Whether a model is trained to predict any token of a range of positions.

@@ -37,16 +37,11 @@ pub(crate) fn environment(source: &str) -> Result<Environment<'static>, Error> {
 /// Calls a method of Python's strings, lists and dictionaries. `format` is refused, because its widths could fill the
 /// memory.
 fn call_method(state: &mut State, value: &Value, method: &str, arguments: &[Value]) -> Result<Value, Error> {
-    match (method, arguments) {
-        ("format", _) => Err(Error::new(ErrorKind::UnknownMethod, "`format` of strings is not supported")),
-        ("removeprefix", [prefix]) if value.as_str().is_some() => {
-            let text = value.as_str().unwrap_or_default();
-            Ok(text.strip_prefix(prefix.as_str().unwrap_or_default()).unwrap_or(text).into())
-        }
-        ("removesuffix", [suffix]) if value.as_str().is_some() => {
-            let text = value.as_str().unwrap_or_default();
-            Ok(text.strip_suffix(suffix.as_str().unwrap_or_default()).unwrap_or(text).into())
-        }
+    let part = || arguments[0].as_str().unwrap_or_default();
+    match (method, value.as_str(), arguments.len()) {
+        ("format", ..) => Err(Error::new(ErrorKind::UnknownMethod, "`format` of strings is not supported")),
+        ("removeprefix", Some(text), 1) => Ok(text.strip_prefix(part()).unwrap_or(text).into()),
+        ("removesuffix", Some(text), 1) => Ok(text.strip_suffix(part()).unwrap_or(text).into()),
         _ => unknown_method_callback(state, value, method, arguments),
     }
 }

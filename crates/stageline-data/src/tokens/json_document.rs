@@ -43,11 +43,13 @@ const NOT_READ: [&str; 2] = ["tools", "chat_template_kwargs"];
 ///
 /// The inner error is a message that says why a JSON line is no document, and how to fix it.
 pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Result<Document, String>> {
-    let line: &RawValue = serde_json::from_slice(line)?;
-    if kind(line) != "an object" {
-        return Ok(Err(format!("is {} and not an object; correct the line", kind(line))));
+    if !line.trim_ascii_start().starts_with(b"{") {
+        let other = kind(serde_json::from_slice(line)?);
+        return Ok(Err(format!("is {other} and not an object; correct the line")));
     }
-    let fields = Fields { text_field }.deserialize(&mut serde_json::Deserializer::from_str(line.get()))?;
+    let mut json = serde_json::Deserializer::from_slice(line);
+    let fields = Fields { text_field }.deserialize(&mut json)?;
+    json.end()?;
     Ok(fields.document(text_field))
 }
 

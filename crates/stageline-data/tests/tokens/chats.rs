@@ -3,12 +3,13 @@
 use std::collections::BTreeMap;
 use std::error::Error;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
 use stageline_data::{Encode, Message, TokenError, TokenFile, TokenOptions, Tokenizer, prepare};
 
+use crate::tokenizer::fixture;
 use crate::tokens;
 
 #[derive(Deserialize)]
@@ -35,10 +36,6 @@ struct Case {
     ids: Vec<u32>,
     /// 1 for each token that is trained on, if the template marks them.
     trained: Option<Vec<u8>>,
-}
-
-fn fixture(name: &str) -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens/fixtures").join(name)
 }
 
 fn expected() -> Expected {

@@ -24,7 +24,7 @@ fn words(root: &Path) -> Tokenizer {
     Tokenizer::open(&path).unwrap()
 }
 
-fn fixture(name: &str) -> PathBuf {
+pub fn fixture(name: &str) -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tokens/fixtures").join(name)
 }
 
