@@ -17,12 +17,18 @@ use crate::autograd::weight_gradients::{may_put_off, put_off_any};
 use crate::engine::{of_their_backend, recorded};
 use crate::forward::flops::report_flops;
 use crate::kernels::products::Products;
+use crate::params::is_quantized;
 
 /// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward pass can be
 /// split into input and weight gradients.
 ///
 /// Inputs of more than two dimensions are reshaped to one matrix, so that the layer needs a single matrix product
 /// instead of one for each entry of the batch.
+///
+/// A weight with a LoRA adapter ([`burn::module::Lora`]; Hu et al., 2021,
+/// [arXiv:2106.09685](https://arxiv.org/abs/2106.09685)) is not merged with it: the layer returns
+/// `input x base + (input x a) x b x scale + bias`. So no matrix of the weight's size is created, the frozen base needs
+/// no gradient, and the gradients of `a` and `b` can be deferred like those of a weight.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -67,11 +73,37 @@ impl Linear {
     pub fn forward<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let (inputs, [expected, outputs]) = (input.dims()[D - 1], self.weight.shape().dims());
         assert_eq!(inputs, expected, "the input has {inputs} features, and the layer takes {expected}");
-        report_flops(2.0 * input.shape().num_elements() as f64 * outputs as f64);
-        of_their_backend!(split, &input, &self.weight, self.bias.as_ref())
-            .or_else(|| of_their_backend!(untracked, &input, &self.weight, self.bias.as_ref()))
-            .unwrap_or_else(|| linear(input, self.weight.val(), self.bias.as_ref().map(Param::val)))
+        let rows = (input.shape().num_elements() / inputs.max(1)) as f64;
+        let Some(adapter) = self.weight.adapter() else {
+            report_flops(2.0 * rows * (inputs * outputs) as f64);
+            return product(input, &self.weight, self.weight.val(), self.bias.as_ref());
+        };
+        let rank = adapter.a.shape().dims::<2>()[1];
+        report_flops(2.0 * rows * (inputs * outputs + inputs * rank + rank * outputs) as f64);
+        let factor = adapter.a.val();
+        let base = dense(self.weight.base(), &factor);
+        let reduced = product(input.clone(), &adapter.a, factor, None).mul_scalar(adapter.scale);
+        product(input, &self.weight, base, self.bias.as_ref()) + product(reduced, &adapter.b, adapter.b.val(), None)
     }
+}
+
+/// Returns the frozen weight of an adapter in the type of the adapter's factors. A quantised weight is dequantised.
+fn dense(base: Tensor<2>, factor: &Tensor<2>) -> Tensor<2> {
+    let base = if is_quantized(&base) { base.dequantize() } else { base };
+    if base.dtype() == factor.dtype() { base } else { base.cast(factor.dtype()) }
+}
+
+/// Returns `input x values + bias`, where `values` is the value of the parameter `weight`, or of what it stores for an
+/// adapter.
+fn product<const D: usize>(
+    input: Tensor<D>,
+    weight: &Param<Tensor<2>>,
+    values: Tensor<2>,
+    bias: Option<&Param<Tensor<1>>>,
+) -> Tensor<D> {
+    of_their_backend!(split, &input, weight, &values, bias)
+        .or_else(|| of_their_backend!(untracked, &input, &values, bias))
+        .unwrap_or_else(|| linear(input, values, bias.map(Param::val)))
 }
 
 /// The operation that represents the whole linear layer in burn's autodiff graph. Its backward pass can be split into
@@ -138,10 +170,10 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
 fn untracked<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,
-    weight: &Param<Tensor<2>>,
+    weight: &Tensor<2>,
     bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
-    let (input, weight) = (B::plain(input.clone())?, B::plain(weight.val())?);
+    let (input, weight) = (B::plain(input.clone())?, B::plain(weight.clone())?);
     let bias = match bias {
         Some(bias) => Some(B::plain(bias.val())?),
         None => None,
@@ -158,16 +190,17 @@ fn split<B: Products, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,
     weight: &Param<Tensor<2>>,
+    weights: &Tensor<2>,
     bias: Option<&Param<Tensor<1>>>,
 ) -> Option<Tensor<D>> {
     let (input, input_node) = B::tracked(input.clone())?.into_parts();
-    let (weights, biases) = (weight.val(), bias.map(Param::val));
+    let biases = bias.map(Param::val);
     let (values, weight_node) = B::tracked(weights.clone())?.into_parts();
     let tracked_bias = match &biases {
         Some(biases) => Some(B::tracked(biases.clone())?.into_parts()),
         None => None,
     };
-    let weight_id = may_put_off(weight, &weights);
+    let weight_id = may_put_off(weight, weights);
     let bias_id = bias.zip(biases.as_ref()).and_then(|(bias, biases)| may_put_off(bias, biases));
     let shape = input.shape();
     let input = rows::<B>(input);
@@ -183,4 +216,75 @@ fn split<B: Products, const D: usize>(
             recorded::<B, _, 3, D>(SplitLinear, nodes, state, output_of(Some(bias)))
         }
     })
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::module::{LoraAdapter, Quantizer, Reparameterizer};
+    use burn::nn::LinearConfig;
+    use burn::tensor::quantization::{Calibration, QuantValue};
+    use burn::tensor::{Device, Distribution, FloatDType, Tolerance};
+
+    use super::*;
+
+    /// Asserts that a layer with an adapter has the output and the gradients of burn's layer, which merges the adapter with
+    /// the weight.
+    fn assert_is_merged_layer(mut layer: Linear, tolerance: f64) {
+        let device = Device::flex().autodiff();
+        layer.weight = layer.weight.apply_reparameterization(Drawn);
+        let merged = burn::nn::Linear { weight: layer.weight.clone(), bias: layer.bias.clone() };
+        let input = Tensor::<3>::random([4, 5, 6], Distribution::Uniform(-1.0, 1.0), &device).require_grad();
+        let [one, other] = [layer.forward(input.clone()), merged.forward(input.clone())];
+        let near = |one: Tensor<2>, other: Tensor<2>| {
+            one.into_data().assert_approx_eq::<f32>(&other.into_data(), Tolerance::absolute(tolerance));
+        };
+        near(one.clone().inner().flatten(0, 1), other.clone().inner().flatten(0, 1));
+        let [found, expected] = [one, other].map(|output| (output.clone() * output).sum().backward());
+        let gradient = |of: &Tensor<2>, gradients| of.grad(gradients).expect("the factors are trained");
+        let adapter = layer.weight.adapter().expect("the layer has an adapter");
+        for factor in [adapter.a.val(), adapter.b.val()] {
+            near(gradient(&factor, &found), gradient(&factor, &expected));
+        }
+        let of_input = |gradients| input.grad(gradients).expect("the input is tracked").flatten(0, 1);
+        near(of_input(&found), of_input(&expected));
+        assert!(layer.weight.base().grad(&found).is_none(), "the base is frozen");
+    }
+
+    /// A reparameterizer that adds an adapter with random factors. burn's adapter would have zeros as `b`, and so no
+    /// gradient of `a`.
+    struct Drawn;
+
+    impl Reparameterizer for Drawn {
+        type Reparam = LoraAdapter;
+
+        fn reparameterize<const D: usize>(
+            &mut self,
+            _: &str,
+            param: Param<Tensor<D>>,
+        ) -> (Param<Tensor<D>>, Option<LoraAdapter>) {
+            let device = param.lazy_device();
+            let [inputs, outputs] = param.lazy_shape().dims();
+            let drawn = |shape: [usize; 2]| {
+                Param::from_tensor(Tensor::random(shape, Distribution::Uniform(-0.5, 0.5), &device))
+            };
+            (param, Some(LoraAdapter { a: drawn([inputs, 3]), b: drawn([3, outputs]), scale: 1.5 }))
+        }
+    }
+
+    #[test]
+    fn a_layer_with_an_adapter_is_the_layer_with_the_merged_weight() {
+        let device = Device::flex().autodiff();
+        device.seed(3);
+        let frozen = |bias| Linear::from(LinearConfig::new(6, 7).with_bias(bias).init(&device)).no_grad();
+        assert_is_merged_layer(frozen(true), 1e-5);
+        let mut rounded = frozen(true);
+        let value = rounded.weight.val().inner().cast(FloatDType::BF16).autodiff();
+        rounded.weight = Param::initialized(rounded.weight.id, value);
+        assert_is_merged_layer(rounded, 1e-5);
+        let scheme = device.settings().quantization.scheme.with_value(QuantValue::Q8S);
+        let quantized = frozen(false).map(&mut Quantizer::new(Calibration::MinMax, scheme));
+        assert!(is_quantized(&quantized.weight.base()));
+        assert_is_merged_layer(quantized, 1e-5);
+    }
 }
