@@ -16,6 +16,8 @@ script checks, with a bound for every figure:
   each document, the attention mask has a block for each document, and first tokens of documents have the label -100
 - 50 steps on completions and on answers of conversations, several documents in a sample, for the same models. PyTorch trains on
   each document in a row of its own, whose other tokens have the label -100, and transformers writes the conversations
+- LoRA adapters of PEFT: logits, 50 steps, the exported adapters, and the model that has them merged; new adapters, which must
+  load into PEFT
 - frozen parameters, which must keep their bits while all others change
 - greedy generation of 1, 2 and 3 stages, which must give the tokens of `tokenizer()` and `generate`
 - logits of models with a config.json that transformers reads but does not write
@@ -28,7 +30,7 @@ script checks, with a bound for every figure:
 takes 20 minutes and 8 GB of memory, so it is not among the other checks. Build the program with `--release` for it, and add
 `--program target/release/examples/finetune`.
 
-Needs torch and transformers. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
+Needs torch, transformers and peft. If this interpreter lacks them, the script installs them into target/transformers, with the CPU
 build of torch where its index can be reached. Prints a row for every check, and exits with 1 if a bound is broken.
 """
 
@@ -47,7 +49,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 ENVIRONMENT = ROOT / "target/transformers"
-IMPORTS = "import safetensors.torch, tokenizers, torch, transformers"
+IMPORTS = "import peft, safetensors.torch, tokenizers, torch, transformers"
 CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 
@@ -57,17 +59,18 @@ def restart_with_packages():
     if Path(sys.prefix).resolve() == ENVIRONMENT.resolve():
         sys.exit(f"{ENVIRONMENT} lacks a package; delete the folder and try again")
     if not python.exists() or subprocess.run([python, "-c", IMPORTS], capture_output=True).returncode != 0:
-        print(f"installing torch and transformers into {ENVIRONMENT}", flush=True)
+        print(f"installing torch, transformers and peft into {ENVIRONMENT}", flush=True)
         subprocess.run([sys.executable, "-m", "venv", ENVIRONMENT], check=True)
         install = [python, "-m", "pip", "install", "-q"]
         torch_for_cpu = [*install, "--retries", "0", "--index-url", CPU_INDEX, "torch==2.15.0"]
         if subprocess.run(torch_for_cpu, capture_output=True).returncode != 0:
             subprocess.run([*install, "torch==2.15.0"], check=True)
-        subprocess.run([*install, "transformers==5.23.0"], check=True)
+        subprocess.run([*install, "transformers==5.23.0", "peft==0.21.2"], check=True)
     os.execv(python, [python, __file__, *sys.argv[1:]])
 
 
 try:
+    import peft
     import tokenizers
     import torch
     import transformers
@@ -261,6 +264,12 @@ OWN = {"bert": lambda: transformers.BertConfig(
 # number of tokens in a document, the number of tokens in a sample's input, and the seed from which samples are drawn.
 PACKED = {"gpt2", "llama"}
 DOCUMENTS, LONGEST, CONTEXT, SEED = 60, 25, 40, 5
+# Models that are also trained by LoRA adapters, and the settings of the adapters in PEFT. `c_proj` of GPT-2 is two layers.
+ADAPTED = {
+    "gpt2": {"r": 3, "lora_alpha": 5, "target_modules": ["c_attn", "c_proj"], "fan_in_fan_out": True},
+    "llama": {"r": 4, "lora_alpha": 8, "target_modules": "all-linear"},
+    "qwen2": {"r": 2, "lora_alpha": 3, "target_modules": ["q_proj", "v_proj"], "use_rslora": True},
+}
 
 
 class Finetune:
@@ -453,6 +462,11 @@ class LanguageBatches:
 
     kind = transformers.AutoModelForCausalLM
 
+    def model(self, source):
+        """Returns the model of PyTorch's training, and a function that returns its trained tensors by name."""
+        model = load(source, self.kind)
+        return model, model.state_dict
+
     @staticmethod
     def loss(model, tokens, labels, begins):
         logits = model(tokens, use_cache=False, **kept_apart(begins, model.dtype)).logits
@@ -548,10 +562,23 @@ class Answers(LanguageBatches):
         return self.rows[:, :-1], self.labels[:, 1:], None
 
 
+class Adapted(Rows):
+    """Batches of rows for a model with the LoRA adapters in the folder `adapter`, which alone are trained."""
+
+    def __init__(self, rows, adapter):
+        super().__init__(rows)
+        self.adapter = adapter
+
+    def model(self, source):
+        model = peft.PeftModel.from_pretrained(load(source), self.adapter, is_trainable=True)
+        return model, lambda: peft.get_peft_model_state_dict(model)
+
+
 class Texts:
     """Batches of texts of different lengths with the numbers of their classes."""
 
     kind, peak = transformers.AutoModelForSequenceClassification, PEAK
+    model = LanguageBatches.model
 
     def __init__(self, path, count=37):
         """Writes JSON lines of random words. Texts longer than CONTEXT lose their ends."""
@@ -628,10 +655,10 @@ def train(model, data, backwards=False):
 
 def trained_by_pytorch(source, data, dtype=torch.float32, backwards=False):
     """Returns the losses and gradient norms of a training with PyTorch, and the tensors of the trained model."""
-    model = load(source, data.kind).to(dtype)
+    model, trained = data.model(source)
     with InF64() if dtype == torch.float64 else contextlib.nullcontext():
-        found = train(model, data, backwards)
-    return found, model.state_dict()
+        found = train(model.to(dtype), data, backwards)
+    return found, trained()
 
 
 def learned(path, tensor):
@@ -746,6 +773,81 @@ def compare_answers(table, finetune, name, folder):
     packed = f"{BATCH} samples of {CONTEXT} tokens"
     table.row(f"{name}, answers: {2 * BATCH} documents", packed if packed in said else said[:200], packed, packed in said)
     compare_with_pytorch(table, f"{name}, answers", folder, data)
+
+
+def adapters_of(folder):
+    """Returns the LoRA adapters in a folder as PEFT reads them, and what differs in their files from PEFT's own."""
+    files = {path.name for path in folder.iterdir()} - {"README.md"}
+    other = "" if files == {"adapter_config.json", "adapter_model.safetensors"} else f"files {sorted(files)}"
+    return peft.load_peft_weights(str(folder), device="cpu"), other
+
+
+def fault_of_adapters(source, folder):
+    """Returns what PEFT says of a folder with adapters of the model in `source`; "" if it takes all of its tensors."""
+    found, other = adapters_of(folder)
+    model = peft.get_peft_model(load(source), peft.PeftConfig.from_pretrained(folder))
+    wanted = peft.get_peft_model_state_dict(model)
+    shapes = [{name: tuple(tensor.shape) for name, tensor in tensors.items()} for tensors in (wanted, found)]
+    return other or ("" if shapes[0] == shapes[1] else f"other tensors: {sorted(set(shapes[0].items()) ^ set(shapes[1].items()))}")
+
+
+def compare_adapters(table, finetune, name, folder):
+    """Compares logits and 50 steps of a model with LoRA adapters with PEFT, and both exports; then checks new adapters."""
+    source, adapter, rows = folder / "source", folder / "adapter", folder / "rows.json"
+    source.mkdir(parents=True)
+    save(name, source)
+    settings = ADAPTED[name]
+    torch.manual_seed(9)
+    model = peft.get_peft_model(load(source), peft.LoraConfig(**settings, task_type="CAUSAL_LM", init_lora_weights=False))
+    model.save_pretrained(adapter)
+    tokens = token_rows(rows, 13, 18, seed=2)
+    with torch.no_grad():
+        theirs, without = model.eval()(tokens).logits, load(source)(tokens).logits
+    found, wrong = [], set()
+    for stages in (1, 2, 3):
+        out, merged, apart = (folder / f"{part}-{stages}" for part in ("logits", "merged", "apart"))
+        finetune(
+            model=source, adapter=adapter, steps=0, stages=stages, logits=rows, out=out, export=merged, export_adapter=apart
+        )
+        found.append(load_file(out)["logits"])
+        (ours, other), (same, _) = adapters_of(apart), adapters_of(adapter)
+        wrong.add(other)
+        if ours.keys() != same.keys() or not all(has_same_bits(ours[key], same[key]) for key in ours):
+            wrong.add("other adapters")
+    if not all(has_same_bits(found[0], logits) for logits in found):
+        wrong.add("logits of other numbers of stages")
+    compare_values(table, f"{name}, LoRA: logits", found[0], theirs)
+    distance = ((without - theirs).abs().max() / theirs.abs().max()).item()
+    table.row(f"{name}, LoRA: change of the logits", f"{distance:.1e}", "at least 1e-2", distance > 1e-2)
+    with torch.no_grad():
+        compare_values(table, f"{name}, LoRA: logits of the merged export", load(folder / "merged-2")(tokens).logits, theirs)
+    table.row(f"{name}, LoRA: differences of bits", "; ".join(sorted(wrong - {""})) or "none", "none", wrong == {""})
+    plans = {"export": {"stages": 2}, "three": {"stages": 3, "schedule": "zb-h1", "recompute": "full"}, "one": {"stages": 1}}
+    for to, plan in plans.items():
+        finetune(
+            model=source, adapter=adapter, data=rows, **SETTINGS, **plan, log=folder / "log.jsonl", export_adapter=folder / to
+        )
+    compare_with_pytorch(table, f"{name}, LoRA", folder, Adapted(tokens, adapter))
+    exports = [(folder / to / "adapter_model.safetensors").read_bytes() for to in plans]
+    same = sum(export == exports[0] for export in exports)
+    table.row(f"{name}, LoRA, {STEPS} steps: plans with the same export", same, "3", same == 3)
+    targets = r"self_attn|c_attn"
+    made = {stages: folder / f"new-{stages}" for stages in (1, 3)}
+    for stages, to in made.items():
+        finetune(
+            model=source, lora=6, lora_targets=targets, data=rows, steps=0 if stages == 1 else 2, stages=stages,
+            export_adapter=to, learning_rate=PEAK, warm_up=0,
+        )
+    wrong = {fault_of_adapters(source, to) for to in (*made.values(), folder / "export")} - {""}
+    new = adapters_of(made[1])[0]
+    for key, tensor in new.items():
+        bound = tensor.shape[1] ** -0.5
+        is_zero = not tensor.any()
+        fits = is_zero if "lora_B" in key else 0.9 * bound < tensor.abs().max().item() <= bound
+        wrong |= set() if fits else {f"{key}: {tensor.abs().max().item()}"}
+    if all(has_same_bits(new[key], tensor) for key, tensor in adapters_of(made[3])[0].items() if "lora_B" in key):
+        wrong.add("two steps train nothing")
+    table.row(f"{name}, new LoRA adapters in PEFT", "; ".join(sorted(wrong)) or "all fit", "all fit", not wrong)
 
 
 def compare_own(table, finetune, name, folder):
@@ -925,6 +1027,8 @@ def main():
             if name in PACKED:
                 table.check(name, lambda: compare_documents(table, finetune, name, Path(folder, f"{name}-documents")))
                 table.check(name, lambda: compare_answers(table, finetune, name, Path(folder, f"{name}-answers")))
+            if name in ADAPTED:
+                table.check(name, lambda: compare_adapters(table, finetune, name, Path(folder, f"{name}-adapted")))
             table.check(name, lambda: compare_frozen(table, finetune, name, Path(folder, f"{name}-frozen")))
     failed = sum(result["passed"] is False for result in table.results.values())
     print(f"{len(table.results) - failed} checks passed, {failed} failed, {time.monotonic() - begin:.0f} s")

@@ -9,7 +9,7 @@ use crate::disk::{self, NewFile, or_here};
 use crate::error::FolderError;
 use crate::folder::ModelFolder;
 use crate::layout::Layout;
-use crate::names::{CONFIG, INDEX};
+use crate::names::{ADAPTER, CONFIG, INDEX};
 use crate::refusal::Refusal;
 
 /// Checks, before training starts, that the trained model can be exported to the folder `to`. The export writes weights
@@ -52,7 +52,7 @@ pub fn check_weights(layout: &Layout, to: impl AsRef<Path>) -> Result<(), Folder
 fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), FolderError> {
     layout.check_target(to)?;
     let weights = layout.files().iter().map(|file| file.name.as_str());
-    let mut written = weights.chain(companions.iter().map(String::as_str)).chain([CONFIG, INDEX]);
+    let mut written = weights.chain(companions.iter().map(String::as_str)).chain([CONFIG, INDEX, ADAPTER]);
     let is_folder = |name: &str| fs::symlink_metadata(to.join(name)).is_ok_and(|metadata| metadata.is_dir());
     if let Some(file) = written.find(|name| is_folder(name)) {
         return Err(FolderError::refused(to, Refusal::FolderInTheWay { file: file.to_owned() }));

@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use crate::disk::{self, NewFile};
 use crate::error::FolderError;
-use crate::names::{COMPANIONS, CONFIG, TEMPLATE_ENDING, TEMPLATES};
+use crate::names::{ADAPTER, COMPANIONS, CONFIG, TEMPLATE_ENDING, TEMPLATES};
 use crate::refusal::Refusal;
 
 /// Copies the files that describe a model and its tokenizer from the model folder `from` to the folder `to`. Creates
@@ -132,11 +132,23 @@ pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
 /// - [`FolderError::Refused`] if `config` is not a JSON object.
 /// - [`FolderError::Write`] if the operating system refuses to write.
 pub fn write_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), FolderError> {
-    let folder = folder.as_ref();
-    if !config.is_object() {
-        return Err(FolderError::refused(&folder.join(CONFIG), Refusal::NotAnObject));
+    write_object(folder.as_ref(), CONFIG, config)
+}
+
+/// Writes `config`, the description of an adapter as a JSON object, to the `adapter_config.json` of the folder
+/// `folder`. Replaces an old file, and creates the folder if necessary.
+///
+/// # Errors
+/// Returns an error as [`write_config`] does.
+pub fn write_adapter_config(folder: impl AsRef<Path>, config: &Value) -> Result<(), FolderError> {
+    write_object(folder.as_ref(), ADAPTER, config)
+}
+
+fn write_object(folder: &Path, name: &str, object: &Value) -> Result<(), FolderError> {
+    if !object.is_object() {
+        return Err(FolderError::refused(&folder.join(name), Refusal::NotAnObject));
     }
     disk::create_folder(folder)?;
-    disk::write_json(folder, CONFIG, config)?.publish()?;
+    disk::write_json(folder, name, object)?.publish()?;
     disk::sync_folder(folder)
 }

@@ -55,8 +55,8 @@ pub enum FolderError {
     },
     /// The model folder contains an adapter, such as LoRA, which the Transformers library would add to the weights.
     #[error(
-        "{} belongs to an adapter, which is not added to the weights; merge it into the model \
-         (peft's merge_and_unload), and save that",
+        "{} belongs to an adapter, which is not added to the weights beside it; open it as an adapter of the model, from \
+         a folder of its own, or merge it into the model (peft's merge_and_unload) and save that",
         shown(path)
     )]
     Adapter {

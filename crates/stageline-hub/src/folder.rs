@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::disk;
 use crate::error::FolderError;
 use crate::index::Index;
-use crate::names::{ADAPTER, CONFIG, GENERATION_CONFIG, INDEX, PICKLED, SINGLE};
+use crate::names::{ADAPTER, ADAPTER_WEIGHTS, CONFIG, GENERATION_CONFIG, INDEX, PICKLED, SINGLE};
 use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
@@ -95,6 +95,29 @@ impl ModelFolder {
         Ok(folder)
     }
 
+    /// Opens the folder of an adapter, as the library PEFT writes it: `adapter_config.json`, which
+    /// [`config`](Self::config) returns, and `adapter_model.safetensors`. The weights are mapped into memory, and
+    /// nothing is read from them but the header.
+    ///
+    /// # Errors
+    /// Returns an error that names the file if the path is no folder, or if one of the two files is missing or cannot
+    /// be read.
+    pub fn open_adapter(path: impl AsRef<Path>) -> Result<Self, FolderError> {
+        let path = path.as_ref();
+        require_folder(path)?;
+        let config = disk::read_json(&path.join(ADAPTER), "it describes the adapter")?;
+        let mut folder = Self {
+            path: path.to_path_buf(),
+            config: Some(Value::Object(config)),
+            generation_config: None,
+            index: None,
+            files: Vec::new(),
+            tensors: BTreeMap::new(),
+        };
+        folder.add(ADAPTER_WEIGHTS, "it has the weights of the adapter")?;
+        Ok(folder)
+    }
+
     /// Opens the weights file `name` of the folder and adds its tensors to those of the model. Returns an error if
     /// another weights file has a tensor of the same name. If the file is missing, the error message gives the `reason`
     /// why the folder must have it.
@@ -168,7 +191,7 @@ impl ModelFolder {
     pub fn tensor(&self, name: &str) -> Result<TensorView<'_>, FolderError> {
         let Some((name, tensor)) = self.tensors.get_key_value(name) else {
             let similar = similar(name, self.tensors.keys().map(String::as_str));
-            let listed = if self.index.is_some() { INDEX } else { SINGLE };
+            let listed = self.weights_name();
             return Err(FolderError::MissingTensor { path: self.path.join(listed), tensor: name.to_owned(), similar });
         };
         let file = &self.files[tensor.file];
@@ -233,10 +256,13 @@ impl ModelFolder {
         Err(FolderError::Shape { path, tensor: name.to_owned(), found, expected })
     }
 
-    /// Returns the name of the file from which the weights are read: `model.safetensors`, or the index that lists the
-    /// weights files.
-    pub fn weights_name(&self) -> &'static str {
-        if self.index.is_some() { INDEX } else { SINGLE }
+    /// Returns the name of the file from which the weights are read: `model.safetensors`, the index that lists the
+    /// weights files, or `adapter_model.safetensors` of an adapter.
+    pub fn weights_name(&self) -> &str {
+        match self.files.as_slice() {
+            [only] if self.index.is_none() => only.name.as_str(),
+            _ => INDEX,
+        }
     }
 
     /// Returns the weights files of the model in alphabetical order of their names.

@@ -10,7 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::FolderError;
 use crate::folder::ModelFolder;
-use crate::names::SINGLE;
+use crate::names::{ADAPTER_WEIGHTS, SINGLE};
 use crate::refusal::Refusal;
 use crate::tensor::byte_len;
 
@@ -61,11 +61,28 @@ impl Layout {
     /// Returns [`FolderError::Refused`] if two tensors have the same name, a name is reserved, or a size is invalid.
     /// The size of a tensor, and of all tensors, must be a whole number of bytes that does not overflow.
     pub fn single(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
+        Self::of_file(SINGLE, tensors)
+    }
+
+    /// Makes a layout with the one file `adapter_model.safetensors`, for the weights of an adapter.
+    ///
+    /// # Errors
+    /// Returns [`FolderError::Refused`] as [`single`](Self::single) does.
+    pub fn adapter(tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
+        Self::of_file(ADAPTER_WEIGHTS, tensors)
+    }
+
+    fn of_file(name: &str, tensors: impl IntoIterator<Item = TensorLayout>) -> Result<Self, FolderError> {
         let mut tensors: Vec<TensorLayout> = tensors.into_iter().collect();
-        check(&tensors).map_err(|reason| FolderError::refused(Path::new(SINGLE), reason))?;
+        check(&tensors).map_err(|reason| FolderError::refused(Path::new(name), reason))?;
         sort(&mut tensors);
-        let file = FileLayout { name: SINGLE.to_owned(), tensors, metadata: with_format(BTreeMap::new()) };
+        let file = FileLayout { name: name.to_owned(), tensors, metadata: with_format(BTreeMap::new()) };
         Ok(Self { files: vec![file], index: None, source: None })
+    }
+
+    /// Whether this is the layout of an adapter, which belongs beside an `adapter_config.json`.
+    pub(crate) fn is_adapter(&self) -> bool {
+        self.files.iter().any(|file| file.name == ADAPTER_WEIGHTS)
     }
 
     /// Returns the weights files that this layout describes, each with its name, tensors and header text. They are in

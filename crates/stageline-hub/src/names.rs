@@ -36,6 +36,8 @@ pub(crate) const TEMPLATE_ENDING: &str = ".jinja";
 /// The name of the file in a model folder that describes an adapter, such as LoRA: changes of the weights, which the
 /// Transformers library applies when it loads the model.
 pub(crate) const ADAPTER: &str = "adapter_config.json";
+/// The name of the file with the weights of an adapter, beside [`ADAPTER`].
+pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";
 
 /// Whether a weights file's name in an index is valid: a plain file name without folders that ends with `.safetensors`.
 /// Such a file lies in the model folder itself.

@@ -81,7 +81,9 @@ impl Layout {
         // This crate and the Transformers library prefer `model.safetensors` to an index; other readers may not.
         let replaced = |name: &str| self.files.iter().any(|file| file.name == name);
         let other_weights = if self.index.is_some() { SINGLE } else { INDEX };
-        let named = [other_weights, ADAPTER].into_iter().filter(|name| disk::has(folder, name)).map(str::to_owned);
+        let adapter = (!self.is_adapter()).then_some(ADAPTER);
+        let named = [Some(other_weights), adapter].into_iter().flatten();
+        let named = named.filter(|name| disk::has(folder, name)).map(str::to_owned);
         let mut others = named.chain(weights_files(folder)?);
         match others.find(|name| !replaced(name)) {
             Some(file) => Err(FolderError::refused(folder, Refusal::OtherWeights { file })),

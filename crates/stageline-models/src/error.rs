@@ -154,6 +154,47 @@ pub enum ModelError {
         /// The paths, in the model, of the two parameters that would share a tensor name.
         parameters: [String; 2],
     },
+    /// New LoRA adapters have a rank of 0, or an alpha that is not finite.
+    #[error("LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1, and a finite alpha")]
+    LoraScale {
+        /// The rank of the adapters.
+        rank: usize,
+        /// The number whose quotient by the rank scales the adapters.
+        alpha: f64,
+    },
+    /// No linear layer of the model was selected for new LoRA adapters.
+    #[error(
+        "no linear layer is selected for LoRA adapters; the weights of linear layers are named like `{}`",
+        known.first().map_or("", String::as_str)
+    )]
+    NoLinearLayer {
+        /// The names, on the Hugging Face hub, of the weights of all linear layers that can have adapters.
+        known: Vec<String>,
+    },
+    /// A folder of LoRA adapters has no tensor.
+    #[error("{}: it has no adapters; give a folder that PEFT's save_pretrained wrote", shown(path))]
+    EmptyAdapter {
+        /// The path of the file without tensors.
+        path: PathBuf,
+    },
+    /// A folder of LoRA adapters has a tensor that adapts no linear layer of the model.
+    #[error(
+        "{}: the tensor `{}` (and {more} more) adapts no linear layer of the model's blocks; are the adapters those of \
+         another model?",
+        shown(path),
+        Printable::new(name)
+    )]
+    NotAdapted {
+        /// The path of the file with the adapters.
+        path: PathBuf,
+        /// The name of the first tensor that adapts no linear layer.
+        name: String,
+        /// The number of tensors, in addition to the tensor `name`, that adapt no linear layer.
+        more: usize,
+    },
+    /// The model has no LoRA adapters to export.
+    #[error("the model has no LoRA adapters to export; add some before the training (`LanguageModel::adapt`)")]
+    NoAdapters,
     /// The target folder of an export is the folder that the model, or the configuration of a new model, was read from.
     /// The export would overwrite files that are in use.
     #[error("{}: the model was opened from this folder; give another one", shown(path))]

@@ -33,19 +33,24 @@
 //! - `residual`: the residual connections of a block, which all families share.
 //! - `initial`: parts of layers with their initial values.
 //! - `names`: the names that parameters have as tensors of the hub.
-//! - `parameters`: the parameters of a model as tensors of a folder, read when they are first used.
+//! - `position`: the place of a parameter in a model. `parameters`: the parameters as tensors of a folder.
+//!   `read_lazily`: reads them when they are first used.
+//! - `lora`: adapters of linear layers, which are trained in the place of the weights (`Lora`).
 //! - `torch`: the names of a PyTorch model (`TorchFormat`) and its weights (`TorchWeights`), for models of one's own.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
 //! - `scope`: the tokens that a token attends to, in its sample, its document or the generated text (`Scope`).
 //! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
 //!   generation of text with them. `generation_config`: the settings of a folder's `generation_config.json`.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
+//! - `flags`: flags for programs that take a model, with the feature `flags`.
 //! - `error`: the errors of this crate.
 
 mod cache;
 mod error;
 mod export;
 mod family;
+#[cfg(feature = "flags")]
+pub mod flags;
 mod generation;
 mod generation_config;
 mod gpt2;
@@ -53,9 +58,12 @@ mod head;
 mod initial;
 mod limits;
 mod llama;
+mod lora;
 mod model;
 mod names;
 mod parameters;
+mod position;
+mod read_lazily;
 mod residual;
 mod scope;
 mod torch;
@@ -65,6 +73,7 @@ pub use cache::KeyValueCache;
 pub use error::ModelError;
 pub use family::{Activations, Block, Embeddings, Head, Samples};
 pub use generation::{Generation, GenerationError, Sampling};
+pub use lora::Lora;
 pub use model::{LanguageModel, Logits, Tokens};
 pub use scope::{DocumentStarts, Scope};
 pub use torch::{TorchFormat, TorchWeights};

@@ -17,8 +17,10 @@ use crate::error::ModelError;
 use crate::family::{Block, Embeddings, Family, Head, KNOWN};
 use crate::initial::with_zero_row;
 use crate::limits::LARGEST_CONFIG;
+use crate::lora::{Adapters, Lora};
 use crate::names::{LAYERS, Naming, UNTIED};
-use crate::parameters::{ReadLazily, Selection, StoredParameter, Unknown, no_tensors, parameters_of, unknown};
+use crate::parameters::{Selection, StoredParameter, Unknown, no_tensors, parameters_of, unknown};
+use crate::read_lazily::ReadLazily;
 use crate::unsupported;
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
@@ -54,6 +56,8 @@ struct Inner {
     /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
     /// tensor on the Hugging Face hub.
     frozen: Selection,
+    /// The adapters of the model's linear layers; `None` if the parameters themselves are trained.
+    adapters: Option<Adapters>,
 }
 
 impl LanguageModel {
@@ -133,6 +137,7 @@ impl LanguageModel {
             angles,
             cache,
             frozen,
+            adapters: None,
         })))
     }
 
@@ -144,13 +149,30 @@ impl LanguageModel {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
     }
 
+    /// Adds LoRA adapters to linear layers of the model's blocks, and freezes all parameters of the model. Only the
+    /// adapters are then trained. [`export_adapter`](Self::export_adapter) writes them, and [`export`](Self::export) writes
+    /// the model with the adapters added to its weights.
+    ///
+    /// # Errors
+    /// Returns [`ModelError`] if the rank is 0, if no linear layer is selected, or if the adapters are those of another
+    /// model.
+    pub fn adapt(self, lora: Lora) -> Result<Self, ModelError> {
+        let adapters = Some(Adapters::new(lora, self.naming().clone(), &self.parameters())?);
+        Ok(Self(Arc::new(Inner { adapters, ..Inner::clone(&self.0) })))
+    }
+
     /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
     /// Checkpoints of such a pipeline can be resumed with any cut (partition of the layers into stages).
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
-        let Inner { naming, folder, frozen, .. } = &*self.0;
-        let (naming, folder, frozen) = (naming.clone(), folder.clone(), Arc::clone(frozen));
-        let mapper = move || ReadLazily::new(naming.clone(), folder.clone(), no_tensors(), Arc::clone(&frozen));
-        self.layers(Inner::table).seed(self.0.seed).mapped(mapper)
+        let Inner { naming, folder, frozen, adapters, seed, .. } = &*self.0;
+        let of_adapters = adapters.as_ref().filter(|_| folder.is_some()).and_then(Adapters::seed);
+        let seed = of_adapters.unwrap_or(*seed);
+        let (naming, folder, frozen, adapters) = (naming.clone(), folder.clone(), Arc::clone(frozen), adapters.clone());
+        let mapper = move || {
+            let read = ReadLazily::new(naming.clone(), folder.clone(), no_tensors(), Arc::clone(&frozen));
+            read.adapted(adapters.clone())
+        };
+        self.layers(Inner::table).seed(seed).mapped(mapper)
     }
 
     /// Returns the model as a row of layers whose parameters are not read from the folder. `table` creates the table of
@@ -173,7 +195,7 @@ impl LanguageModel {
     /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the
     /// last. No parameter is read from the model folder or drawn at random. If the head is tied, the table of token
     /// embeddings is in the list twice.
-    fn parameters(&self) -> Vec<StoredParameter> {
+    pub(crate) fn parameters(&self) -> Vec<StoredParameter> {
         parameters_of(&self.layers(|model, device| model.family.table(device)), &self.0.naming)
     }
 
@@ -215,9 +237,11 @@ impl LanguageModel {
             Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),
             Family::Llama(_) => (&["attention_dropout"], 0.0),
         };
+        let dropout = self.adapters().map_or(0.0, |adapters| adapters.dropout());
         let share = |field| self.0.config.get(field).map_or(default, |share| share.as_f64().unwrap_or(0.0));
         let fields = fields.iter().map(|field| (field, share(*field))).filter(|(_, share)| *share > 0.0);
-        fields.map(|(field, share)| format!("{field} {share}")).collect()
+        let of_adapters = (dropout > 0.0).then(|| format!("lora_dropout {dropout}"));
+        fields.map(|(field, share)| format!("{field} {share}")).chain(of_adapters).collect()
     }
 
     /// Returns the name of each parameter's tensor on the Hugging Face hub, and whether the parameter is frozen by
@@ -244,6 +268,10 @@ impl LanguageModel {
 
     pub(crate) fn naming(&self) -> &Naming {
         &self.0.naming
+    }
+
+    pub(crate) fn adapters(&self) -> Option<&Adapters> {
+        self.0.adapters.as_ref()
     }
 
     pub(crate) fn folder(&self) -> Option<&ModelFolder> {

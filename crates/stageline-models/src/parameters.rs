@@ -1,19 +1,19 @@
 //! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a walk over them
-//! ([`parameters_of`]), their values for an export ([`values_of`]), and their values from a folder, which are read
-//! when a parameter is first used ([`ReadLazily`]).
+//! ([`parameters_of`]), and their values for an export ([`values_of`]).
 
 use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::tensor::Tensor;
 use stageline::{LossStage, Modules, Row, Stage};
-use stageline_hub::{Dtype, FolderError, ModelFolder, TensorView};
-use stageline_nn::params::{is_quantized, is_trained};
+use stageline_hub::{Dtype, ModelFolder};
+use stageline_nn::params::is_quantized;
 
 use crate::error::ModelError;
 use crate::names::{HubTensor, Storage};
+use crate::position::{ADAPTER, Position};
 
 /// A function that selects tensors by their names in the files.
 pub type Selection = Arc<dyn Fn(&str) -> bool + Send + Sync>;
@@ -21,45 +21,6 @@ pub type Selection = Arc<dyn Fn(&str) -> bool + Send + Sync>;
 /// Returns a selection of no tensors.
 pub fn no_tensors() -> Selection {
     Arc::new(|_| false)
-}
-
-/// The container of an adapter's parameters, such as LoRA's, as a visitor or a mapper of burn sees it.
-const ADAPTER: &str = "Reparameterization";
-
-/// The current place of a walk over the parameters of a model.
-#[derive(Default)]
-struct Position {
-    /// The modules that contain the current parameter, and the parameter itself, from the outermost inwards: the name
-    /// of each and the type of the module that has it.
-    path: Vec<(String, String)>,
-}
-
-impl Position {
-    fn enter(&mut self, name: &str, container: &str) {
-        self.path.push((name.to_owned(), container.to_owned()));
-    }
-
-    fn exit(&mut self) {
-        self.path.pop();
-    }
-
-    /// Returns the path of the current parameter, such as `blocks.3.linear.weight`.
-    fn path(&self) -> String {
-        // The variant of an enum is no part of the name, and neither is the batch norm inside ours.
-        let is_named = |container: &str| !container.starts_with("Enum:") && container != "Struct:AccumulatedBatchNorm";
-        let names = self.path.iter().filter(|(_, container)| is_named(container)).map(|(name, _)| name.as_str());
-        names.collect::<Vec<_>>().join(".")
-    }
-
-    /// Whether the current parameter belongs to an adapter of a parameter, such as LoRA's.
-    fn is_in_adapter(&self) -> bool {
-        self.path.iter().any(|(_, container)| container == ADAPTER)
-    }
-
-    /// Returns the tensor that stores the current parameter.
-    fn tensor(&self, storage: &impl Storage) -> HubTensor {
-        storage.tensor(&self.path(), self.path.last().map_or("", |(_, container)| container))
-    }
 }
 
 /// A parameter of a model as the Hugging Face hub has it: the name and the shape of its tensor.
@@ -72,7 +33,9 @@ pub struct StoredParameter {
     /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
     /// Whether the parameter is a matrix whose tensor is its transpose.
-    transposed: bool,
+    pub transposed: bool,
+    /// Whether the parameter is the weight of a linear layer, which an adapter can adapt.
+    pub is_linear: bool,
     /// Whether the parameter is stored on its device in a quantised type, as the frozen weights of QLoRA are.
     pub quantised: bool,
     /// Whether the parameter has an adapter, such as LoRA's. An export adds it, and the sum is not quantised.
@@ -140,7 +103,8 @@ impl<S: Storage> ModuleVisitor for StoredParameters<'_, S> {
             shape.reverse();
         }
         let quantised = param.is_initialized() && is_quantized(&param.val());
-        self.found.push(StoredParameter { id, path, name, shape, transposed, quantised, adapted: false });
+        let is_linear = self.position.is_linear_weight();
+        self.found.push(StoredParameter { id, path, name, shape, transposed, is_linear, quantised, adapted: false });
     }
 }
 
@@ -167,6 +131,16 @@ pub struct StoredValue {
 }
 
 impl StoredValue {
+    /// Creates the values of a parameter whose tensor has the shape `shape`, and is its transpose if `is_transposed`.
+    pub fn of<const D: usize>(param: &Param<Tensor<D>>, shape: &[usize], is_transposed: bool) -> Self {
+        let param = param.clone();
+        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape) {
+            (true, &[columns, rows]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
+            _ => Box::new(move || numbers(&param.val())),
+        };
+        Self { shape: shape.to_vec(), read }
+    }
+
     /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
     /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
     /// or, in a new model, drawn at random.
@@ -215,15 +189,9 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.parameters.visit_float(param);
-        let Some(StoredParameter { name, shape, transposed: is_transposed, .. }) = self.parameters.found.last() else {
-            return;
-        };
-        let param = param.clone();
-        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape.as_slice()) {
-            (true, &[columns, rows]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
-            _ => Box::new(move || numbers(&param.val())),
-        };
-        self.values.insert(name.clone(), StoredValue { shape: shape.clone(), read });
+        if let Some(StoredParameter { name, shape, transposed, .. }) = self.parameters.found.last() {
+            self.values.insert(name.clone(), StoredValue::of(param, shape, *transposed));
+        }
     }
 }
 
@@ -273,76 +241,6 @@ pub fn check(parameters: &[StoredParameter]) -> Result<(), ModelError> {
 fn numbers<const D: usize>(tensor: &Tensor<D>) -> Vec<f32> {
     let data = tensor.to_data();
     data.as_slice::<f32>().map_or_else(|_| data.iter::<f32>().collect(), <[f32]>::to_vec)
-}
-
-/// A mapper by which the parameters of new layers are read from a folder when they are first used. It reads no
-/// parameter itself and draws none at random.
-pub struct ReadLazily<S> {
-    storage: S,
-    position: Position,
-    /// The folder from which parameters are read; `None` if all are drawn at random. The folder must have passed
-    /// [`StoredParameter::check`]. Otherwise the first use of a parameter may panic.
-    folder: Option<Arc<ModelFolder>>,
-    /// Selects the parameters that are not read from the folder but drawn at random, by the names of their tensors.
-    drawn: Selection,
-    /// Selects the parameters that are frozen (not trained), by the names of their tensors.
-    frozen: Selection,
-}
-
-impl<S> ReadLazily<S> {
-    pub fn new(storage: S, folder: Option<Arc<ModelFolder>>, drawn: Selection, frozen: Selection) -> Self {
-        Self { storage, position: Position::default(), folder, drawn, frozen }
-    }
-}
-
-impl<S: Storage> ModuleMapper for ReadLazily<S> {
-    fn enter_module(&mut self, name: &str, container: &str) {
-        self.position.enter(name, container);
-    }
-
-    fn exit_module(&mut self, _: &str, _: &str) {
-        self.position.exit();
-    }
-
-    fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
-        if self.position.is_in_adapter() {
-            return param;
-        }
-        let tensor = self.position.tensor(&self.storage);
-        let is_frozen = (self.frozen)(&tensor.name);
-        let param = match &self.folder {
-            Some(folder) if !(self.drawn)(&tensor.name) => read_lazily(&param, Arc::clone(folder), tensor),
-            _ => param,
-        };
-        if is_frozen { param.set_require_grad(false) } else { param }
-    }
-}
-
-/// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is. Its value is read from
-/// `tensor` in the model folder when it is first used.
-fn read_lazily<const D: usize>(
-    param: &Param<Tensor<D>>,
-    folder: Arc<ModelFolder>,
-    tensor: HubTensor,
-) -> Param<Tensor<D>> {
-    let init = move |device: &Device, is_trained: bool| {
-        let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
-        Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
-    };
-    Param::uninitialized(param.id, init, param.lazy_device(), is_trained(param), param.lazy_shape())
-}
-
-/// Reads the values of a parameter as f32 from its tensor in the model folder. Transposes them if the tensor is stored
-/// transposed.
-fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
-    let view: TensorView = folder.tensor(&tensor.name)?;
-    let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
-    // The file is mapped into memory, and the memory of all tensors that were read would add up to that of the model.
-    folder.release(&tensor.name);
-    Ok(match (tensor.transposed, shape.as_slice()) {
-        (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),
-        _ => TensorData::new(numbers, Shape::from(shape)),
-    })
 }
 
 /// Returns the transpose of `matrix`, which has `rows` rows and `columns` columns in row-major order. The values are

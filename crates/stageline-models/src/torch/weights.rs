@@ -12,8 +12,9 @@ use crate::error::ModelError;
 use crate::export::{new_tensor, write_copy};
 use crate::names::{HubTensor, Storage};
 use crate::parameters::{
-    ReadLazily, Selection, StoredParameter, Unknown, check, is_float, no_tensors, parameters_of, unknown, values_of,
+    Selection, StoredParameter, Unknown, check, is_float, no_tensors, parameters_of, unknown, values_of,
 };
+use crate::read_lazily::ReadLazily;
 use crate::torch::format::TorchFormat;
 
 /// An open folder with the weights of a PyTorch model, for a model of one's own.

@@ -1,0 +1,176 @@
+//! Flags by which a program takes a language model, its adapters, and the sampling of a generated text:
+//! [`ModelFlags`] and [`SamplingFlags`]. They need the feature `flags`.
+
+use std::path::PathBuf;
+
+use regex::Regex;
+
+use crate::error::ModelError;
+use crate::generation::Sampling;
+use crate::lora::Lora;
+use crate::model::LanguageModel;
+
+/// The flags that choose a language model, the parameters that are trained, and LoRA adapters.
+#[derive(Clone, Debug, clap::Args)]
+pub struct ModelFlags {
+    /// Folder of a model in the Hugging Face format: config.json, model.safetensors or its shards, and tokenizer.json
+    #[arg(long, value_name = "DIR")]
+    pub model: Option<PathBuf>,
+    /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
+    #[arg(long, value_name = "CONFIG.json")]
+    pub init: Option<PathBuf>,
+    /// Parameters to freeze (they are not trained): a regular expression for the names of their tensors
+    #[arg(long, value_name = "REGEX")]
+    pub freeze: Option<String>,
+    /// Trains LoRA adapters of this rank in the place of the model's parameters, which are frozen
+    #[arg(help_heading = "LoRA", long, value_name = "RANK")]
+    pub lora: Option<usize>,
+    /// Scale of new LoRA adapters, times their rank [default: twice the rank]
+    #[arg(help_heading = "LoRA", long, value_name = "ALPHA")]
+    pub lora_alpha: Option<f64>,
+    /// Linear layers that get LoRA adapters: a regular expression for the names of their weights [default: all in the
+    /// model's blocks]
+    #[arg(help_heading = "LoRA", long, value_name = "REGEX")]
+    pub lora_targets: Option<String>,
+    /// Folder with the LoRA adapters to start with, as PEFT writes it: adapter_config.json and adapter_model.safetensors
+    #[arg(help_heading = "LoRA", long, value_name = "DIR")]
+    pub adapter: Option<PathBuf>,
+}
+
+/// The flags that choose how tokens are sampled while a text is generated.
+#[derive(Clone, Debug, clap::Args)]
+pub struct SamplingFlags {
+    /// Temperature of the sampling; 0 always takes the likeliest token [default: that of the model's settings, or 0.8]
+    #[arg(help_heading = "Outputs", long)]
+    pub temperature: Option<f64>,
+    /// Top-k sampling: each token is drawn from this number of likeliest ones; 0 for all [default: likewise, or all]
+    #[arg(help_heading = "Outputs", long)]
+    pub top_k: Option<usize>,
+    /// Nucleus sampling: tokens come from the fewest likeliest ones with this probability in total [default: likewise, or 1]
+    #[arg(help_heading = "Outputs", long)]
+    pub top_p: Option<f64>,
+    /// Penalty for tokens that the text already has [default: likewise, or 1 for none]
+    #[arg(help_heading = "Outputs", long)]
+    pub repetition_penalty: Option<f64>,
+}
+
+/// Why a model cannot be opened as its flags say.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ModelFlagError {
+    /// Neither or both of `--model` and `--init` were given.
+    #[error("give --model DIR for a model of the hub, or --init CONFIG.json for a new one")]
+    NoModel,
+    /// Two flags were given that exclude each other.
+    #[error("{0} and {1} exclude each other: give one of them")]
+    Exclusive(&'static str, &'static str),
+    /// A flag was given without `--lora`.
+    #[error("{0} is for new adapters: give --lora RANK, too")]
+    WithoutLora(&'static str),
+    /// The value of a flag is no regular expression.
+    #[error("{flag}")]
+    Regex {
+        /// The flag.
+        flag: &'static str,
+        /// What is wrong with the expression.
+        source: regex::Error,
+    },
+    /// The regular expression of `--freeze` selects no tensor.
+    #[error("--freeze {pattern}: no tensor has such a name; they are like {known}")]
+    NothingFrozen {
+        /// The regular expression.
+        pattern: String,
+        /// The name of one of the model's tensors.
+        known: String,
+    },
+    /// The model or its adapters cannot be opened.
+    #[error("{flag}")]
+    Model {
+        /// The flag that names the folder or the settings.
+        flag: &'static str,
+        /// What is wrong with them.
+        source: ModelError,
+    },
+}
+
+impl ModelFlags {
+    /// Opens the model of `--model` or creates that of `--init`, freezes the parameters that `--freeze` selects, and adds
+    /// adapters. The parameters of a new model and new adapters are drawn from `seed`.
+    ///
+    /// # Errors
+    /// Returns [`ModelFlagError`] if the flags contradict each other, or a folder or a pattern cannot be used.
+    pub fn open(&self, seed: u64) -> Result<LanguageModel, ModelFlagError> {
+        self.check()?;
+        let of = |flag| move |source| ModelFlagError::Model { flag, source };
+        let model = match (&self.model, &self.init) {
+            (Some(folder), None) => LanguageModel::open(folder).map_err(of("--model"))?,
+            (None, Some(config)) => LanguageModel::new(config, seed).map_err(of("--init"))?,
+            _ => return Err(ModelFlagError::NoModel),
+        };
+        if let Some(folder) = &self.adapter {
+            let adapted = Lora::open(folder).and_then(|lora| model.adapt(lora));
+            return adapted.map_err(of("--adapter"));
+        }
+        if let Some(rank) = self.lora {
+            let mut lora = Lora::new(rank, self.lora_alpha.unwrap_or(2.0 * rank as f64)).seed(seed);
+            if let Some(pattern) = &self.lora_targets {
+                let regex = regex_of("--lora-targets", pattern)?;
+                lora = lora.targets(move |name| regex.is_match(name));
+            }
+            return model.adapt(lora).map_err(of("--lora"));
+        }
+        let Some(pattern) = &self.freeze else { return Ok(model) };
+        let regex = regex_of("--freeze", pattern)?;
+        let model = model.freeze(move |name| regex.is_match(name));
+        let tensors = model.tensors();
+        match tensors.first() {
+            Some((known, _)) if !tensors.iter().any(|(_, is_frozen)| *is_frozen) => {
+                Err(ModelFlagError::NothingFrozen { pattern: pattern.clone(), known: known.clone() })
+            }
+            _ => Ok(model),
+        }
+    }
+
+    /// Checks the flags against each other. clap cannot, because a program may take them from a file.
+    fn check(&self) -> Result<(), ModelFlagError> {
+        let given = [
+            ("--freeze", self.freeze.is_some()),
+            ("--lora", self.lora.is_some()),
+            ("--adapter", self.adapter.is_some()),
+        ];
+        let given: Vec<_> = given.into_iter().filter(|(_, is_given)| *is_given).collect();
+        if let [(one, _), (other, _), ..] = given[..] {
+            return Err(ModelFlagError::Exclusive(one, other));
+        }
+        let of_new = [("--lora-alpha", self.lora_alpha.is_some()), ("--lora-targets", self.lora_targets.is_some())];
+        match of_new.into_iter().find(|(_, is_given)| *is_given) {
+            Some((flag, _)) if self.lora.is_none() => Err(ModelFlagError::WithoutLora(flag)),
+            _ => Ok(()),
+        }
+    }
+}
+
+fn regex_of(flag: &'static str, pattern: &str) -> Result<Regex, ModelFlagError> {
+    Regex::new(pattern).map_err(|source| ModelFlagError::Regex { flag, source })
+}
+
+impl SamplingFlags {
+    /// Returns the sampling that the flags ask for, drawn from `seed`. A missing flag has the value of the model's
+    /// `generation_config.json`, if this has it.
+    pub fn sampling(&self, model: &LanguageModel, seed: u64) -> Sampling {
+        let of_model = model.sampling(Sampling { temperature: 0.8, seed, ..Sampling::GREEDY });
+        Sampling {
+            temperature: self.temperature.unwrap_or(of_model.temperature),
+            top_k: self.top_k.or(of_model.top_k),
+            top_p: self.top_p.or(of_model.top_p),
+            repetition_penalty: self.repetition_penalty.unwrap_or(of_model.repetition_penalty),
+            ..of_model
+        }
+    }
+
+    /// Whether one of the flags was given.
+    pub fn is_given(&self) -> bool {
+        let numbers = [self.temperature, self.top_p, self.repetition_penalty];
+        numbers.iter().any(Option::is_some) || self.top_k.is_some()
+    }
+}
