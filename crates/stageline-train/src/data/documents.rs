@@ -16,8 +16,8 @@ pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
 /// The treatment of several documents in one sample.
 ///
-/// If documents are joined or separate, a sample is a window of consecutive tokens of a text, so it may contain tokens of
-/// more than one document. If a window has only a part of a document, this part counts as a whole document.
+/// If documents are joined or separate, a sample is a window of consecutive tokens of a text, so it may contain tokens
+/// of more than one document. If a window has only a part of a document, this part counts as a whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Documents {
     /// Each sample is trained on as one text. Attention does not stop at the ends of documents, and positions count
@@ -31,26 +31,26 @@ pub enum Documents {
     /// This is the convention of the Transformers library for packed samples, [`DataCollatorWithFlattening`]: its
     /// `position_ids` restart at 0 for every sequence, and the first label of every sequence is -100.
     ///
-    /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator#transformers.DataCollatorWithFlattening
+    /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator
     Separate,
     /// Each sample has whole documents, as many as fit into its length, and padding. They are separate, as above. A
-    /// longer document is cut at its end. Every sample comes once an epoch. See
+    /// document that is longer than a sample is cut at its end. Every sample comes once an epoch. See
     /// [`PackedDocuments`](crate::PackedDocuments).
     Packed,
 }
 
 impl Documents {
-    /// Returns where documents begin in a window of a text, or `None` if documents are not separate in windows. For each token of the
-    /// window, the result is the position in the window at which the token's document begins; 0 if it begins before the
-    /// window. The window has `length` tokens, from token `position` of the text on.
+    /// Returns, for each token of a window of a text, the position in the window at which the token's document begins;
+    /// 0 if it begins before the window. Returns `None` if documents are not separate in windows. The window has
+    /// `length` tokens, the first of which has the index `position` in the text.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
         let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
         (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())
     }
 }
 
-/// A sample for a language model: the tokens that it reads, and for each of them the token that it is trained to predict.
-/// All lists have one length.
+/// A sample for a language model: the tokens that it reads, and for each of them the token that it is trained to
+/// predict. All lists have one length.
 pub(crate) struct Sample {
     pub(crate) input: Vec<u32>,
     /// The target of each token; `None` where nothing is trained on.

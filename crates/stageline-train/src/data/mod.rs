@@ -43,7 +43,8 @@ pub trait Data: Send + Sync + 'static {
 
     /// Returns the batch of the training step `step` (counted from 0), with `samples` samples. Its tensors should be on
     /// the CPU: the pipeline moves each micro-batch to the devices of its stages. `samples` may be smaller than in a
-    /// step, because the start of a training reads batches of 1 and 2 samples and of smaller micro-batches.
+    /// step, because before its first step a training run also reads batches of 1 and 2 samples and of smaller
+    /// micro-batches.
     ///
     /// Do not draw random numbers with `Tensor::random` in `batch`, not even after `Device::seed`: all threads share
     /// burn's generator. Use a generator of your own, seeded with [`run.seed()`](crate::Run::seed) and the number of
@@ -72,7 +73,7 @@ pub trait Data: Send + Sync + 'static {
         String::new()
     }
 
-    /// Returns the number of tokens in a sample, for the throughput in tokens a second; 1 by default.
+    /// Returns the number of tokens in a sample, for the throughput in tokens per second; 1 by default.
     fn tokens_per_sample(&self) -> usize {
         1
     }

@@ -18,8 +18,8 @@ const VALIDATION_SAMPLES: usize = 64;
 /// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A longer document
 /// is cut at its end. A document of which nothing is trained on within the length of a sample is left out.
 ///
-/// Documents are packed by best fit, the longest first, which leaves little padding. Every sample comes once an epoch, in
-/// an order that the seed decides.
+/// Documents are packed by best-fit decreasing (the longest first, each into the fullest sample that has room), which
+/// leaves little padding. Every sample comes once an epoch, in an order that the seed decides.
 pub struct PackedDocuments {
     tokens: TokenFile,
     training: Vec<Vec<Piece>>,
@@ -27,7 +27,7 @@ pub struct PackedDocuments {
     epochs: Epochs,
     /// The length of the model's input, in tokens.
     context: usize,
-    /// The share of the documents that is held out.
+    /// The fraction of the documents that is held out for validation, from 0 to below 1.
     held_out: f64,
     packing: Packing,
 }
@@ -57,8 +57,8 @@ struct Piece {
 }
 
 impl PackedDocuments {
-    /// Creates training data from a tokenised text, in samples of `context` tokens. The last `held_out` share of the
-    /// documents is used only for evaluation.
+    /// Creates training data from a tokenised text, in samples of `context` tokens. `held_out` is the fraction of the
+    /// documents, the last ones, that is used only for evaluation.
     ///
     /// # Errors
     /// Returns an error if there are too few documents to hold some out, or if the documents for training or those held
@@ -141,8 +141,9 @@ impl PackedDocuments {
     }
 }
 
-/// Packs pieces into samples of `context` tokens: each piece, the longest first, goes into the sample in which it leaves
-/// the least room. Pieces of one length keep their order.
+/// Packs pieces of documents into samples of `context` tokens by best-fit decreasing. Pieces are placed one after the
+/// other, the longest first. A piece goes into the fullest sample that still has room for it, or into a new sample if
+/// none has. Pieces of equal length keep their order. No piece may be longer than `context`.
 fn pack(pieces: impl Iterator<Item = Piece>, context: usize) -> Vec<Vec<Piece>> {
     let mut pieces: Vec<Piece> = pieces.collect();
     pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));

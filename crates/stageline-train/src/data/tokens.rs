@@ -26,23 +26,26 @@ const LONGEST_PACKED: usize = 1024;
 pub struct TokenSettings<'a> {
     /// The encoding that turns the text into tokens, such as a tokenizer.
     pub encoding: &'a dyn Encode,
-    /// The token that is appended to every document that does not end with it already, if any; not to conversations, which
-    /// a chat template ends. A token that is larger than the size of the encoding's vocabulary is not appended.
+    /// The token that is appended to every document, unless it is already the document's last token; `None` appends
+    /// nothing. Conversations get no such token, because a chat template ends them. A token above the size of the
+    /// encoding's vocabulary is not appended, and a line on the terminal says so.
     pub end_of_document: Option<u32>,
     /// The size of the model's vocabulary. Every token of the training data must be smaller. The vocabulary of the
     /// text's encoding may be larger.
     pub vocabulary: usize,
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
-    /// The length of a sample, in tokens: from 1 to `positions`. `None` stands for `positions`, but at most 256 for windows
-    /// of a text and 1024 for packed documents. It must be `None` for a JSON file of rows, whose rows set the length.
+    /// The length of a sample, in tokens: from 1 to `positions`. `None` stands for `positions`, but at most 256 for
+    /// windows of a text and 1024 for packed documents. It must be `None` for a JSON file of rows, whose rows set the
+    /// length.
     pub context: Option<usize>,
-    /// The treatment of several documents in one sample of a text. `None` stands for `Packed` if the data has prompts or
-    /// conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has no
-    /// documents.
+    /// The treatment of several documents in one sample of a text. `None` stands for `Packed` if the data has prompts
+    /// or conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has
+    /// no documents.
     pub documents: Option<Documents>,
-    /// The share of the text or of its documents that is held out for validation and not trained on, at least 0 and below
-    /// 1.
+    /// The fraction, from 0 to below 1, that is held out for validation and not trained on: of the documents if they
+    /// are packed, and otherwise of the tokens. A text of at least 20 documents is divided between two documents, so
+    /// that no document is in both parts. A JSON file of rows ignores the fraction.
     pub held_out: f64,
     /// The seed of the random choice of samples for each training step.
     pub seed: u64,
@@ -51,10 +54,13 @@ pub struct TokenSettings<'a> {
 /// A source of batches for a language model, whose inputs and targets are token ids.
 pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
-/// Opens the training data of a language model. The path is a text file, a folder of text files, or a JSON lines file. A
-/// line has a `text`, a `prompt` with its `completion`, or the `messages` of a conversation; of the last two only the
-/// completion and the assistant's messages are trained on. Texts are turned into tokens once. The path may also be a `.json` file with rows of tokens
-/// ([`TokenRows`]).
+/// Opens the training data of a language model, and turns texts into tokens once. The path is one of these:
+///
+/// - A text file, or a folder of text files.
+/// - A JSON-lines file. Each line has a `text`, a `prompt` with its `completion`, or the `messages` of a conversation.
+///   Of the last two, only the completion or the answers are trained on. The answers are what the chat template marks
+///   by `{% generation %}`, or else the assistant's messages.
+/// - A `.json` file with rows of tokens ([`TokenRows`]).
 ///
 /// # Errors
 /// Returns an error if the data cannot be read or is too short, or if the model does not support its tokens or lengths.
@@ -146,8 +152,8 @@ pub struct TokenWindows {
 
 impl TokenWindows {
     /// Creates training data from a tokenised text. Each sample is a window of `context` tokens and one more token,
-    /// which is the target of the last. The share `held_out` of the text is evaluated and not trained on. If there are
-    /// at least 20 documents, whole documents are held out.
+    /// which is the target of the last. `held_out` is the fraction of the tokens, at the end of the text, that is
+    /// evaluated and not trained on. If there are at least 20 documents, only whole documents are held out.
     ///
     /// # Errors
     /// Returns an error if the text is too short for a window of training text and a window of held-out text.
@@ -180,8 +186,8 @@ impl TokenWindows {
         Self { documents, ..self }
     }
 
-    /// Returns a batch of windows of the text. `positions` has the position in the text, in tokens, at which each
-    /// window begins.
+    /// Returns a batch of windows of the text. `positions` lists where each window begins: the index of its first token
+    /// in the text, counted from 0.
     fn windows(&self, positions: &[u64]) -> Result<Batch<TokenSamples, Tokens>> {
         let mut window = vec![0; self.context + 1];
         let mut samples = Vec::with_capacity(positions.len());

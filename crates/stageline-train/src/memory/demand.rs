@@ -141,7 +141,7 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
         let there_is_room =
             |estimate: &MemoryEstimate| Room::new(&for_flush(estimate.clone()), job, training.batches).is_enough();
         let found = pipeline.recompute_to_fit(&batch, there_is_room)?;
-        ensure!(found.is_some(), "--recompute auto: {UNKNOWN}; give none, selective or full");
+        ensure!(found.is_some(), "--recompute auto: {UNMEASURED}; give none, selective or full");
         for (stage, recompute) in pipeline.recompute().iter().enumerate() {
             say(format_args!("stage {stage} recomputes {recompute}"))?;
         }
@@ -152,13 +152,14 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
         refuse(pipeline, &job.running, from_two_rows, fits)?;
     }
     let found = refuse(pipeline, &job.running, from_all, fits)?;
-    ensure!(found.is_some() || job.running.memory.is_none(), "--memory: {UNKNOWN}; leave it out");
+    ensure!(found.is_some() || job.running.memory.is_none(), "--memory: {UNMEASURED}; leave it out");
     Ok(found)
 }
 
-/// Why the memory of a training job cannot be estimated, as a part of error messages.
-const UNKNOWN: &str = "memory in use is not known: the program does not count it with `CountingAllocator`, or stages are on other \
-                       hosts";
+/// The reason that the errors of `--memory` and `--recompute auto` give if there is no estimate of the memory. An
+/// estimate runs a step and measures the memory in use.
+const UNMEASURED: &str = "the memory of a step cannot be measured: the program does not count it with `CountingAllocator`, or stages \
+                          are on other hosts";
 
 /// Estimates the memory of a training job with the function `estimate`, and returns the estimate if the job fits into
 /// the memory of its devices. The function `fits` checks this. Returns `None` if the memory cannot be estimated.
@@ -222,7 +223,7 @@ impl Demand<'_> {
     }
 }
 
-/// The estimated memory that a training job needs, to be compared with the memory of its devices.
+/// The estimated memory that a training job needs, for the comparison with the memory of its devices.
 struct Room<'a> {
     /// The estimated memory of a training job, including its batches. It also includes copies for checkpoints, if the
     /// job writes any.

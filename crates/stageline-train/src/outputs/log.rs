@@ -31,9 +31,9 @@ pub struct Outputs {
     pub tensorboard: Option<PathBuf>,
     /// The file for the HTML page; `None` writes no page.
     pub report: Option<PathBuf>,
-    /// The step whose timeline the log and the HTML page show, counted from 0 at the start of the run. In a shorter
-    /// run, it is the last step. If only some steps are synchronised (workers then wait for their devices), it is the
-    /// next synchronised step.
+    /// The step whose timeline the log and the HTML page show, counted from 0 at the start of the run. A run that ends
+    /// before this step shows its last step. If only some steps are synchronised (workers then wait for their devices),
+    /// it is the first synchronised step from there on, or the last one of the run if none follows.
     pub draw_step: usize,
 }
 
@@ -283,7 +283,8 @@ fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable", path.display())
 }
 
-/// Checks that a file can be written whose content is written only after the training. Leaves no file if there is none.
+/// Checks, before training begins, that an output file can be written when training ends. An existing file stays as it
+/// is, and no new file is left.
 fn try_out(path: &Path) -> io::Result<()> {
     let found = fs::metadata(path);
     // A pipe or a device is opened when it is written, because opening a pipe waits for its reader.

@@ -1,4 +1,5 @@
-//! Shows the progress of a training run: a bar on a terminal, and about ten lines elsewhere.
+//! Shows the progress of a training run: a progress bar if stderr is a terminal. Otherwise it prints lines on the
+//! standard output: one for the first step, and then about ten over the whole run.
 
 use std::io::{self, Write};
 
@@ -31,7 +32,7 @@ impl Progress {
         Self { counted, ..self }
     }
 
-    /// Starts the progress bar. The training has `steps` steps, and `start` of them are already done.
+    /// Starts the progress bar. The training run has `steps` steps, and `start` of them are already done.
     pub fn begin(&self, start: usize, steps: usize) -> Result<()> {
         self.bar.set_style(ProgressStyle::with_template("{bar:16} {pos}/{len} {msg}, {eta} left")?);
         self.bar.set_length(steps as u64);

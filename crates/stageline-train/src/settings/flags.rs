@@ -17,13 +17,15 @@ use super::values::{
 /// The default number of training steps of a program that sets no other default.
 const STEPS: usize = 400;
 
-/// The command-line flags that every training has, in addition to the flags of a program's own model and data.
+/// The command-line flags that every training program has, in addition to the flags of a program's own model and data.
 #[derive(Args)]
 pub struct TrainingFlags {
-    /// Number of workers (P). Each has one stage of the model, or several stages in schedules with chunks
+    /// Number of workers (P). Each has one stage of the model, or several stages (chunks) if the schedule places more
+    /// on a worker
     #[arg(help_heading = "Pipeline", long, default_value_t = 2)]
     pub stages: usize,
-    /// Number of stages on each worker (V). Only the schedules interleaved and looped-breadth-first allow a choice
+    /// Number of stages of each worker (V), also called chunks. Only the schedules interleaved and looped-breadth-first
+    /// allow a choice
     #[arg(help_heading = "Pipeline", long, value_name = "V")]
     pub chunks: Option<usize>,
     /// Cut of the model into stages. `counted` balances FLOPs and parameters. `measured` balances the times of the
@@ -38,7 +40,7 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, default_value_t = 8)]
     pub micro_batches: usize,
     /// Number of data-parallel copies of the pipeline (R). Each copy trains on M micro-batches (--micro-batches) of
-    /// every batch. The gradients of all copies are added once a step
+    /// every batch. The gradients of all copies are added once per step
     #[arg(help_heading = "Training", long, default_value_t = 1)]
     pub replicas: usize,
     /// Number of groups in which the gradients of micro-batches are added: first within each group, then over the
@@ -143,8 +145,8 @@ pub struct TrainingFlags {
     /// of a GPU that reports it
     #[arg(help_heading = "Memory", long, value_name = "GB")]
     pub memory: Option<f64>,
-    /// Number of batches that are read ahead of the steps. As many threads read them. Reading a batch may take as long
-    /// as this number of steps without delaying a step
+    /// Number of batches that are read in advance, each by a thread of its own. With N, training does not wait for data
+    /// as long as reading one batch takes less time than N steps
     #[arg(help_heading = "Memory", long, default_value_t = 16, value_name = "BATCHES")]
     pub read_ahead: usize,
     /// Seed of the initial parameters, the order of samples, and the choice of held-out text
@@ -156,9 +158,9 @@ pub struct TrainingFlags {
     /// otherwise 0
     #[arg(help_heading = "Measurement", long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
-    /// Peak TFLOP/s of one device in this precision, such as 989 for an H200 in bf16. The log and the progress bar then
-    /// show the model FLOP utilisation. It is tokens a second x training FLOPs a token, as a share of the peak of all
-    /// devices
+    /// Peak TFLOP/s of one device in the precision of --precision, such as 989 for an H200 in bf16. If set, the log and
+    /// the progress bar show the model FLOP utilisation (MFU): tokens per second x training FLOPs per token / peak
+    /// FLOP/s of all devices
     #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
     /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list of devices. A list is for consecutive
@@ -176,8 +178,8 @@ pub struct TrainingFlags {
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
     #[arg(help_heading = "Devices", long, value_name = "FILE")]
     pub token_file: Option<PathBuf>,
-    /// Number of micro-batches that a channel between two stages can store. If unset, it can store all, so that no
-    /// sender waits
+    /// Number of micro-batches that a channel between two stages can store. A stage waits before it sends to a full
+    /// channel. If unset, a channel stores all micro-batches of a step, so no stage waits
     #[arg(help_heading = "Pipeline", long)]
     pub channel_capacity: Option<usize>,
     /// Number of cores that the kernels of one worker may use. If unset, all workers share the machine's cores evenly
@@ -212,8 +214,8 @@ pub struct TrainingFlags {
     /// many further seconds, the training ends with an error. 0 turns this off
     #[arg(help_heading = "Pipeline", long, value_name = "SECONDS", default_value_t = 60)]
     pub watchdog: u32,
-    /// TOML file of settings. Settings are flags, with `_` for `-` in their names. Flags on the command line override
-    /// the file
+    /// TOML file of settings. A setting has the name of a flag, with `_` instead of `-`. Flags on the command line
+    /// override the file
     #[arg(help_heading = "Settings", long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// Setting, such as `micro_batches=16`; it overrides --config, and flags override it
@@ -222,7 +224,7 @@ pub struct TrainingFlags {
     /// Prints all settings as a file for --config, and exits
     #[arg(help_heading = "Settings", long)]
     pub print_config: bool,
-    /// File for the log. It has one JSON object a line: the run, each step, each validation and the final result
+    /// File for the log. It has one JSON object per line: the run, each step, each validation and the final result
     #[arg(help_heading = "Outputs", long, value_name = "FILE")]
     pub log: Option<PathBuf>,
     /// File for a trace of five steps, for Perfetto (ui.perfetto.dev) or chrome://tracing
@@ -231,8 +233,9 @@ pub struct TrainingFlags {
     /// Folder for the event files of TensorBoard
     #[arg(help_heading = "Outputs", long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
-    /// Step whose timeline the log and the report show, counted from 0 at the start of this run. The trace begins with
-    /// it. If only some steps are synchronised (--synchronise-every), it is the next synchronised step
+    /// Step whose timeline --log and --report show, and with which --trace begins, counted from 0 at the start of this
+    /// run. With --synchronise-every, it is the first synchronised step from there on, or the last one of the run if
+    /// none follows
     #[arg(help_heading = "Outputs", long, default_value_t = 2)]
     pub draw_step: usize,
     /// File for an HTML page that reports on the run

@@ -84,7 +84,7 @@ pub struct Running {
     pub optimizer_state: OptimizerState,
     /// The memory of each device in bytes, as `--memory` gives it; `None` if the flag is unset.
     pub memory: Option<u64>,
-    /// The number of batches that are read ahead of the steps. It is also the number of threads that read them.
+    /// The number of batches that are read in advance, each by a thread of its own.
     pub read_ahead: usize,
     pub watchdog: Option<Watchdog>,
 }

@@ -177,8 +177,8 @@ fn note(report: &StepReport, figures: Figures, log: &mut Log, on_step: &mut OnSt
     log.step(report, figures, metrics)
 }
 
-/// Warns the user if a step shows a fault of the training: a jump of the gradient norm, a parameter whose gradient
-/// stays 0, or very large or very small updates.
+/// Warns the user if a step shows a sign of faulty training: a jump of the gradient norm, a parameter whose gradient
+/// stays 0, or a layer with a very large or very small update.
 fn warn(report: &StepReport, watch: &mut Watch) {
     let Update::Stepped { gradient_norm, .. } = report.update else { return };
     let health: Vec<_> = report.health.iter().map(record::health).collect();

@@ -33,7 +33,8 @@ pub struct Watch {
     quiet_until: usize,
     /// The number of consecutive steps in which the gradient of a parameter was exactly 0, by the parameter's name.
     without_gradient: HashMap<Arc<str>, usize>,
-    /// The names of the layers whose very large or very small update was reported. Each layer is reported once.
+    /// The names of the layers that were already reported for a very large or very small update. No layer is reported
+    /// twice.
     reported: HashSet<String>,
 }
 
@@ -88,9 +89,12 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning for each layer whose update in this step is very large compared with its parameters, or very
-    /// small compared with the updates of other layers. Each layer is reported once. `health` lists the training
-    /// statistics of each parameter, among them its update ratio.
+    /// Returns a warning for each layer whose update in this step is very large or very small, measured by its update
+    /// ratio: the norm of the update divided by the norm of the layer's parameters. Very large is a ratio above 0.1.
+    /// Very small is a ratio below a thousandth of the median ratio of all layers.
+    ///
+    /// A [`Watch`] reports a layer at most once. `health` lists the training statistics of each parameter, among them
+    /// its update ratio.
     pub fn ratios(&mut self, step: usize, health: &[Health]) -> Vec<String> {
         let layers = health.chunk_by(|a, b| layer_of(&a.parameter) == layer_of(&b.parameter));
         let ratio = |parameters: &[Health]| Health::update_ratio_of(&parameters.iter().collect::<Vec<_>>());
