@@ -1,7 +1,7 @@
 //! Chooses the samples of a step so that each comes once an epoch: [`Epochs`].
 //!
-//! Input: the number of samples, a seed, and a step. Output: the numbers of the samples of the step. Like the sampler of
-//! windows, this must not keep state from one step to the next.
+//! Input: the number of samples, a seed, and a step. Output: the indices of the samples of the step. Like the sampler
+//! of windows, this must not keep state from one step to the next.
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};

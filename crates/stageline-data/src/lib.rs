@@ -30,10 +30,10 @@
 //! # Tokens
 //!
 //! [`prepare`] tokenises a text file, a JSON-lines file or a folder of them once, and returns a memory-mapped
-//! [`TokenFile`]; later calls find the same file. A line of a JSON-lines file is a text, a prompt with its completion, or
-//! a conversation; [`TokenFile::is_target`] tells which tokens are trained on. An encoding is an [`Encode`]: [`Bytes`],
-//! which needs nothing, or with the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of a published
-//! model. A [`Sampler`] chooses windows of tokens as it chooses windows of bytes.
+//! [`TokenFile`]; later calls find the same file. A line of a JSON-lines file is a text, a prompt with its completion,
+//! or a conversation; [`TokenFile::is_target`] tells which tokens are trained on. An encoding is an [`Encode`]:
+//! [`Bytes`], which needs nothing, or with the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of
+//! a published model. A [`Sampler`] chooses windows of tokens as it chooses windows of bytes.
 //!
 //! ```
 //! use std::path::Path;

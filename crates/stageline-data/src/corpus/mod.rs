@@ -32,7 +32,8 @@ use crate::error::CorpusError;
 use crate::text::Text;
 use crate::walk::walk;
 
-/// A corpus of text files for a model of bytes: a text for training and one for validation. The files stay on disk.
+/// A corpus of text files for a byte-level language model: a text for training and a text for validation. The bytes are
+/// read from the files when they are needed, so the files must not change.
 #[derive(Debug)]
 pub struct Corpus {
     train: Text,

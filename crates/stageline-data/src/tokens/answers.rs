@@ -1,4 +1,5 @@
-//! Finds the answers in the text of a conversation, which are trained on.
+//! Renders a conversation as text with its chat template, and finds the answers in this text. A model is trained to
+//! write the answers only; the rest of the text is input.
 
 use std::iter;
 use std::ops::Range;
@@ -9,10 +10,10 @@ use crate::tokens::message::{Chat, MARK, Message};
 /// Renders messages as text. The flag says whether the generation prompt (the beginning of an answer) is added.
 pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError> + 'a;
 
-/// Renders a conversation, and returns its text and the ranges to train on.
+/// Renders a conversation, and returns its text and the ranges of the text to train on.
 ///
-/// These are what the template marks by `{% generation %}`. If it marks none, they are the assistant's messages, each
-/// with its end-of-turn text.
+/// The ranges are what the template marks by `{% generation %}`. If it marks nothing, they are the assistant's
+/// messages, each with its end-of-turn text.
 ///
 /// # Errors
 /// Returns an error of `render`, or [`TokenError::ChangedByLater`] if an answer cannot be located.
@@ -47,7 +48,7 @@ pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render)
 /// over a hundred times as much memory.
 const MOST: usize = 8 << 20;
 
-/// Returns an error if a text is longer than a document may be that is only partly trained on.
+/// Returns an error if the text of a document with a prompt or of a conversation is longer than allowed.
 pub(crate) fn check_length(text: &str) -> Result<(), TokenError> {
     if text.len() > MOST { Err(TokenError::LongDocument { found: text.len(), most: MOST }) } else { Ok(()) }
 }
@@ -61,9 +62,9 @@ struct Conversation<'a> {
 }
 
 impl Conversation<'_> {
-    /// Returns where a message begins in the text: after the earlier messages and as much of the generation prompt as
-    /// the text contains. The first message, and one before which the earlier messages render differently on their own,
-    /// begin at their content.
+    /// Returns the offset at which a message begins in the text of the conversation. This is after the text of the
+    /// earlier messages, and for an answer also after the generation prompt, or as much of it as the text contains. The
+    /// first message begins at its content. So does a message whose earlier messages have another text without it.
     fn start(&self, index: usize) -> Result<usize, TokenError> {
         let content = || self.content(index, self.messages.len()).map(|found| found.map(|(content, _)| content.start));
         if index == 0 {
@@ -86,9 +87,10 @@ impl Conversation<'_> {
         }
     }
 
-    /// Returns where a message that begins at `start` ends in the text. If the messages up to it render differently on
-    /// their own, it ends after its content and the part of the following text that both renderings share. If its
-    /// content is not found, it ends with the longest end of that rendering that is found at its beginning.
+    /// Returns the offset at which a message that begins at `start` ends in the text of the conversation. This is the
+    /// end of the messages up to it, rendered on their own, if the text begins with them. Otherwise the message ends
+    /// after its content and the text behind it that both renderings share. If its content is not found, it ends with
+    /// the longest end of the other rendering that the text has at `start`.
     fn end(&self, index: usize, start: usize) -> Result<usize, TokenError> {
         let through = (self.render)(&self.messages[..=index], false)?.text;
         if self.whole.starts_with(&through) {
@@ -120,8 +122,8 @@ impl Conversation<'_> {
     }
 }
 
-/// Returns the length in bytes of the common prefix of two texts. If one of them is not the prefix itself, the length is
-/// that up to the last end of a special token or of a line, so that no special token is divided.
+/// Returns the length in bytes of the common prefix of two texts. If neither text is a prefix of the other, the length
+/// is that up to the last end of a special token or of a line, so that no special token is divided.
 fn shared(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     let length = same.map(|(letter, _)| letter.len_utf8()).sum();

@@ -8,11 +8,12 @@ use std::sync::Once;
 use std::thread;
 
 thread_local! {
-    /// True while this thread is in a call of such a library. A panic is then an error and is not printed.
+    /// True while this thread runs a call of [`caught`]. A panic is then returned as an error and not printed.
     static IS_CAUGHT: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Calls the library with the name `library`. Returns the result of the call, or the message of its panic, which is not printed.
+/// Runs `call`, a call of the library with the name `library`, and catches its panics. Returns the result of the call,
+/// or the message of its panic, which is not printed.
 ///
 /// The first call replaces the program's panic hook. The new hook passes panics outside of such calls on to the old
 /// hook.

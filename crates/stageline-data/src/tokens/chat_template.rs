@@ -97,11 +97,12 @@ impl ChatTemplate {
     }
 }
 
-/// The fields of a message that may have its thoughts. The first one that is there counts.
+/// The fields of a message that may contain the model's thoughts (its reasoning). If a message has several, the first
+/// in this list counts.
 const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
-/// Returns a message as templates read it. As in the Transformers library, fields that are null are missing, and thoughts
-/// are in `reasoning_content` and in `thinking`, whichever field has them.
+/// Converts a message to the value that a template reads. As in the Transformers library, fields that are null are left
+/// out, and the thoughts are in both `reasoning_content` and `thinking`, whichever field of the message has them.
 fn value_of(message: &Message) -> serde_json::Result<Value> {
     let fields: Value = serde_json::from_str(message.json())?;
     let names = fields.try_iter().into_iter().flatten();
@@ -172,8 +173,8 @@ fn marked(source: &str) -> String {
 /// The error message for unpaired [`MARKS`].
 const NO_BORDER: &str = "an answer that it marks by `generation` has no beginning or no end";
 
-/// Removes the [`MARKS`] from a rendered text, and returns the text and the ranges between them; an error in words if a
-/// range has no end.
+/// Removes the [`MARKS`] from a rendered text. Returns the text, and the ranges between a start mark and its end mark
+/// as answers. Returns an error message if a mark has no partner.
 fn unmarked(rendered: &str) -> Result<Chat, String> {
     let mut chat = Chat::default();
     let mut start = None;

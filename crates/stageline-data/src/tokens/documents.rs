@@ -59,8 +59,8 @@ struct Documents<'a> {
 
 impl Documents<'_> {
     /// Encodes a text piece by piece, and writes its tokens. The special tokens for the start and end of a text are
-    /// written around them, unless the text has no tokens. The closure `of` adds the file and the line to an error of the
-    /// encoding.
+    /// written around them, unless the text has no tokens. The closure `of` adds the file and the line to an error of
+    /// the encoding.
     fn text(&mut self, text: impl Read, path: &Path, of: impl Fn(TokenError) -> TokenError) -> Result<(), TokenError> {
         let first = self.writer.tokens();
         let mut pieces = Pieces::new(text);
@@ -78,8 +78,8 @@ impl Documents<'_> {
         self.writer.end_document(self.end)
     }
 
-    /// Encodes a document of a JSON-lines file, and writes its tokens. The closure `of` adds the file and the line to an
-    /// error of the encoding.
+    /// Encodes a document of a JSON-lines file, and writes its tokens. The closure `of` adds the file and the line to
+    /// an error of the encoding.
     fn document(
         &mut self,
         document: Document,
@@ -99,7 +99,8 @@ impl Documents<'_> {
         chat.and_then(|chat| self.with_targets(&chat, is_chat)).map_err(of)
     }
 
-    /// Encodes a document of which only the answers are trained on, and writes its tokens.
+    /// Encodes a document with a prompt or a conversation, and writes its tokens. Only the tokens of its answers are
+    /// marked as targets of training.
     fn with_targets(&mut self, Chat { text, answers }: &Chat, is_chat: bool) -> Result<(), TokenError> {
         check_length(text)?;
         let tokens = self.encoding.encode_targets(text, answers)?;

@@ -9,9 +9,9 @@ use crate::tokens::message::{Chat, Message};
 /// The special tokens that an encoding adds to a whole text, such as `<s>` before it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SpecialTokens {
-    /// The numbers of the special tokens that an encoding adds before a text, in their order; empty for none.
+    /// The ids of the special tokens that an encoding adds before a text, in their order; empty for none.
     pub before: Vec<u32>,
-    /// The numbers of the special tokens that an encoding adds after a text, in their order; empty for none.
+    /// The ids of the special tokens that an encoding adds after a text, in their order; empty for none.
     pub after: Vec<u32>,
 }
 
@@ -39,11 +39,12 @@ pub trait Encode: Send + Sync {
         self.encode(text)
     }
 
-    /// Returns the tokens of a text, each with whether it is a target of a training. `targets` are ranges of bytes of the
-    /// text, in ascending order. A token is a target if it has a character in one of them.
+    /// Returns the tokens of a text, each with a flag: true if a model is trained to predict the token. `targets` are
+    /// the ranges of the text to train on, in bytes and in ascending order. A token is a target if it has a character
+    /// in one of them.
     ///
-    /// By default the text up to each border of a range is encoded once more. The tokens that it has in common with the
-    /// whole text are before the border.
+    /// By default, the tokens of a range are found by encoding the text up to its start and up to its end once more.
+    /// Tokens that such a part has in common with the whole text are before the border.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.

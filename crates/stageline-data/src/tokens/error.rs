@@ -147,10 +147,10 @@ pub enum TokenError {
     Template {
         /// The path of the file with the chat template.
         path: PathBuf,
-        /// Why the template fails: the message of the template library, or the template's own.
+        /// The reason that the template fails: the message of the template library, or the template's own.
         message: String,
     },
-    /// The place of an answer in the text of a conversation is not known, because the chat template writes the answer in
+    /// The place of an answer in the text of a conversation is unknown, because the chat template writes the answer in
     /// another way when messages follow it.
     #[error(
         "the chat template writes an answer in another way when messages follow it, so its place is not known; mark the \
@@ -163,7 +163,7 @@ pub enum TokenError {
     LongDocument {
         /// The length of the text in bytes.
         found: usize,
-        /// The largest length in bytes that the text may have.
+        /// The largest length in bytes that the text of a prompt with its completion or of a conversation may have.
         most: usize,
     },
     /// A token is not in the vocabulary of its encoding.

@@ -34,8 +34,8 @@ pub struct TokenFile {
 }
 
 impl TokenFile {
-    /// Opens a token file, and checks its header, its length, the ends of its documents, its prompts, and the checksum of
-    /// all of these. The tokens are not read, so the time to open the file does not grow with their number.
+    /// Opens a token file, and checks its header, its length, the ends of its documents, its prompts, and the checksum
+    /// of all of these. The tokens are not read, so the time to open the file does not grow with their number.
     ///
     /// A token that was damaged to another one of the vocabulary is therefore not detected here.
     /// [`prepare`](crate::prepare) also compares the hash of the tokens.
@@ -80,8 +80,8 @@ impl TokenFile {
     /// Returns the fingerprint of a token file's tokens, a hash in 64 hexadecimal digits. A resumed run compares it to
     /// check that its training text is the same.
     ///
-    /// The fingerprint is a SHA-256 over all tokens, the ends of the documents and the prompts. It does not depend on the paths or
-    /// the modification times of the text files.
+    /// The fingerprint is a SHA-256 over all tokens, the ends of the documents and the prompts. It does not depend on
+    /// the paths or the modification times of the text files.
     pub fn fingerprint(&self) -> String {
         hex(&self.header.contents)
     }
@@ -113,7 +113,7 @@ impl TokenFile {
         })
     }
 
-    /// Returns the largest token (token number) in a token file. Reads all tokens, so the time grows with their number.
+    /// Returns the largest token id in a token file. Reads all tokens, so the time grows with their number.
     ///
     /// # Errors
     /// Returns [`TokenError::Damaged`] if a token is not in the vocabulary.
@@ -151,13 +151,13 @@ impl TokenFile {
         (index as usize).checked_sub(1).map_or(0, end)..end(index as usize)
     }
 
-    /// Whether some tokens are read and not trained on, such as the prompts of completions.
+    /// Whether the token file has prompts: tokens that a model reads but is not trained to predict.
     pub fn has_prompts(&self) -> bool {
         self.header.prompts > 0
     }
 
-    /// Whether a model is trained to predict the token at `position`. The tokens of a prompt, and all that is no answer in
-    /// a conversation, are only read.
+    /// Whether a model is trained to predict the token at `position`. The tokens of a prompt, and all tokens of a
+    /// conversation outside its answers, are only read.
     ///
     /// # Panics
     /// Panics if `position` is not below [`TokenFile::len`].
@@ -178,8 +178,8 @@ impl TokenFile {
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
     }
 
-    /// Returns the prompts in a token file, in ascending order: the positions of the first token of each and of the token
-    /// after its last, as 8 little-endian bytes.
+    /// Returns the prompts in a token file, in ascending order. A prompt is the position of its first token and the
+    /// position after its last token, each as 8 little-endian bytes.
     fn prompts(&self) -> &[[[u8; 8]; 2]] {
         self.map[self.layout.prompts as usize..self.layout.checksum as usize].as_chunks().0.as_chunks().0
     }
@@ -190,8 +190,8 @@ impl TokenFile {
         self.map[self.layout.ends as usize..self.layout.prompts as usize].as_chunks().0
     }
 
-    /// Whether the tokens, the ends of the documents and the prompts have the hash that the token file's header lists. Reads the
-    /// whole file.
+    /// Whether the tokens, the ends of the documents and the prompts have the hash that the token file's header lists.
+    /// Reads the whole file.
     pub(crate) fn is_intact(&self) -> bool {
         let contents = &self.map[HEADER..self.layout.checksum as usize];
         Sha256::digest(contents).as_slice() == self.header.contents

@@ -30,9 +30,9 @@ pub(crate) const HEADER: usize = 112;
 /// The length in bytes of each SHA-256 hash in a token file.
 pub(crate) const HASH: usize = 32;
 
-/// The header of a token file: the size of the vocabulary, the numbers of tokens, documents and prompts, and two hashes.
-/// The hash `key` identifies the encoding, the options and the source files; `contents` is the hash of the tokens, of the
-/// end positions of the documents and of the prompts.
+/// The header of a token file: the size of the vocabulary, the numbers of tokens, documents and prompts, and two
+/// hashes. The hash `key` identifies the encoding, the options and the source files. The hash `contents` is that of the
+/// tokens, the end positions of the documents and the prompts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Header {
     /// The size of the vocabulary of a token file: from 1 to 2^32. Every token in the file is below it.

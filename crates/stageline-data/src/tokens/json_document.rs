@@ -1,4 +1,4 @@
-//! Takes a document from a line of a JSON-lines file, without reading the values of the fields that no document has.
+//! Reads a document from a line of a JSON-lines file. Skips the values of fields that no document has.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -25,11 +25,12 @@ const MOST_MESSAGES: usize = 1000;
 pub(crate) enum Document {
     /// A text, all of which is trained on.
     Text(String),
-    /// The texts of a prompt and of its completion, which alone is trained on.
+    /// The texts of a prompt and of its completion. Only the completion is trained on.
     Completion([String; 2]),
-    /// The messages of a prompt and of its completion, which alone is trained on.
+    /// The messages of a prompt and of its completion. Only the completion is trained on.
     Reply([Vec<Message>; 2]),
-    /// A conversation, of which the answers are trained on.
+    /// A conversation. Only its answers are trained on: what the chat template marks by `{% generation %}`, or else the
+    /// assistant's messages.
     Conversation(Vec<Message>),
 }
 

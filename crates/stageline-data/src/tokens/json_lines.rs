@@ -31,8 +31,8 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
         Self { reader, path: path.to_path_buf(), field, most: MOST, line: 0 }
     }
 
-    /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and the document,
-    /// or `None` after the last document.
+    /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and the
+    /// document, or `None` after the last document.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Document)>, TokenError> {
         loop {
             let mut bytes = Vec::new();

@@ -41,7 +41,7 @@ impl Message {
         self.json.get()
     }
 
-    /// Whether the message is one that a model is trained to write.
+    /// Whether the message is an answer, which a model is trained to write: a message of the role `assistant`.
     pub(crate) fn is_answer(&self) -> bool {
         self.role == ASSISTANT
     }

@@ -14,12 +14,14 @@ pub struct TokenOptions {
     /// The folder for token files. The default, `None`, is `stageline/tokens` in `$XDG_CACHE_HOME`, or in `.cache` of
     /// the home folder.
     pub folder: Option<PathBuf>,
-    /// The token that is appended to every document that does not end with it already; `None`, the default, appends
-    /// nothing. A document may end with the token because its text does, or because the encoding's special tokens do.
-    /// Empty documents get no token, and conversations get none either: their chat template ends them.
+    /// The id of the token that is appended to each document, unless it is already the document's last token. `None`,
+    /// the default, appends nothing. A document may end with the token because its text does, or because the encoding's
+    /// special tokens do. Empty documents get no token. Conversations get none either, because their chat template ends
+    /// them.
     ///
-    /// The token may be one of the encoding's tokens, or a new one. The number of a new token is the size of the
-    /// encoding's vocabulary (256 if bytes are the tokens).
+    /// The id may be that of one of the encoding's tokens, or the first free id, which adds a token to the vocabulary.
+    /// The first free id is the size of the encoding's vocabulary (256 if bytes are the tokens). A larger id is an
+    /// error.
     pub end_of_document: Option<u32>,
     /// The field of each JSON object in a JSON-lines file that contains the document's text. The default is `text`.
     pub text_field: String,

@@ -17,22 +17,22 @@ use crate::tokens::write::TokenWriter;
 ///
 /// # Documents
 /// - A file whose name ends in `.jsonl` or `.ndjson` contains one document per line, an object: the string in the field
-///   [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a conversation. A line has at most
-///   256 MiB, and blank lines are skipped.
+///   [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a conversation. A line has at
+///   most 256 MiB, and blank lines are skipped.
 /// - Any other file is one document.
 /// - A folder gives the documents of its files and subfolders, in the order of the files' names. Symbolic links, hidden
 ///   entries (such as `.git`) and folders named `target` are skipped.
 ///
 /// A conversation becomes text by [`Encode::chat`], which adds all of its special tokens. Every other document has the
-/// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its
-/// text ends with. Then [`TokenOptions::end_of_document`] is appended, unless it is already the document's last token.
-/// The last token may be a special token for the end, or come from the text: a tokenizer with the special token `</s>`
-/// encodes a text that ends with `</s>` as tokens that end with it.
+/// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its text ends with. Then
+/// [`TokenOptions::end_of_document`] is appended, unless it is already the document's last token. The last token may be
+/// a special token for the end, or come from the text: a tokenizer with the special token `</s>` encodes a text that
+/// ends with `</s>` as tokens that end with it.
 ///
-/// Empty documents are left out. Prompts with their completions and conversations have at most 8 MiB, and are encoded in
-/// one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end
-/// after a line feed if possible, or else before a blank. Before and after such a cut, a tokenizer may give other
-/// tokens than for the uncut document, for example if it puts a blank before every text.
+/// Empty documents are left out. Prompts with their completions and conversations have at most 8 MiB, and are encoded
+/// in one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end after a line feed if
+/// possible, or else before a blank. Before and after such a cut, a tokenizer may give other tokens than for the uncut
+/// document, for example if it puts a blank before every text.
 ///
 /// # Token files
 /// The name of the token file is a hash of the encoding, the options and the source. Of the source, it covers the path,
@@ -51,8 +51,8 @@ use crate::tokens::write::TokenWriter;
 /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
 /// - [`TokenError::NothingToRead`] if no document has text.
 /// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
-/// - [`TokenError::Document`] if a document cannot be encoded, for example because its text is not UTF-8, or because the
-///   chat template refuses it.
+/// - [`TokenError::Document`] if a document cannot be encoded, for example because its text is not UTF-8, or because
+///   the chat template refuses it.
 /// - [`TokenError::UnknownToken`] if a special token of the encoding is not in its vocabulary.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
 /// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's

@@ -42,9 +42,9 @@ const OTHER_FORMS: [&str; 8] = [
 ///   documents. The dropout of a BPE is ignored too, because a text must always have the same tokens.
 /// - A special token's name in a text, such as `<|endoftext|>`, is encoded as that token, as in Hugging Face's Python
 ///   library.
-/// - Conversations become text by the chat template of the tokenizer's folder: its `chat_template.jinja`, or else the one
-///   in its `tokenizer_config.json`. The function `strftime_now`, which prints today's date, is left undefined, because a
-///   conversation must always have the same tokens.
+/// - Conversations become text by the chat template of the tokenizer's folder: its `chat_template.jinja`, or else the
+///   one in its `tokenizer_config.json`. The function `strftime_now`, which prints today's date, is left undefined,
+///   because a conversation must always have the same tokens.
 pub struct Tokenizer {
     /// The path of the `tokenizer.json`, for error messages.
     path: PathBuf,
@@ -57,7 +57,7 @@ pub struct Tokenizer {
 
 impl Tokenizer {
     /// Reads the tokenizer of the model folder `folder`, its `tokenizer.json`. Returns `None` if the folder contains no
-    /// tokenizer at all, as for a model of bytes.
+    /// tokenizer at all, as for a byte-level language model.
     ///
     /// # Errors
     /// - [`TokenError::OtherForm`] if the folder contains a tokenizer only in a form that is not read, such as
@@ -94,8 +94,8 @@ impl Tokenizer {
         Ok(Self { path: path.to_path_buf(), inner, vocabulary, special_tokens, chat, fingerprint })
     }
 
-    /// Returns the number of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no
-    /// such token.
+    /// Returns the id of the token with the name `name`, such as `<|endoftext|>`; `None` if the vocabulary has no such
+    /// token.
     pub fn token(&self, name: &str) -> Option<u32> {
         self.inner.token_to_id(name)
     }

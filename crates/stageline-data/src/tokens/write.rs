@@ -53,8 +53,8 @@ impl TokenWriter {
         Ok(writer)
     }
 
-    /// Appends tokens to the current document of the token file. `is_target` tells whether a model is trained to predict
-    /// them. The tokens must be in the vocabulary; this is not checked.
+    /// Appends tokens to the current document of the token file. `is_target` tells whether a model is trained to
+    /// predict them. The tokens must be in the vocabulary; this is not checked.
     pub(crate) fn push(&mut self, tokens: &[u32], is_target: bool) -> Result<(), TokenError> {
         let bytes: Vec<u8> = match Header::width(self.vocabulary) {
             2 => tokens.iter().flat_map(|&token| (token as u16).to_le_bytes()).collect(),

@@ -158,8 +158,8 @@ fn rehearse<Out: Payload, D: Data + ?Sized>(
 
 /// The reason that the errors of `--memory` and `--recompute auto` give if there is no estimate of the memory. An
 /// estimate runs a step and measures the memory in use.
-const UNMEASURED: &str = "the memory of a step cannot be measured: the program does not count it with `CountingAllocator`, or stages \
-                          are on other hosts";
+const UNMEASURED: &str = "the memory of a step cannot be measured: the program does not count it with \
+                          `CountingAllocator`, or stages are on other hosts";
 
 /// Estimates the memory of a training job with the function `estimate`, and returns the estimate if the job fits into
 /// the memory of its devices. The function `fits` checks this. Returns `None` if the memory cannot be estimated.
