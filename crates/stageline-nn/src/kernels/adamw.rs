@@ -39,8 +39,8 @@ impl AdamWStep {
     ///
     /// `gradient` is the gradient of the parameter. `moments` are the first and the second moment that the previous
     /// step returned, and `None` in the first step. All these tensors have the shape of the parameter, and must not be
-    /// tracked by autodiff. The step of a parameter in f16 or bf16 is computed in f32: the new parameter has the type of
-    /// the parameter, and its moments are in f32.
+    /// tracked by autodiff. The step of a parameter in f16 or bf16 is computed in f32: the new parameter has the type
+    /// of the parameter, and its moments are in f32.
     pub fn update<const D: usize>(
         &self,
         parameter: Tensor<D>,

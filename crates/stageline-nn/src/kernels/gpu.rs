@@ -95,8 +95,9 @@ impl Products for Cube {
         }
     }
 
-    /// Returns the gradient of an embedding's table. In half precision, and for at most 4096 table rows, it is one
-    /// matrix product with one-hot rows. Otherwise burn's own backward pass of an embedding computes it.
+    /// Returns the gradient of the loss with respect to an embedding's table. In half precision, and for at most 4096
+    /// table rows, it is one matrix product with one-hot rows. Otherwise burn's own backward pass of an embedding
+    /// computes it.
     ///
     /// The zeros and ones of the one-hot rows are exact in half precision. In f32 no product is used, because a GPU may
     /// compute f32 products in a type of fewer bits.
@@ -154,8 +155,8 @@ impl Kernels for Cube {
         (like(output, input), moments)
     }
 
-    /// Returns the gradient of a normalisation's input. The argument with the kind of normalisation is ignored: the
-    /// moments have a mean only for layer normalisation.
+    /// Returns the gradient of the loss with respect to a normalisation's input. The argument with the kind of
+    /// normalisation is ignored: the moments have a mean only for layer normalisation.
     fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
         let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)

@@ -34,13 +34,14 @@ pub trait Kernels: Products {
     /// approximation by a hyperbolic tangent.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
-    /// Returns the gradient of GELU's input, given the input and the gradient of GELU's output.
+    /// Returns the gradient of the loss with respect to GELU's input. `gradient` is that with respect to GELU's output.
     fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns SwiGLU, `gate x sigmoid(gate) x up`, of every element of two inputs of one shape.
     fn swiglu(gate: &FloatTensor<Self>, up: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Returns the gradients of SwiGLU's two inputs, given the gradient of its output.
+    /// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is that with
+    /// respect to its output.
     fn swiglu_to_inputs(
         gate: &FloatTensor<Self>,
         up: &FloatTensor<Self>,
@@ -53,8 +54,9 @@ pub trait Kernels: Products {
     /// size / 2]`.
     fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
 
-    /// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers
-    /// of columns of the queries, keys and values. `angles` are the cosines and the negated sines of the join's angles.
+    /// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`](Self::joined)
+    /// joined. `gradient` is that with respect to the join. `columns` are the numbers of columns of the queries, keys
+    /// and values. `angles` are the cosines and the negated sines of the join's angles.
     fn join_to_parts(
         gradient: &FloatTensor<Self>,
         columns: [usize; 3],
@@ -71,8 +73,8 @@ pub trait Kernels: Products {
         norm: Normalisation,
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of a normalisation's input, given the gradient of the output. The moments are the mean and
-    /// 1 / standard deviation of each input row.
+    /// Returns the gradient of the loss with respect to a normalisation's input. `gradient` is that with respect to the
+    /// output. `moments` are the mean and 1 / standard deviation of each input row, as the forward pass returned them.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -81,8 +83,9 @@ pub trait Kernels: Products {
         norm: Norm,
     ) -> FloatTensor<Self>;
 
-    /// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the gradient of the output.
-    /// The moments are the mean and 1 / standard deviation of each input row.
+    /// Returns the gradients of the loss with respect to a normalisation's scale and shift, each `[width]`. `gradient`
+    /// is that with respect to the output. `moments` are the mean and 1 / standard deviation of each input row, as the
+    /// forward pass returned them.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,
@@ -99,8 +102,8 @@ pub trait Kernels: Products {
         starts: Option<&IntTensor<Self>>,
     ) -> (FloatTensor<Self>, Self::Attended);
 
-    /// Returns the gradient of causal attention's input, given the gradient of the output and the values `attended`
-    /// that the forward pass kept.
+    /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is that with respect to
+    /// the output. `attended` are the values that the forward pass kept.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: AttentionHeads,
@@ -112,8 +115,9 @@ pub trait Kernels: Products {
     /// [`MASKED`](crate::kernels::masked_targets::MASKED) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
-    /// Returns the gradient of the cross-entropy's logits, given the tensor that the forward pass kept for the backward
-    /// pass and the gradient of the summed loss.
+    /// Returns the gradient of the loss with respect to the logits of a cross-entropy. `gradient` is that with respect
+    /// to the cross-entropy, which is summed over the rows. `kept` is the tensor that the forward pass returned for the
+    /// backward pass.
     fn cross_entropy_to_logits(
         logits: &FloatTensor<Self>,
         targets: &IntTensor<Self>,

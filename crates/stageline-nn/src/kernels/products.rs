@@ -20,14 +20,14 @@ pub trait Products: Engine {
         Self::linear(input, weight, bias)
     }
 
-    /// Returns the gradient of a linear layer's input, `[rows, inputs]`, given the gradient of its output, `[rows,
-    /// outputs]`.
+    /// Returns the gradient of the loss with respect to a linear layer's input, `[rows, inputs]`. `gradient` is that
+    /// with respect to the layer's output, `[rows, outputs]`.
     fn to_input(weight: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_x_backward(weight, gradient)
     }
 
-    /// Returns the gradient of a linear layer's weight, `[inputs, outputs]`, given the gradient of the layer's output,
-    /// `[rows, outputs]`.
+    /// Returns the gradient of the loss with respect to a linear layer's weight, `[inputs, outputs]`. `gradient` is
+    /// that with respect to the layer's output, `[rows, outputs]`.
     fn to_weight(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_weight_backward(input, gradient)
     }
@@ -42,13 +42,14 @@ pub trait Products: Engine {
         added::<Self>(sum, Self::to_weight(input, gradient))
     }
 
-    /// Returns the gradient of a linear layer's bias, `[outputs]`: the sum of the output's gradient over the rows.
+    /// Returns the gradient of the loss with respect to a linear layer's bias, `[outputs]`: the sum of `gradient` over
+    /// the rows. `gradient` is that with respect to the layer's output, `[rows, outputs]`.
     fn to_bias(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_bias_backward(gradient)
     }
 
-    /// Returns the gradient of an embedding's table, `[rows, width]`, given the gradient of the looked-up vectors,
-    /// `[batch, length, width]`.
+    /// Returns the gradient of the loss with respect to an embedding's table, `[rows, width]`. `gradient` is that with
+    /// respect to the looked-up vectors, `[batch, length, width]`.
     fn to_table(table: FloatTensor<Self>, gradient: FloatTensor<Self>, indices: IntTensor<Self>) -> FloatTensor<Self> {
         added_up::<Self>(table, gradient, indices)
     }
@@ -73,8 +74,8 @@ pub fn added<B: Engine>(sum: Option<FloatTensor<B>>, gradient: FloatTensor<B>) -
     B::float_add(sum, gradient)
 }
 
-/// Returns the gradient of an embedding's table: burn sums the gradients of the looked-up vectors by table row.
-/// Gradients in bf16 and f16 are summed in f32.
+/// Returns the gradient of the loss with respect to an embedding's table. burn adds the gradients with respect to the
+/// looked-up vectors, `gradient`, by table row. Gradients in bf16 and f16 are added in f32.
 ///
 /// In bf16 the sum for a row that is looked up a few hundred times would stop growing, because each further gradient
 /// would be rounded away.

@@ -158,8 +158,8 @@ fn attend(
     weights
 }
 
-/// Returns the gradient of attention's input, given the attention weights that [`attended`] returned and the gradient
-/// of the output (`upstream`). All tensors must be contiguous.
+/// Returns the gradient of the loss with respect to attention's input. `upstream` is that with respect to the output.
+/// `weights` are the attention weights that [`attended`] returned. All tensors must be contiguous.
 pub fn to_input(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,

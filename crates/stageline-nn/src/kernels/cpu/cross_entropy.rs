@@ -27,8 +27,9 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
     [of_numbers(vec![total as f32], [1]), of_pairs(scales)]
 }
 
-/// Returns the gradient of the contiguous logits of a cross-entropy, given the gradient of the summed loss. `scales`
-/// contains the two numbers that [`summed`] returned for each row.
+/// Returns the gradient of the loss with respect to the logits of a cross-entropy, which must be contiguous. `gradient`
+/// is that with respect to the cross-entropy, which is summed over the rows. `scales` contains the two numbers that
+/// [`summed`] returned for each row.
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,

@@ -20,8 +20,8 @@ pub fn values(input: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     output.tensor()
 }
 
-/// Returns the gradient of GELU's input: the derivative of GELU at every input element times the gradient of the
-/// output. Both tensors must be contiguous.
+/// Returns the gradient of the loss with respect to GELU's input: the derivative of GELU at every input element times
+/// `gradient`, the gradient with respect to the output. Both tensors must be contiguous.
 pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: GeluForm) -> FloatTensor<Flex> {
     let mut output = Copied::of(gradient);
     let parts = output.parts(PART).zip(numbers(input).par_chunks(PART));

@@ -32,8 +32,9 @@ pub fn normalised(
     (output.tensor(), of_pairs(moments))
 }
 
-/// Returns the gradient of a normalisation's contiguous input, given the two numbers of each input row that
-/// [`normalised`] returned (`[rows, 2]`) and the gradient of the output.
+/// Returns the gradient of the loss with respect to a normalisation's input, which must be contiguous. `gradient` is
+/// that with respect to the output. `moments` are the two numbers of each input row that [`normalised`] returned
+/// (`[rows, 2]`).
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -50,8 +51,9 @@ pub fn gradient_of_input(
     output.tensor()
 }
 
-/// Returns the gradients of a normalisation's scale and shift, each `[width]`, given the two numbers of each input row
-/// that [`normalised`] returned (`[rows, 2]`) and the gradient of the output.
+/// Returns the gradients of the loss with respect to a normalisation's scale and shift, each `[width]`. `gradient` is
+/// that with respect to the output. `moments` are the two numbers of each input row that [`normalised`] returned
+/// (`[rows, 2]`).
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,

@@ -57,9 +57,10 @@ pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -
     rotated(parts[0].shape()[0], &all, all[0].count + all[1].count, Angles::of(angles))
 }
 
-/// Returns the gradients of queries, keys and values, given the gradient of their join. `columns` are the numbers of
-/// columns of the queries, keys and values. `angles` are the cosines and the negated sines of the angles of the join,
-/// so that the gradients are rotated back. All tensors must be contiguous.
+/// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] joined. `gradient` is
+/// that with respect to the join. `columns` are the numbers of columns of the queries, keys and values. `angles` are
+/// the cosines and the negated sines of the angles of the join, so that the gradients are rotated back. All tensors
+/// must be contiguous.
 pub fn to_parts(
     gradient: &FloatTensor<Flex>,
     columns: [usize; 3],

@@ -177,8 +177,8 @@ pub(crate) fn attended(
     (output.clone(), Attended { parts, weights, shares, output })
 }
 
-/// Returns the gradient of attention's input, `[batch, length, (query heads + 2 x key-value heads) x size]`, given the
-/// gradient of attention's output, `[batch, length, query heads x size]`.
+/// Returns the gradient of the loss with respect to attention's input, `[batch, length, (query heads + 2 x key-value
+/// heads) x size]`. `gradient` is that with respect to attention's output, `[batch, length, query heads x size]`.
 pub(crate) fn to_input(
     Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
     shared: AttentionHeads,

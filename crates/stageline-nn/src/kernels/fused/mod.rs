@@ -45,8 +45,9 @@ mod checks {
         tensor.clone().cast(FloatDType::F64)
     }
 
-    /// Returns the exact values for the test of a kernel: the output of `function` for `input`, and the gradient of
-    /// `input` for the output's gradient `upstream`. burn's autodiff computes both in f64.
+    /// Returns the exact values for the test of a kernel: the output of `function` for `input`, and the gradient with
+    /// respect to `input`, where `upstream` is the gradient with respect to the output. burn's autodiff computes both
+    /// in f64.
     pub fn derived<const D: usize, const E: usize>(
         function: impl Fn(Tensor<D>) -> Tensor<E>,
         input: &Tensor<D>,

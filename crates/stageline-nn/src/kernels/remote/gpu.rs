@@ -45,9 +45,10 @@ impl Served for Cube {
         }
     }
 
-    /// Returns the gradient of attention's input. After FlashAttention, `kept` contains attention's input, its output
-    /// and the logarithms of the queries' sums of exponentiated scores. For larger heads it contains the output and the
-    /// three tensors that [`sent_attention`](Served::sent_attention) returned.
+    /// Returns the gradient of the loss with respect to attention's input. `gradient` is that with respect to the
+    /// output. After FlashAttention, `kept` contains attention's input, its output and the logarithms of the queries'
+    /// sums of exponentiated scores. For larger heads it contains the output and the three tensors that
+    /// [`sent_attention`](Served::sent_attention) returned.
     fn received_attention(
         kept: Vec<Float>,
         starts: Option<IntTensor<Self>>,

@@ -90,8 +90,8 @@ fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
 }
 
-/// Returns the shape and type of causal attention's input, given the gradient of its output, `[batch, length, query
-/// heads x size]`.
+/// Returns the shape and type of causal attention's input. `gradient` is the gradient with respect to its output,
+/// `[batch, length, query heads x size]`.
 fn input_of(gradient: &Float, heads: AttentionHeads) -> (Shape, DType) {
     let shape = gradient.shape();
     (Shape::new([shape[0], shape[1], shape[2] / heads.query * heads.columns()]), gradient.dtype())
