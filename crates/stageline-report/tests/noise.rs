@@ -131,8 +131,8 @@ fn share(state: &mut u64) -> f64 {
 }
 
 /// Tests that the noise scale counts as known in at most about 10% of runs without any gradient, however long they are.
-/// The squared norms of these runs are random, with a mean of 0. A noise scale that exists stays known: the mean is then
-/// a standard deviation above 0, so that 84% of the estimates are positive.
+/// The squared norms of these runs are random, with a mean of 0. A noise scale that exists stays known: the mean is
+/// then a standard deviation above 0, so that 84% of the estimates are positive.
 #[test]
 fn noise_alone_seldom_passes_for_a_gradient() {
     let mut state = 1_u64;

@@ -57,8 +57,9 @@ pub(crate) fn prune(
     removed
 }
 
-/// Returns the paths of the old checkpoints in `dir` that were renamed earlier and could not be removed then. The
-/// publishing of the new checkpoint has synced these renames.
+/// Returns the paths in `dir` whose names begin with `.removing-`: old checkpoints that an earlier save renamed but
+/// could not remove completely. They can be removed at once, because the save of the new checkpoint has synced the
+/// renames.
 fn leftovers(dir: &Path) -> io::Result<Vec<PathBuf>> {
     let mut left = Vec::new();
     for entry in fs::read_dir(dir)? {

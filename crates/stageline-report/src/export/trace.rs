@@ -55,7 +55,8 @@ impl Trace {
         let mut sends: HashMap<Transfer, (u64, usize)> = HashMap::new();
         let mut receives = Vec::new();
         self.ends.resize(self.ends.len().max(timeline.len()), 0);
-        // A worker does one thing at a time, so the step begins once its first events fit after those of the step before.
+        // A worker does one thing at a time, so the step begins once its first events fit after those of the step
+        // before.
         let fits = |(row, end): (&Vec<Event>, &u64)| Some(*end as f64 / 1e9 - row.first()?.start.as_secs_f64());
         let begin = timeline.iter().zip(&self.ends).filter_map(fits).fold(self.end, f64::max);
         for (worker, row) in timeline.iter().enumerate() {

@@ -48,7 +48,9 @@ pub enum LogError {
         stages: usize,
     },
     /// The log of a run cannot be read because its model has too many layers.
-    #[error("line {line} of the log has {layers} layers, and {most} are read at most; cut the model into fewer layers")]
+    #[error(
+        "line {line} of the log describes a model of {layers} layers, and at most {most} can be read; log a model with fewer, larger layers"
+    )]
     Layers {
         /// The number of the faulty line in a run's log, counted from 1.
         line: usize,

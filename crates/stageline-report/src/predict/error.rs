@@ -20,10 +20,13 @@ pub enum PredictError {
     /// throughput follows from it. The field is the name of the value.
     #[error("{0} in the log is not above 0, and predictions need a value above 0; write a new log with `--log`")]
     NotAboveZero(&'static str),
-    /// An error of a prediction: the log of the run does not name the layers of every stage.
-    #[error("the log does not give each of the {stages} stages its layers; write a new log with `--log`")]
+    /// An error of a prediction: the log of the run does not list the layers of all stages in order.
+    #[error(
+        "the log does not list the layers of all {stages} stages in order, so their costs cannot be predicted; log the run again \
+         with `--log`"
+    )]
     Layers {
-        /// The number of stages of the logged run. The log does not name the layers of all these stages.
+        /// The number of stages of the logged run. The log does not list the layers of all these stages in order.
         stages: usize,
     },
     /// An error of a prediction for another micro-batch size, whose costs are computed from two runs. The micro-batches
@@ -46,7 +49,7 @@ pub enum PredictError {
     /// An error of a prediction with a memory limit: the log does not say how much memory the run used. So it is
     /// unknown whether a training run fits.
     #[error(
-        "the log does not say how much memory its workers used, so whether a training fits is not known; log a run of a program with \
+        "the log does not say how much memory its workers used, so it is not known whether a training run fits; log a run of a program with \
          the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
@@ -67,7 +70,7 @@ pub enum PredictError {
     /// An error of a prediction: a network link between workers has an invalid latency or bandwidth. The field is the
     /// link.
     #[error(
-        "a link of {} bytes a second and {} s is invalid; give at least 1 byte a second, and a latency of 0 s or more",
+        "a link of {} bytes per second and {} s is invalid; give at least 1 byte per second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),

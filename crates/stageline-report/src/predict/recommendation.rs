@@ -65,15 +65,16 @@ impl fmt::Display for Recommendation {
     }
 }
 
-/// Recommends one of `trainings`, which have the settings of the plan that the user gives to `stageline advise` and
-/// differ only in their number of micro-batches (M). Returns `None` if none fits into the memory.
+/// Recommends one of `trainings`: predicted training runs with the settings of the plan that the user gives to
+/// `stageline advise`, which differ only in their number of micro-batches (M). Returns `None` if no training run fits
+/// into the memory.
 ///
-/// Trainings that are at most 10% longer than the shortest one (20% under Adam) count as equally long. The recommended
-/// M is:
+/// A training run counts as about as short as the shortest one if it takes at most 10% more time (20% under Adam). The
+/// recommended M is the first of these that applies:
 ///
-/// - the M of the logged run, if its training run is one of the equally long ones;
-/// - the largest M of the equally long training runs, if the M of the run is larger than that;
-/// - otherwise the M of the shortest training run.
+/// - the M of the logged run, if a training run with this M is among the about equally short ones;
+/// - the largest M of the about equally short training runs, if the M of the logged run is larger than that;
+/// - the M of the shortest training run.
 pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]) -> Option<Recommendation> {
     let shortest = question.fastest(trainings)?;
     let longer = if question.log.is_adam() { ABOUT_UNDER_ADAM } else { ABOUT };

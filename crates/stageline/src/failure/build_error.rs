@@ -33,8 +33,8 @@ pub enum BuildError {
     /// Hosts became unreachable while the modules of stages were copied from or to their devices. The thread that
     /// copied them is left behind with the modules.
     #[error(
-        "{}, while modules were copied from or to it; start `stageline serve` there again, or name devices of other hosts, and \
-         restart this program",
+        "hosts were lost while modules were copied from or to them: {}; start `stageline serve` there again, or name devices of \
+         other hosts, and restart this program",
         hosts.iter().map(LostHost::to_string).collect::<Vec<_>>().join("; ")
     )]
     HostsLost {
@@ -58,8 +58,8 @@ pub enum BuildError {
     },
     /// The checkpoint's loss scale is outside the range of the training's dynamic loss scale.
     #[error(
-        "the checkpoint has the loss scale {scale:e}, which must be between {lowest:e} and {highest:e}: take another checkpoint, or \
-         lower `lowest` of the dynamic loss scale"
+        "the checkpoint has the loss scale {scale:e}, which must be between {lowest:e} and {highest:e}: take another checkpoint or, \
+         if the scale is too small, lower `lowest` of the dynamic loss scale"
     )]
     RestoredLossScale {
         /// The loss scale in the checkpoint to restore. It is not between `lowest` and `highest`.
@@ -108,8 +108,8 @@ pub enum BuildError {
     },
     /// A stage has one of burn's own batch norms, which cannot compute in the configured lower precision.
     #[error(
-        "stage {stage} has a batch norm of burn's, which cannot compute in {precision}; make it an `AccumulatedBatchNorm`, or \
-         leave the precision full"
+        "stage {stage} has burn's own batch norm, which cannot compute in {precision}; replace it by an \
+         `AccumulatedBatchNorm`, or train in full precision"
     )]
     BatchNormPrecision {
         /// The index, counted from 0, of the first stage that contains one of burn's own batch norms.

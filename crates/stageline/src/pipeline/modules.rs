@@ -35,7 +35,7 @@ impl Modules {
     ///
     /// # Errors
     /// Returns [`ModuleError`] if the pipeline has no such stage, if the stage's module was taken before or is lost, or
-    /// if the module is not an `M`. A module that is not an `M` can still be taken as its own type.
+    /// if the module is not an `M`. A module that is not an `M` can still be taken with its own type.
     pub fn take<M: 'static>(&mut self, stage: usize) -> Result<M, ModuleError> {
         let stages = self.0.len();
         let slot = self.0.get_mut(stage).ok_or(ModuleError::NoSuchStage { stage, stages })?;
@@ -71,7 +71,9 @@ pub enum ModuleError {
         stages: usize,
     },
     /// The caller requested a stage's module as a type that is not the module's type.
-    #[error("the module of stage {stage} is a `{found}`, not a `{asked}`; take it as its own type")]
+    #[error(
+        "the module of stage {stage} has the type `{found}`, not `{asked}`; take it with its own type: `take::<{found}>({stage})`"
+    )]
     OtherType {
         /// The number, counted from 0, of the stage whose module is not of the requested type.
         stage: usize,

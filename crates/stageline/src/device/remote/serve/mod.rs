@@ -134,11 +134,12 @@ impl Server {
         Ok(Self { runtime, server, bound, peers, ends })
     }
 
-    /// Returns the beginnings of the names of the server's devices, such as `ws://10.0.0.2:3000`. Other hosts open a
-    /// device by its full name, which ends with `/` and the device's index, counted from 0.
+    /// Returns the addresses under which other hosts reach this server, such as `ws://10.0.0.2:3000`. The name of a
+    /// device is such an address, `/`, and the device's index, counted from 0.
     ///
-    /// A server that listens on all addresses of this host has several possible names. The result contains the name
-    /// with this host's address on the route to other networks.
+    /// There is usually one address; an iroh server without relays has one for each of its sockets. If the server
+    /// listens on all addresses of this host (such as 0.0.0.0), the result contains this host's address on the default
+    /// route. If there is no route, it contains a placeholder instead.
     pub fn names(&self) -> Vec<String> {
         match &self.bound {
             Bound::WebSocket(listener) => {
