@@ -19,8 +19,8 @@ fn the_noise_scale_is_in_the_reports() -> Result<(), BoxError> {
         let noise = report.noise.ok_or("every step measures the noise of its gradient")?;
         scales.push(average.add(noise.total).scale());
     }
-    // The first gradients point to the fit, and a batch of 8 rows shows it. After 100 steps, what is left of the gradient is
-    // mostly noise, from which the gradient may not even be told.
+    // The first gradients point to the fit, and a batch of 8 rows shows it. After 100 steps, what is left of the
+    // gradient is mostly noise, from which the gradient may not even be told.
     assert!(scales[2].is_some_and(|scale| scale < 8.0) && scales[99].is_none_or(|scale| scale > 8.0));
     Ok(())
 }

@@ -31,8 +31,8 @@ fn both(
     })
 }
 
-/// Returns random queries, keys and values, and a random gradient of attention's output, in f32 on the host. The numbers
-/// are uniform from -1.5 to 1.5.
+/// Returns random queries, keys and values, and a random gradient of attention's output, in f32 on the host. The
+/// numbers are uniform from -1.5 to 1.5.
 fn random(heads: AttentionHeads, [samples, length, size]: [usize; 3]) -> [Tensor<3>; 2] {
     let mut state = (samples * length * size) as u64;
     let mut number = || {
@@ -89,8 +89,8 @@ fn check(device: &Device, heads: AttentionHeads, shape: [usize; 3], starts: Opti
 /// of n. For 2048 terms, both together are 3e-6.
 const WITHIN: f64 = 2e-5;
 
-/// Returns the largest allowed error of an attention result in f32 with heads of `size` elements, relative to the sum of
-/// the magnitudes of its terms. Heads of more than 256 elements have no kernel of ours. They are computed by burn's
+/// Returns the largest allowed error of an attention result in f32 with heads of `size` elements, relative to the sum
+/// of the magnitudes of its terms. Heads of more than 256 elements have no kernel of ours. They are computed by burn's
 /// products, for which NVIDIA's tensor cores round the factors to TF32, with 10 bits after the point.
 fn within(size: usize) -> f64 {
     let is_tf32 = size > 256 && gpu_name().starts_with("cuda");
@@ -222,7 +222,8 @@ fn attention_in_half_precision_is_that_in_f64_rounded() {
     }
 }
 
-/// Tests gradients of a thousandth over 1024 keys in f16. Gradients of scores are then near the smallest numbers of f16.
+/// Tests gradients of a thousandth over 1024 keys in f16. Gradients of scores are then near the smallest numbers of
+/// f16.
 #[test]
 fn small_gradients_in_f16_are_those_in_f64_rounded() {
     let device = &open("gpu")[0];

@@ -53,8 +53,8 @@ impl Stage for Attending {
     }
 }
 
-/// Returns the builder of a pipeline of one stage: a layer, attention with a head of `size` elements and a layer with the
-/// loss.
+/// Returns the builder of a pipeline of one stage: a layer, attention with a head of `size` elements and a layer with
+/// the loss.
 fn attending(device: &Device, size: usize, lists: bool) -> PipelineBuilder<Tensor<2>, Tensor<2>, Target> {
     let Mlp { mut layers, error } = Mlp::new(1, WIDTH, 3);
     let config = StageConfig::new(device.clone(), AdamWConfig::new().init(), 0.01);

@@ -65,7 +65,8 @@ fn trained(model: &LanguageModel, devices: &str, schedule: &str, recompute: Reco
 }
 
 /// Returns how far the losses of these models on the GPU may be from those on the CPU. On NVIDIA's tensor cores burn
-/// computes f32 products in TF32, whose numbers have 10 bits after the point, where its tuning finds that to be the fastest.
+/// computes f32 products in TF32, whose numbers have 10 bits after the point, where its tuning finds that to be the
+/// fastest.
 fn near() -> f64 {
     if gpu_name().starts_with("cuda") { 3e-3 } else { NEAR }
 }

@@ -12,8 +12,8 @@ use stageline_workspace::runs::Place;
 
 use crate::{Builder, SMALL, batch, batch_of, builder, gpu_name, open};
 
-/// The number of micro-batches in a step of the memory tests: two, each of two samples. In a pipeline of two stages, the
-/// first stage keeps the activations of both micro-batches at the same time.
+/// The number of micro-batches in a step of the memory tests: two, each of two samples. In a pipeline of two stages,
+/// the first stage keeps the activations of both micro-batches at the same time.
 const MICRO_BATCHES: usize = 2;
 
 /// The number of bytes by which the memory of a process may grow although nothing leaks, because allocators keep freed

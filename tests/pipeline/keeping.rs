@@ -178,8 +178,8 @@ fn the_first_signal_ends_the_run_with_a_checkpoint_and_the_second_at_once() {
     assert_eq!(status.code(), Some(130));
 }
 
-/// Tests a run whose output is piped to a program that ends, such as `head`: it ends with an error, and with a checkpoint
-/// of the steps that were made.
+/// Tests a run whose output is piped to a program that ends, such as `head`: it ends with an error, and with a
+/// checkpoint of the steps that were made.
 #[cfg(unix)]
 #[test]
 fn a_closed_standard_output_ends_the_run_with_a_checkpoint() {

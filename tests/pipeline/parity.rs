@@ -252,9 +252,9 @@ fn backwards_out_of_order_give_the_same_bits() {
     same_bits(&model, &plain, &cut, &batches, "descending");
 }
 
-/// A stage for tests that uses the weights of both its layers twice: those of `linear` in the layer, which computes their
-/// gradient outside the autodiff graph, and in a plain matrix product, which does not; those of `twice` in two calls of
-/// the layer.
+/// A stage for tests that uses the weights of both its layers twice: those of `linear` in the layer, which computes
+/// their gradient outside the autodiff graph, and in a plain matrix product, which does not; those of `twice` in two
+/// calls of the layer.
 #[derive(Module, Debug)]
 struct Both {
     linear: Linear,

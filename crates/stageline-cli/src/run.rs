@@ -42,8 +42,8 @@ pub(crate) struct PredictFlags {
     /// schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen [default: the V of the logged
-    /// run for its own schedule, and 2 for others]
+    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen [default: the V of the
+    /// logged run for its own schedule, and 2 for others]
     #[arg(long)]
     chunks: Option<usize>,
     /// Number of micro-batches that a channel between two stages can hold in the predicted run [default: that of the

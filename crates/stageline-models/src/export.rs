@@ -85,8 +85,9 @@ impl LanguageModel {
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
-    /// opened from this folder. Returns it, too, if the folder has files of another model that programs would use instead
-    /// of the new ones or with them. If such a file is no weights file, the new weights are written all the same.
+    /// opened from this folder. Returns it, too, if the folder has files of another model that programs would use
+    /// instead of the new ones or with them. If such a file is no weights file, the new weights are written all the
+    /// same.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         self.check_other(folder.as_ref())?;
         let values = values_of(&self.row(), modules, self.naming())?;

@@ -18,13 +18,13 @@ pub struct Sampling {
     /// The temperature, by which the logits are divided. A temperature below 1 makes likely tokens likelier. At 0, the
     /// next token is always the likeliest one (greedy sampling).
     pub temperature: f64,
-    /// The number of likeliest tokens among which the next token is drawn. Tokens that are as likely as the last of them
-    /// stay. `None` and 0 draw from all tokens.
+    /// The number of likeliest tokens among which the next token is drawn. Tokens that are as likely as the last of
+    /// them stay. `None` and 0 draw from all tokens.
     pub top_k: Option<usize>,
     /// The threshold of nucleus sampling, from 0 to 1 (Holtzman et al., 2020,
     /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)). The next token is drawn from the smallest set of
-    /// likeliest tokens whose probabilities add up to at least this number, and from one token at least. `None` draws from all tokens that `top_k`
-    /// leaves.
+    /// likeliest tokens whose probabilities add up to at least this number, and from one token at least. `None` draws
+    /// from all tokens that `top_k` leaves.
     pub top_p: Option<f64>,
     /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)), for tokens
     /// that the prompt or the generated text already has. Their logits are divided by it if they are positive, and

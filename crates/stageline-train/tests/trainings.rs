@@ -246,8 +246,8 @@ fn succeeds(child: &str, folder: &Path) {
     assert!(status.success(), "{status}");
 }
 
-/// Tests that the handlers of a training's signals end with the training: the first signal in a second training must not
-/// count as the second one, which ends the process.
+/// Tests that the handlers of a training's signals end with the training: the first signal in a second training must
+/// not count as the second one, which ends the process.
 #[test]
 fn a_signal_ends_each_of_two_trainings_with_a_checkpoint() {
     let folder = tempfile::tempdir().unwrap();

@@ -37,7 +37,8 @@ fn after_30_steps() -> TempDir {
     dir
 }
 
-/// Tests a run that resumes from an older checkpoint: the later ones, which it has abandoned, are removed before that one.
+/// Tests a run that resumes from an older checkpoint: the later ones, which it has abandoned, are removed before that
+/// one.
 #[test]
 fn abandoned_checkpoints_are_removed_before_the_one_to_go_back_to() {
     let dir = after_30_steps();

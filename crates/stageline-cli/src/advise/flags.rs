@@ -29,8 +29,8 @@ pub(crate) struct Flags {
     /// Number of workers P of the recommended run [default: the P of the logged run]
     #[arg(long)]
     pub(super) stages: Option<usize>,
-    /// Name of the schedule of the recommended run [default: the schedule of the logged run]. The schedule of the logged
-    /// run keeps its number of chunks V, and another schedule has its default number
+    /// Name of the schedule of the recommended run [default: the schedule of the logged run]. The schedule of the
+    /// logged run keeps its number of chunks V, and another schedule has its default number
     #[arg(long)]
     pub(super) schedule: Option<String>,
     /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)

@@ -173,8 +173,8 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
     assert!(refused.contains("stageline search --from"), "{refused}");
 }
 
-/// Tests that a log cannot control the terminal through the names of its layers and its schedule. Letters of all scripts
-/// stay as they are.
+/// Tests that a log cannot control the terminal through the names of its layers and its schedule. Letters of all
+/// scripts stay as they are.
 #[test]
 fn names_from_a_log_are_printed_with_escapes() {
     let folder = tempfile::tempdir().unwrap();
@@ -284,8 +284,8 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     assert_eq!(json(&format!("predict --from {log} --schedule 1f1b --json"))["stages"], 2);
 }
 
-/// Tests that `advise` refuses to simulate the plans for so many numbers of micro-batches that it would run for minutes.
-/// The number that it proposes instead is accepted.
+/// Tests that `advise` refuses to simulate the plans for so many numbers of micro-batches that it would run for
+/// minutes. The number that it proposes instead is accepted.
 #[test]
 fn plans_that_would_take_too_long_to_search_are_refused() {
     let folder = tempfile::tempdir().unwrap();

@@ -55,8 +55,8 @@ pub fn noisy(scale: u32) -> String {
     with_noise(LOG, scale)
 }
 
-/// Returns the log of a made-up run with its first step five times, each with a measured gradient noise scale of `scale`
-/// tokens.
+/// Returns the log of a made-up run with its first step five times, each with a measured gradient noise scale of
+/// `scale` tokens.
 pub fn with_noise(log: &str, scale: u32) -> String {
     let lines: Vec<_> = log.lines().collect();
     let noise = format!(

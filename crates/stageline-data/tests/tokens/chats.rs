@@ -1,4 +1,5 @@
-//! Tests conversations by chat templates against those of the Transformers library, which `fixtures/make_chats.py` wrote.
+//! Tests conversations by chat templates against those of the Transformers library, which `fixtures/make_chats.py`
+//! wrote.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -42,8 +43,8 @@ fn expected() -> Expected {
     serde_json::from_str(&fs::read_to_string(fixture("chats-expected.json")).unwrap()).unwrap()
 }
 
-/// Writes the files of a tokenizer with a chat template to `folder`: the test tokenizer with one more special token, and
-/// the settings with the template.
+/// Writes the files of a tokenizer with a chat template to `folder`: the test tokenizer with one more special token,
+/// and the settings with the template.
 fn write_tokenizer(folder: &Path, special: &BTreeMap<String, String>, template: &str) {
     let mut json: serde_json::Value = serde_json::from_slice(&fs::read(fixture("bpe.json")).unwrap()).unwrap();
     let mut end = json["added_tokens"][0].clone();
@@ -88,8 +89,8 @@ fn texts_and_refusals_are_those_of_transformers() {
     }
 }
 
-/// Tests which tokens of a conversation are trained on. Two of the templates end an answer with its last message, so they
-/// must give the same tokens without marks.
+/// Tests which tokens of a conversation are trained on. Two of the templates end an answer with its last message, so
+/// they must give the same tokens without marks.
 #[test]
 fn the_trained_tokens_are_those_of_transformers() {
     let expected = expected();
@@ -118,8 +119,8 @@ fn the_trained_tokens_are_those_of_transformers() {
     assert_eq!((with_marks, without), (31, 9));
 }
 
-/// Tests templates that write an answer in another way if it is the last message, or that ask for an answer with text that
-/// the answer does not have: as those of Qwen3, of DeepSeek-R1 and of Mistral.
+/// Tests templates that write an answer in another way if it is the last message, or that ask for an answer with text
+/// that the answer does not have: as those of Qwen3, of DeepSeek-R1 and of Mistral.
 #[test]
 fn answers_are_found_though_the_text_before_them_or_after_them_changes() {
     let root = tempfile::tempdir().unwrap();

@@ -20,8 +20,8 @@ const LINES: &str = r#"{"prompt": "ab", "completion": "c"}
 /// The number of bytes of the ends of the documents and of the prompts in the file.
 const NUMBERS: usize = 3 * 8 + 2 * 16;
 
-/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, of which `ab` and `e` are prompts, and the path
-/// of the damaged copies that tests write.
+/// The bytes of a valid token file with the documents `abc`, `d` and `ef`, of which `ab` and `e` are prompts, and the
+/// path of the damaged copies that tests write.
 struct Forge {
     bytes: Vec<u8>,
     path: PathBuf,

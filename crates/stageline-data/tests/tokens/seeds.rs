@@ -1,5 +1,5 @@
-//! Runs the fuzzer's functions for token files, tokenizers and chat templates on their stored inputs (seeds) and on random changes of
-//! them.
+//! Runs the fuzzer's functions for token files, tokenizers and chat templates on their stored inputs (seeds) and on
+//! random changes of them.
 
 #[cfg(feature = "tokenizers")]
 #[path = "../../../../fuzz/src/chat_template.rs"]

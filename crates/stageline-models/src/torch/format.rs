@@ -30,9 +30,9 @@ use crate::parameters::{check, parameters_of, values_of};
 /// | `PRelu`: `alpha` | `weight` |
 /// | all others, such as embeddings and convolutions | the same |
 ///
-/// Parameters are stored one by one. A tensor that holds several of the model's parameters, such as the `in_proj_weight`
-/// of PyTorch's attention for separate queries, keys and values, needs one parameter in the model, too. Integer and
-/// boolean tensors of a model are not stored.
+/// Parameters are stored one by one. A tensor that holds several of the model's parameters, such as the
+/// `in_proj_weight` of PyTorch's attention for separate queries, keys and values, needs one parameter in the model,
+/// too. Integer and boolean tensors of a model are not stored.
 ///
 /// ```no_run
 /// # use stageline::{LossStage, Pipeline, Row, Stage};
@@ -111,8 +111,8 @@ impl TorchFormat {
     ///
     /// # Errors
     /// - [`ModelError::Modules`] if a module is missing or of another type.
-    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a tied
-    ///   one has two; [`ModelError::Quantised`] if one is quantised.
+    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a
+    ///   tied one has two; [`ModelError::Quantised`] if one is quantised.
     /// - [`ModelError::Folder`] if the file cannot be written, or the folder has other weights.
     pub fn export<F, B, L>(
         &self,

@@ -35,7 +35,8 @@ fn either(first: Selection, second: impl Fn(&str) -> bool + Send + Sync + 'stati
     Arc::new(move |name| first(name) || second(name))
 }
 
-/// The names of parameters in an open folder of PyTorch's weights.
+/// Finds the tensor of each parameter in an open folder of PyTorch weights. A tensor has the name that `format` gives,
+/// or, if the folder lacks it, the name that TensorFlow used (`gamma` and `beta` of norms).
 #[derive(Clone)]
 struct InFolder {
     format: TorchFormat,
@@ -54,8 +55,8 @@ impl Storage for InFolder {
 
 impl TorchWeights {
     /// Opens a folder with the weights of a PyTorch model: `model.safetensors`, or the shards that
-    /// `model.safetensors.index.json` lists. A `config.json` is not needed. `format` has the names of the parameters. No
-    /// parameter is read yet.
+    /// `model.safetensors.index.json` lists. A `config.json` is not needed. `format` has the names of the parameters.
+    /// No parameter is read yet.
     ///
     /// In PyTorch, `safetensors.torch.save_model(model, "folder/model.safetensors")` writes such a file.
     ///
@@ -66,8 +67,8 @@ impl TorchWeights {
         Ok(Self { names, drawn: no_tensors(), kept: no_tensors(), left_out: no_tensors() })
     }
 
-    /// Selects parameters that are not read from the folder but drawn as their layers draw them, such as a new head. The
-    /// folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
+    /// Selects parameters that are not read from the folder but drawn as their layers draw them, such as a new head.
+    /// The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
     #[must_use]
     pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { drawn: either(self.drawn, is_drawn), ..self }
@@ -80,8 +81,8 @@ impl TorchWeights {
         Self { kept: either(self.kept, is_kept), ..self }
     }
 
-    /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not have
-    /// them. `is_left_out` takes the name of a tensor. For tensors of parameters that shall have new values, use
+    /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not
+    /// have them. `is_left_out` takes the name of a tensor. For tensors of parameters that shall have new values, use
     /// [`draw`](Self::draw).
     #[must_use]
     pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
@@ -97,10 +98,10 @@ impl TorchWeights {
     /// # Errors
     /// - [`ModelError::NotStored`] if the folder lacks the tensor of a parameter, or has it in another shape.
     /// - [`ModelError::Type`] if a tensor has another type than F32, F16 and BF16.
-    /// - [`ModelError::NoParameter`] if the folder has a tensor that stores no parameter, and [`ModelError::LeftOut`] if
-    ///   a parameter needs one that is left out.
-    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a tied
-    ///   one has two.
+    /// - [`ModelError::NoParameter`] if the folder has a tensor that stores no parameter, and [`ModelError::LeftOut`]
+    ///   if a parameter needs one that is left out.
+    /// - [`ModelError::SameName`] or [`ModelError::TiedNames`] if two parameters have one name in this format, or a
+    ///   tied one has two.
     /// - [`ModelError::Quantised`] if a parameter is quantised. To quantise weights that were read, call
     ///   [`Row::mapped`] on the returned row.
     pub fn load<F, B, L>(&self, row: Row<F, B, L>) -> Result<Row<F, B, L>, ModelError>
@@ -124,8 +125,8 @@ impl TorchWeights {
     /// `folder`, and `folder` itself if necessary, and removes again what it created.
     ///
     /// # Errors
-    /// Returns [`ModelError::Folder`] if the folder cannot be written, is the one that the weights were read from, or has
-    /// weights or files of another model.
+    /// Returns [`ModelError::Folder`] if the folder cannot be written, is the one that the weights were read from, or
+    /// has weights or files of another model.
     pub fn check_export<F, B, L>(&self, row: &Row<F, B, L>, folder: impl AsRef<Path>) -> Result<(), ModelError>
     where
         F: Stage,
@@ -138,11 +139,11 @@ impl TorchWeights {
         Ok(check_export(&layout, self.names.folder.path(), folder)?)
     }
 
-    /// Writes the parameters of a pipeline to a folder, with the files, names, shapes and types of the folder from which
-    /// they were read, and copies its `config.json` and tokenizer. `row` is the row that [`load`](Self::load) returned,
-    /// and `modules` are the modules of a pipeline of it. Tensors of drawn parameters that the folder lacks, or has in
-    /// another shape, are F32. Adapters, such as LoRA's, are added to the weights that they adapt. Parameters are copied
-    /// to the host one after another.
+    /// Writes the parameters of a pipeline to a folder, with the files, names, shapes and types of the folder from
+    /// which they were read, and copies its `config.json` and tokenizer. `row` is the row that [`load`](Self::load)
+    /// returned, and `modules` are the modules of a pipeline of it. Tensors of drawn parameters that the folder lacks,
+    /// or has in another shape, are F32. Adapters, such as LoRA's, are added to the weights that they adapt. Parameters
+    /// are copied to the host one after another.
     ///
     /// # Errors
     /// - [`ModelError::Modules`] if a module is missing or of another type.

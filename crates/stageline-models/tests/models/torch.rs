@@ -361,8 +361,8 @@ fn two_parameters_of_one_name_are_refused() {
     }
 }
 
-/// Tests that the weights of two shards, of which one has only a tensor that is left out, are exported as one shard, and
-/// that parameters in bf16 are read exactly.
+/// Tests that the weights of two shards, of which one has only a tensor that is left out, are exported as one shard,
+/// and that parameters in bf16 are read exactly.
 #[test]
 fn shards_in_bf16_are_read_and_exported_without_what_is_left_out() {
     let [from, sharded, to] = [(); 3].map(|()| tempfile::tempdir().unwrap());

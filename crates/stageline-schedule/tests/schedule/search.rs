@@ -136,8 +136,8 @@ fn the_bound_counts_delays_by_memory() {
     assert!(found.checked.plan().peak_memory(&Memory::live(3, 1).cut(found.costs.stages() / 3).stages)[0] <= 1.0);
 }
 
-/// Tests searches in which many plans have equal steps, with one worker or without costs. The found plan is one of those
-/// with the least memory. Of these, it has the fewest stages per worker.
+/// Tests searches in which many plans have equal steps, with one worker or without costs. The found plan is one of
+/// those with the least memory. Of these, it has the fewest stages per worker.
 #[test]
 fn equal_steps_are_decided_by_memory_and_chunks() {
     let single = best(1, &Costs::uniform(1, 1.0, 2.0), &Memory::unlimited(1), 4).unwrap();
@@ -158,9 +158,9 @@ fn equal_steps_are_decided_by_memory_and_chunks() {
     assert_eq!(best(8, &Costs::uniform(4, 1.0, 2.0), &Memory::unlimited(4), 1).unwrap().timeline.step(), 27.0);
 }
 
-/// Tests the search with links that a transfer occupies for 2, at 4 workers and 8 micro-batches. In a V, the last worker
-/// waits for three forwards of half stages and three transfers, and must then compute without a pause. Plans that are
-/// made as if links were free take 114.
+/// Tests the search with links that a transfer occupies for 2, at 4 workers and 8 micro-batches. In a V, the last
+/// worker waits for three forwards of half stages and three transfers, and must then compute without a pause. Plans
+/// that are made as if links were free take 114.
 #[test]
 fn the_search_takes_links_into_account() {
     let costs = Costs::equal(4, StageCost::new(4.0, 4.0, 4.0)).with_links(vec![2.0; 4]);

@@ -21,7 +21,8 @@ fn bubbles_by_span_are_the_zero_bubble_papers() {
 }
 
 /// Tests the bubble by span (the fraction of the longest span in which the busiest worker does not compute) for P
-/// stages and M micro-batches. As in the Zero Bubble paper (arXiv:2401.10241), it is (P-1)/(3M+P-1) under ZB-H1 and 0 under ZB-H2.
+/// stages and M micro-batches. As in the Zero Bubble paper (arXiv:2401.10241), it is (P-1)/(3M+P-1) under ZB-H1 and 0
+/// under ZB-H2.
 #[test]
 fn zero_bubble_schedules_leave_the_bubble_of_the_paper() {
     for stages in 1..=6 {

@@ -71,16 +71,16 @@ where
     }
 }
 
-/// The size of a model: the number of elements in its float parameters, trained and frozen ones separately, and the bytes
-/// of the frozen ones.
+/// The size of a model: the number of elements in its float parameters, trained and frozen ones separately, and the
+/// bytes of the frozen ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ParameterCount {
     /// The number of elements in the parameters that training changes.
     pub trained: u64,
     /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
     pub frozen: u64,
-    /// The number of bytes of the frozen parameters and running statistics in their types, such as 8 bits of a quantized
-    /// weight. A lazy parameter of burn's layers has no type yet, and counts 4 bytes for each element.
+    /// The number of bytes of the frozen parameters and running statistics in their types, such as 8 bits of a
+    /// quantized weight. A lazy parameter of burn's layers has no type yet, and counts 4 bytes for each element.
     pub frozen_bytes: u64,
 }
 

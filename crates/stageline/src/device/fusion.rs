@@ -4,8 +4,8 @@ use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Changes burn's settings of fusion. This must be called before the first tensor is made on a GPU, and before the first
-/// connection to another host.
+/// Changes burn's settings of fusion. This must be called before the first tensor is made on a GPU, and before the
+/// first connection to another host.
 #[cfg(feature = "fused")]
 pub(crate) fn set_fusion() {
     use std::sync::Once;

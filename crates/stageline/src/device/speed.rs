@@ -73,8 +73,8 @@ fn time_of_products(device: &Device, dtype: FloatDType, rows: usize, products: u
     let matrix = Tensor::<2>::full([rows, rows], 1.0 / rows as f64, device).cast(dtype);
     let multiply = || {
         let start = Instant::now();
-        // Each product needs the result of the one before, and reading one element waits for all of them. `into_data` would
-        // not wait: on some devices its bytes are read when they are used.
+        // Each product needs the result of the one before, and reading one element waits for all of them. `into_data`
+        // would not wait: on some devices its bytes are read when they are used.
         let last = (0..products).fold(matrix.clone(), |product, _| product.matmul(matrix.clone()));
         black_box(last.slice([0..1, 0..1]).into_scalar::<f32>());
         start.elapsed()

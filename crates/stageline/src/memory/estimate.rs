@@ -33,8 +33,8 @@ pub struct StageEstimate {
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's parameters without a copy in a lower precision. In replicas after the first, and for tied
-    /// parameters, a trained parameter in the same memory as its owner is counted with the owner alone.
+    /// The bytes of the stage's parameters without a copy in a lower precision. In replicas after the first, and for
+    /// tied parameters, a trained parameter in the same memory as its owner is counted with the owner alone.
     pub(crate) parameters_in_full: u64,
     /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that it owns.
     pub gradients: u64,

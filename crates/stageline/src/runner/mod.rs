@@ -93,8 +93,8 @@ pub(crate) struct Conclusion {
     /// The gradient of each trained parameter of the stage, in a step that only returns gradients to the caller. Empty
     /// in any other step.
     pub(crate) gradients: Vec<ParameterGradient>,
-    /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states stay
-    /// on the device.
+    /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states
+    /// stay on the device.
     pub(crate) states_on_host: u64,
     /// The bytes of the last micro-batch's parameter gradients that the stage had beside its gradient sums all at once.
     pub(crate) gradients_beside: u64,

@@ -30,8 +30,8 @@ impl Half {
         Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
     }
 
-    /// Computes the deferred weight gradients of a micro-batch, and adds all gradients of each of its parameters to each
-    /// other.
+    /// Computes the deferred weight gradients of a micro-batch, and adds all gradients of each of its parameters to
+    /// each other.
     pub(crate) fn complete<M: Module>(&mut self, module: &M) {
         let gradients = joined(module, std::mem::take(&mut self.gradients), std::mem::take(&mut self.of_layers));
         let mut sum = Sum::new(gradients, None);

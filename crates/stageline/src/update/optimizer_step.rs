@@ -58,8 +58,8 @@ pub(crate) enum Rollback {
     /// Every stage stores its state from before the step. After an error at the end of the step, every stage rolls the
     /// step back.
     Kept,
-    /// Optimizer steps cannot be undone, because no stage keeps a copy of its state from before the step. An error while
-    /// the optimizers step therefore ends the training.
+    /// Optimizer steps cannot be undone, because no stage keeps a copy of its state from before the step. An error
+    /// while the optimizers step therefore ends the training.
     Off,
 }
 
@@ -162,8 +162,8 @@ impl<M: Module> Trained<M> {
     }
 
     /// Copies the stage's optimizer state, and its parameters in the host's memory, to memory that the calling thread
-    /// allocates. That memory is near the cores of the thread. In a build whose default device is a GPU, the state stays
-    /// where it is, because burn would copy it to that GPU.
+    /// allocates. That memory is near the cores of the thread. In a build whose default device is a GPU, the state
+    /// stays where it is, because burn would copy it to that GPU.
     pub(crate) fn settle(&mut self) {
         let module = self.take();
         self.put(settle(module));

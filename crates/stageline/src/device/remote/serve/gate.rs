@@ -26,8 +26,9 @@ const HEAD: usize = 8 << 10;
 /// example, if the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Connections of clients without packets are probed after 10 s, and then every 5 s until they count as broken. A client
-/// whose host lost its power or its network says nothing, and would else keep its sessions and their memory for ever.
+/// Connections of clients without packets are probed after 10 s, and then every 5 s until they count as broken. A
+/// client whose host lost its power or its network says nothing, and would else keep its sessions and their memory for
+/// ever.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
 
