@@ -20,15 +20,15 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name` and `chunks` chunks (stages) on each worker. If `chunks` is `None`,
+    /// Returns the schedule with the name `name` and `chunks` stages (chunks) on each worker. If `chunks` is `None`,
     /// the schedule of the logged run has as many as in the run, and another schedule has its default number.
     pub(crate) fn named(log: &RunLog, name: &str, chunks: Option<usize>) -> Result<Self> {
         let own = (name == log.run.schedule).then(|| log.plan.chunks());
         Ok(Self { schedule: shape::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
-    /// Returns the schedule of the logged run, with `chunks` chunks on each worker, or as many as in the run if
-    /// `chunks` is `None`. If the run's plan was searched or read from a file, returns this plan. Another number of
+    /// Returns the schedule of the logged run, with `chunks` stages (chunks) on each worker, or as many as in the run
+    /// if `chunks` is `None`. If the run's plan was searched or read from a file, returns this plan. Another number of
     /// chunks is then an error, because no schedule generates the plan for it.
     pub(crate) fn of_run(log: &RunLog, chunks: Option<usize>) -> Result<Self> {
         let (name, own) = (&log.run.schedule, log.plan.chunks());

@@ -7,27 +7,33 @@ use anyhow::ensure;
 use clap::Args;
 use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Transfers};
 
-/// The flags for the costs of stages. Each cost is a comma-separated list: one entry for all stages, one for each of P
-/// stages, or one for each of P x V chunks (the V parts of every stage). Times of a whole stage are divided evenly
-/// among its chunks.
+/// The flags for the costs of stages. Each cost is a comma-separated list for P workers, each with V stages (chunks):
 ///
-/// The times of transfers are not divided. Their lists of P entries are those of workers: `--transfer` has the latency
-/// of what each worker sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
+/// - One entry is the total of each worker, and is divided evenly among the worker's stages.
+/// - P x V entries are the costs of the stages, in order.
+/// - P entries are the totals of groups of V consecutive stages. Each is divided evenly among its group.
+///
+/// The times of transfers are not divided. In their lists of P entries, `--transfer` has the latency of what each
+/// worker sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
 #[derive(Args)]
 pub(crate) struct CostFlags {
-    /// Time of a stage's forward of one micro-batch, in ms; a comma-separated list gives each stage its own
+    /// Time of the forward of one micro-batch on a worker, in ms, which is divided evenly among the worker's stages. A
+    /// comma-separated list has one time for each stage, or P times, each the total of V consecutive stages
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     forward: Vec<f64>,
-    /// Time of the input-gradient half of a stage's backward of one micro-batch, in ms
+    /// Time of the input-gradient half of the backward of one micro-batch on a worker, in ms, or a list as for
+    /// --forward
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     input_grad: Vec<f64>,
-    /// Time of the weight-gradient half of a stage's backward of one micro-batch, in ms
+    /// Time of the weight-gradient half of the backward of one micro-batch on a worker, in ms, or a list as for
+    /// --forward
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
-    /// Time of a stage's whole backward of one micro-batch, in ms [default: the sum of --input-grad and --weight-grad]
+    /// Time of the whole backward of one micro-batch on a worker, in ms, or a list as for --forward [default: the sum
+    /// of --input-grad and --weight-grad]
     #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     backward: Vec<f64>,
@@ -37,17 +43,18 @@ pub(crate) struct CostFlags {
     #[arg(allow_hyphen_values = true)]
     transfer: Vec<f64>,
     /// Bytes that a stage sends to the next stage for one micro-batch, and receives back from it as a gradient; a list
-    /// of P entries has one for each link, as --bandwidth
+    /// of P entries has one for each link, as for --bandwidth
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "bandwidth")]
     #[arg(allow_hyphen_values = true)]
     bytes: Vec<f64>,
     /// Bandwidth of the network link between two workers, in GB/s for each direction; transfers in one direction run
-    /// one after another. A list of P entries has the link from each worker to the next, and that from the last of
-    /// three or more workers back to the first, which only chunks in turn use
+    /// one after another. A list of P entries has the link from each worker to the next. The last entry is the link
+    /// from the last of three or more workers back to the first, which is used if each worker has several stages in
+    /// turn
     #[arg(long, value_delimiter = ',', value_name = "GB/S", value_parser = rate, requires = "bytes")]
     #[arg(allow_hyphen_values = true)]
     bandwidth: Vec<f64>,
-    /// Time of a stage's optimizer step, in ms
+    /// Time of the optimizer step of a worker, in ms, or a list as for --forward
     #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "0", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     optimizer: Vec<f64>,
@@ -56,17 +63,18 @@ pub(crate) struct CostFlags {
     serialised: bool,
 }
 
-/// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list: one entry for
-/// all stages, one for each of P stages, or one for each of P x V chunks (the V parts of every stage). The memory of a
-/// whole stage is divided evenly among its chunks.
+/// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list for P workers,
+/// each with V stages (chunks): one total of each worker, P x V sizes of the stages, or P totals of groups of V
+/// consecutive stages. Totals are divided evenly among the stages.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
-    /// Bytes of activations that a stage keeps for one micro-batch, from its forward to its backward
+    /// Bytes of activations that a worker keeps for one micro-batch, from its forward to its backward, or a list as for
+    /// --forward
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     memory_per_forward: Vec<f64>,
-    /// Bytes of --memory-per-forward that a stage still keeps for a micro-batch between its input gradient and its
-    /// weight gradient [default: all]
+    /// Bytes of --memory-per-forward that a worker still keeps for a micro-batch between its input gradient and its
+    /// weight gradient, or a list as for --forward [default: all]
     #[arg(long, value_delimiter = ',', value_name = "BYTES", value_parser = amount, requires = "memory_per_forward")]
     #[arg(allow_hyphen_values = true)]
     memory_per_input_grad: Vec<f64>,
@@ -110,7 +118,7 @@ impl CostFlags {
         if !self.has_transfers() {
             return Ok(costs);
         }
-        // A chunk sends as much as a whole stage, so these are not divided.
+        // Every stage sends as much as the only stage of a worker would, so these are not divided.
         let latencies = match self.transfer.as_slice() {
             [] => vec![0.0; placement.stages()],
             list => spread("--transfer", list, placement, Entry::Sender)?,
@@ -151,21 +159,22 @@ impl MemoryFlags {
     }
 }
 
-/// The meaning of the entries of a command-line flag for costs, if its list has one entry for each worker.
+/// The meaning of the entries of a command-line flag for costs, if its list has P entries: as many as workers.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
-    /// An entry is the total of one of P stages. It is divided evenly among the stage's chunks. A list with only one
-    /// entry holds the total of any stage, which is divided in the same way.
+    /// Entry i, counted from 0, is the total of the i-th group of V consecutive stages, where V is the number of stages
+    /// of each worker. It is divided evenly among the group. A list with only one entry has the total of each worker,
+    /// which is divided evenly among the worker's stages.
     Stage,
-    /// An entry is the value for everything that a worker sends to others.
+    /// An entry is the value for all tensors that a worker sends to other workers. It is not divided.
     Sender,
-    /// An entry is the value for the network link from a worker to the next, in both directions.
+    /// An entry is the value for the network link from a worker to the next, in both directions. It is not divided.
     Link,
 }
 
-/// Returns the value of a cost flag for each stage of `placement`. The flag's `list` has one entry for all stages, one
-/// for each stage, or one for each worker, which has the meaning `entry`. A list for workers needs equal numbers of
-/// stages on all workers. Another length is an error.
+/// Returns the value of a cost flag for each stage of `placement`. The flag's `list` has one entry for all workers, one
+/// for each stage, or as many entries as workers, which then have the meaning `entry`. The latter needs equal numbers
+/// of stages on all workers. Another length is an error.
 fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyhow::Result<Vec<f64>> {
     let (workers, stages) = (placement.workers(), placement.stages());
     let on = |worker: usize| placement.stages_of()[worker].len();
@@ -173,10 +182,10 @@ fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyh
     let lengths: BTreeSet<_> = [1, stages].into_iter().chain(even.then_some(workers)).collect();
     ensure!(
         lengths.contains(&list.len()),
-        "{flag} has {} entries; for {workers} workers with {stages} stages in all, chunks included, give a list of {}{}",
+        "{flag} has {} entries; for {workers} workers with {stages} stages in all, give a list of {}{}",
         list.len(),
         lengths.iter().map(usize::to_string).collect::<Vec<_>>().join(" or "),
-        if even { "" } else { ", because a list for workers needs equally many stages on each" }
+        if even { "" } else { ", because a list of as many entries as workers needs equally many stages on each" }
     );
     let value = |stage: usize| {
         let worker = placement.worker(stage);

@@ -38,10 +38,10 @@ use clap::{Parser, Subcommand};
 
 /// Plans, simulates and searches pipeline schedules, and evaluates the logs of runs.
 ///
-/// A step runs M micro-batches through P stages, one on each worker. Schedules with chunks split every stage into V
-/// chunks and spread them over the workers. Actions are written as in PyTorch: `2F0` is the forward of micro-batch 0 on
-/// stage 2, `B` a whole backward, `I` and `W` its input-gradient and weight-gradient halves. With chunks, each chunk
-/// counts as a stage.
+/// A step runs M micro-batches through the stages of P workers. Each worker has one stage or, in some schedules, V
+/// stages, which are called chunks. The flag --stages is the number of workers P. Actions are written as in PyTorch:
+/// `2F0` is the forward of micro-batch 0 on stage 2, `B` a whole backward, `I` and `W` its input-gradient and
+/// weight-gradient halves. Stages are counted from 0 over all workers.
 #[derive(Parser)]
 #[command(name = "stageline", version)]
 struct Command {

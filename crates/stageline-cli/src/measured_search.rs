@@ -1,4 +1,5 @@
-//! The search for a plan with the costs that a run measured: [`MeasuredSearch`].
+//! Searches for the plan with the shortest simulated step, with the costs that a logged run measured
+//! ([`MeasuredSearch`]).
 
 use std::ops::Range;
 
@@ -11,8 +12,9 @@ use crate::costs::{CostFlags, MemoryFlags};
 /// The number of milliseconds in a second. Costs are in seconds in a log, and in milliseconds in flags.
 const MS: f64 = 1e3;
 
-/// Searches for a plan with the costs that a run measured. The layers are spread over the stages of every plan as
-/// evenly as possible by the layers' measured time. A model that is cut by hand keeps its stages.
+/// Searches for a plan with the costs that a logged run measured. The number of workers P is given, and the search
+/// chooses how many stages (chunks) a worker has. The model's layers are spread over the stages as evenly as possible
+/// by their measured times. A model that is cut by hand keeps its stages.
 pub(crate) struct MeasuredSearch<'a> {
     measured: Measured,
     workers: usize,
@@ -81,15 +83,15 @@ impl<'a> MeasuredSearch<'a> {
         Ok((flags.with_transfers(costs, placement)?, memory))
     }
 
-    /// Returns the partition of the model's layers that the search assumed for `plan`: the range of layer indices,
-    /// counted from 0, of each stage.
+    /// Returns the partition of the model's layers that the search assumed for `plan`: for each stage, the range of the
+    /// indices of its layers, counted from 0.
     pub(crate) fn cut(&self, plan: &Plan) -> Result<Vec<Range<usize>>> {
         Ok(self.measured.balanced(plan.stages())?)
     }
 }
 
-/// Returns the index of the first layer of each stage, counted from 0, as the flag `--cut` of training programs takes
-/// them.
+/// Returns the index of the first layer of each stage, counted from 0. The flag `--cut` of training programs has these
+/// numbers.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }

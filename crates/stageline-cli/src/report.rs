@@ -41,8 +41,8 @@ pub(crate) struct Report {
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
     /// workers.
     bound_ms: f64,
-    /// The largest number of live micro-batches of each worker at one time, counted over all chunks (stages) of the
-    /// worker. A micro-batch is live while the worker keeps its activations for a backward pass.
+    /// The largest number of live micro-batches of each worker at one time, counted over all stages of the worker. A
+    /// micro-batch is live while the worker keeps its activations for a backward pass.
     peak_live: Vec<usize>,
     #[serde(skip_serializing_if = "Option::is_none")]
     peak_bytes: Option<Vec<f64>>,

@@ -24,8 +24,8 @@ use crate::shape::not_too_large;
 /// in the log; each layer has a share of its stage's time in proportion to its FLOPs. The halves of a split backward
 /// have the shares that the run measured, and are assumed to be equal if its backwards were not split. Workers have the
 /// network links of the run, unless --bandwidth is given. To show how far the prediction can be trusted, the command
-/// also predicts the run itself and prints the error. If a program cuts its model into stages by hand, no flag of a
-/// training changes these stages. A prediction with fewer stages is still possible: it joins whole stages, and says so.
+/// also predicts the run itself and prints the error. If a program cuts its model into stages by hand, no flag of the
+/// program changes these stages. A prediction with fewer stages is still possible: it joins whole stages, and says so.
 #[derive(Args)]
 pub(crate) struct PredictFlags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -42,7 +42,7 @@ pub(crate) struct PredictFlags {
     /// schedule of the logged run]
     #[arg(long)]
     schedule: Option<String>,
-    /// Number of chunks (stages) V of every worker, for schedules in which it can be chosen [default: the V of the
+    /// Number of stages (chunks) V of each worker, for schedules in which it can be chosen [default: the V of the
     /// logged run for its own schedule, and 2 for others]
     #[arg(long)]
     chunks: Option<usize>,
@@ -102,7 +102,7 @@ pub(crate) struct PageFlags {
 struct Predicted<'a> {
     schedule: &'a str,
     stages: usize,
-    /// The number of chunks (stages) of every worker; `None` if workers have unequal numbers.
+    /// The number of stages (chunks) of each worker; `None` if workers have unequal numbers.
     chunks: Option<usize>,
     micro_batches: usize,
     /// The number of stages of a model that the user has cut by hand, if the predicted plan joins them into fewer

@@ -17,11 +17,12 @@ use crate::shape::not_too_large;
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
 /// generated plans.
 ///
-/// Schedules with chunks split every stage into 2 chunks, or into 2 to 4 if the number of chunks can be chosen. The
-/// printed bound is a lower bound on the step time of any plan with the same placement of stages on workers.
+/// Schedules with several stages (chunks) on each worker are tried with 2 chunks, or with 2 to 4 if the number can be
+/// chosen. The printed bound is a lower bound on the step time of any plan with the same placement of stages on
+/// workers.
 #[derive(Args)]
 pub(crate) struct Flags {
-    /// Number of stages P, one on each worker
+    /// Number of workers P. The search also tries plans in which each worker has several stages (chunks)
     #[arg(long)]
     stages: usize,
     /// File with the log of a run, which a training program writes with `--log`. The costs of stages are computed from

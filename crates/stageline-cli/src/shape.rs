@@ -1,5 +1,5 @@
-//! The flags that choose a plan ([`Shape`]): a schedule, and the numbers of stages, micro-batches and chunks (parts of
-//! a stage). Also reads plans from files.
+//! The flags that choose a plan ([`Shape`]): a schedule, and the numbers of workers, micro-batches and chunks (stages
+//! of a worker). Also reads plans from files.
 
 use std::io::Read;
 use std::path::Path;
@@ -12,19 +12,19 @@ use stageline_schedule::{Plan, SCHEDULES, Schedule, schedule_named};
 /// memory.
 const MOST_PAIRS: usize = 100_000_000;
 
-/// The flags that choose a plan: a schedule, and the numbers of stages, micro-batches and chunks (the parts into which
-/// a stage is split).
+/// The flags that choose a plan: a schedule, and the numbers of workers (P), micro-batches (M) and chunks (V). If a
+/// worker has several stages, they are called chunks.
 #[derive(Args)]
 pub(crate) struct Shape {
     #[arg(long, default_value = "1f1b", help = names())]
     schedule: String,
-    /// Number of stages P, one on each worker
+    /// Number of workers P. Each has one stage, or V stages (chunks) in schedules with chunks
     #[arg(long)]
     stages: usize,
     /// Number of micro-batches M in a step
     #[arg(long)]
     micro_batches: usize,
-    /// Number of chunks V into which every stage is split, for schedules in which it can be chosen
+    /// Number of stages (chunks) V of each worker, for schedules in which it can be chosen
     #[arg(long)]
     chunks: Option<usize>,
 }
@@ -37,14 +37,14 @@ fn names() -> String {
 impl Shape {
     pub(crate) fn plan(&self) -> anyhow::Result<Plan> {
         let schedule = schedule(&self.schedule, self.chunks)?;
-        // In a plan every chunk is a stage. The flag counts workers, so that schedules compare at the same P.
+        // The flag --stages counts workers, so that schedules are compared at the same P.
         let stages = schedule.stages_on(self.stages);
         not_too_large(stages, self.micro_batches)?;
         Ok(schedule.plan(stages, self.micro_batches)?)
     }
 }
 
-/// Returns the schedule with the given name and number of chunks (stages) on each worker. If `chunks` is `None`, the
+/// Returns the schedule with the given name, with `chunks` stages (chunks) on each worker. If `chunks` is `None`, the
 /// schedule has its default number of chunks.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
@@ -53,7 +53,7 @@ pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<
         Some(chunks) if chunks == named.chunks() => Ok(Box::new(named)),
         Some(chunks) => named.with_chunks(chunks).ok_or_else(|| {
             let own = named.chunks();
-            anyhow!("{name} has {own} chunks a worker, not {chunks}; omit --chunks")
+            anyhow!("{name} has {own} chunks per worker, not {chunks}; omit --chunks")
         }),
     }
 }

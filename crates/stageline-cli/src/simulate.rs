@@ -23,10 +23,11 @@ use crate::shape::{Shape, read_plan};
 pub(crate) struct Flags {
     #[command(flatten)]
     shape: Option<Shape>,
-    /// CSV file of a plan, as written by `plan --csv` or PyTorch, to simulate instead of a schedule; `-` reads the
-    /// standard input. A single time or size of a stage is that of a worker's whole part of the model and is divided
-    /// evenly among the worker's stages; times of transfers are not divided. A list has one entry for each stage of the
-    /// plan or, if all workers have equally many stages, one for each worker
+    /// CSV file of a plan to simulate instead of a schedule, as written by `plan --csv` or PyTorch; `-` reads the
+    /// standard input. The other flags give costs for its stages. A single time or memory size is a worker's total and
+    /// is divided evenly among its stages. A list has one entry for each stage; if all P workers have V stages, it may
+    /// have P entries, each the total of V consecutive stages. Transfers are not divided: a list of P entries has one
+    /// for each worker in --transfer, and one for each link in --bytes and --bandwidth
     #[arg(long, value_name = "FILE", conflicts_with = "Shape", required_unless_present = "Shape")]
     plan: Option<PathBuf>,
     /// Number of micro-batches that a channel between two stages can hold [default: all micro-batches of a step]

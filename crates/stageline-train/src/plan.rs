@@ -20,8 +20,7 @@ use crate::terminal::say;
 pub struct Planned {
     /// The pipeline schedule, which gives the order of forward and backward passes on each worker.
     pub schedule: Arc<dyn Schedule + Send + Sync>,
-    /// The number of pipeline stages into which the whole model is partitioned. In schedules with chunks, each worker
-    /// has several stages.
+    /// The number of stages of the whole model. In some schedules a worker has several stages, which are called chunks.
     pub stages: usize,
     /// The cut, which is the partition of the model's layers into stages; `None` for a model that the user has cut into
     /// stages by hand.
@@ -34,7 +33,8 @@ pub enum Purpose {
     /// The program builds a pipeline without training it. By default, its stages have about equally many parameters,
     /// so no layer is run.
     Pipeline,
-    /// The program trains. By default, the stages balance FLOPs and parameters, so each layer is run to count FLOPs.
+    /// The program trains the model. By default, the stages balance FLOPs and parameters, so each layer is run to count
+    /// FLOPs.
     Training {
         /// Whether the run writes a log or an HTML page, which contain the FLOPs of the layers.
         is_written: bool,
@@ -65,7 +65,7 @@ pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose)
 /// # Errors
 /// Returns an error in these cases:
 ///
-/// - The schedule does not allow the number of chunks (stages per worker).
+/// - The schedule does not allow the number of chunks (stages of a worker).
 /// - The cut does not fit the number of stages.
 /// - A plan file is invalid or does not fit the settings.
 /// - A search finds no plan.

@@ -14,13 +14,13 @@ use crate::shape::not_too_large;
 
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///
-/// Prints how long trainings with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise.
-/// Other schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number
-/// of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
-/// partition of the layers, and the main cause of idle time. At the end it recommends the fastest training with the
-/// reason and the flags for it. With --hosts, it compares the partitions over several hosts. If a program cuts its
-/// model into stages by hand, the stages stay as they are: other numbers of workers and chunks are not compared, and
-/// the recommended flags do not contain --cut.
+/// Prints how long training runs with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient
+/// noise. Other schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest
+/// number of micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast
+/// enough, the partition of the layers, and the main cause of idle time. At the end it recommends the fastest training
+/// run, with the reason and the flags for it. With --hosts, it compares the partitions over several hosts. If a program
+/// cuts its model into stages by hand, the stages stay as they are: other numbers of workers and chunks are not
+/// compared, and the recommended flags do not contain --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`
@@ -30,7 +30,7 @@ pub(crate) struct Flags {
     #[arg(long)]
     pub(super) stages: Option<usize>,
     /// Name of the schedule of the recommended run [default: the schedule of the logged run]. The schedule of the
-    /// logged run keeps its number of chunks V, and another schedule has its default number
+    /// logged run keeps its number of chunks V (stages of a worker), and another schedule has its default number
     #[arg(long)]
     pub(super) schedule: Option<String>,
     /// Largest acceptable bubble of the recommended run, as a share of the total stage time (workers x step time)
@@ -45,8 +45,8 @@ pub(crate) struct Flags {
     /// the log
     #[arg(long, value_name = "WORKERS,WORKERS", value_delimiter = ',', conflicts_with = "stages")]
     pub(super) hosts: Vec<usize>,
-    /// Memory of each worker, in GB: trainings that need more are not recommended. The host's memory for batches and
-    /// for optimizer states of `--optimizer-state host` does not count
+    /// Memory of each worker, in GB: training runs that need more are not recommended. The host's memory for batches
+    /// and for optimizer states of `--optimizer-state host` does not count
     #[arg(long, value_name = "GB", value_parser = amount, allow_hyphen_values = true)]
     pub(super) memory: Option<f64>,
     /// Largest number of workers P to recommend [default: the number of layers of the model]

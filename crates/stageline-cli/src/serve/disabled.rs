@@ -4,7 +4,7 @@
 use anyhow::{Result, bail};
 use clap::Args;
 
-/// Serves devices of this host to a training on another host (not in this build: install with `--features serve`)
+/// Serves devices of this host to a training run on another host (not in this build: install with `--features serve`)
 #[derive(Args)]
 pub struct Flags {
     #[arg(hide = true, trailing_var_arg = true, allow_hyphen_values = true)]

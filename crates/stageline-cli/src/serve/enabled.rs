@@ -11,24 +11,25 @@ use tracing::Level;
 
 use crate::output::print;
 
-/// Serves devices of this host to a training on another host
+/// Serves devices of this host to a training run on another host
 ///
-/// The training names the devices with `--device`, as this command prints them, and drives them from its own threads.
-/// This host needs no model, data or settings. Servers send tensors to each other directly, so they must reach each
-/// other. Ctrl-C stops the server.
+/// The training program names the devices with `--device`, as this command prints them, and drives them from its own
+/// threads. This host needs no model, data or settings. Servers send tensors to each other directly, so they must reach
+/// each other. Ctrl-C stops the server.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// Devices of this host to serve: `cpu`, or a list such as `cuda:0,cuda:1`; all of one kind
     #[arg(long, default_value = "cpu")]
     device: String,
-    /// Transport between this server and trainings: iroh is authenticated and encrypted; websocket is not, and only for
-    /// trusted networks
+    /// Transport between this server and training programs: iroh is authenticated and encrypted; websocket is neither,
+    /// and only for trusted networks
     #[arg(long, default_value = "iroh")]
     transport: TransportName,
-    /// File whose first line is the secret that a training must present; the file is created if it does not exist
+    /// File whose first line is the secret that a training program must present; the file is created if it does not
+    /// exist
     #[arg(long, value_name = "FILE", required_unless_present = "allow_anyone")]
     token_file: Option<PathBuf>,
-    /// Accepts any training without a secret, and listens for trainings on this host only
+    /// Accepts any training program without a secret, and listens for programs on this host only
     #[arg(long, conflicts_with = "token_file")]
     allow_anyone: bool,
     /// File of the server's secret key, created if it does not exist; the server has the same id as long as it has the

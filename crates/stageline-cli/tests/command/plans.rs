@@ -87,9 +87,7 @@ fn costs_are_given_for_all_stages_or_for_each() {
     );
     let message = error("simulate --stages 4 --micro-batches 4 --forward 1,2");
     assert!(
-        message.contains(
-            "--forward has 2 entries; for 4 workers with 4 stages in all, chunks included, give a list of 1 or 4"
-        ),
+        message.contains("--forward has 2 entries; for 4 workers with 4 stages in all, give a list of 1 or 4"),
         "{message}"
     );
     for flag in [
@@ -150,8 +148,8 @@ fn the_search_writes_the_best_plan() {
     assert_eq!(report["peak_bytes"], found["peak_bytes"]);
 }
 
-/// Tests plans whose workers have unequal numbers of stages. A single cost is that of a worker, and a list of one entry
-/// per worker is rejected.
+/// Tests plans whose workers have unequal numbers of stages. A single cost is that of a worker, and a list of P entries
+/// is rejected.
 #[test]
 fn stages_of_a_plan_from_a_file_share_the_costs_of_their_worker() {
     let directory = tempfile::tempdir().unwrap();
@@ -163,8 +161,8 @@ fn stages_of_a_plan_from_a_file_share_the_costs_of_their_worker() {
     assert_eq!(report["peak_bytes"], serde_json::json!([2.0, 2.0]));
     assert_eq!(json(&format!("{simulate} --forward 1,2,4 --backward 0"))["step_ms"].as_f64(), Some(7.0));
     let message = error(&format!("{simulate} --forward 1,2"));
-    let expected = "--forward has 2 entries; for 2 workers with 3 stages in all, chunks included, give a list of 1 or 3, \
-                    because a list for workers needs equally many stages on each";
+    let expected = "--forward has 2 entries; for 2 workers with 3 stages in all, give a list of 1 or 3, because a list of as \
+                    many entries as workers needs equally many stages on each";
     assert!(message.contains(expected), "{message}");
 }
 
@@ -264,7 +262,7 @@ fn the_book_has_the_output_of_its_simulations() {
 fn impossible_plans_are_rejected_with_the_reason() {
     assert!(error("plan --schedule 2f2b --stages 2 --micro-batches 2").contains("there is no schedule `2f2b`"));
     assert!(
-        error("plan --schedule zb-v --chunks 3 --stages 2 --micro-batches 2").contains("zb-v has 2 chunks a worker")
+        error("plan --schedule zb-v --chunks 3 --stages 2 --micro-batches 2").contains("zb-v has 2 chunks per worker")
     );
     assert!(error("plan --schedule interleaved --stages 4 --micro-batches 6").contains("ask for 4 or 8 micro-batches"));
     assert!(error("plan --stages 0 --micro-batches 2").contains("0 stages"));

@@ -1,5 +1,5 @@
-//! Functions that several generators of plans share: plans with one stage or several stages (chunks) per worker, and
-//! the alternating forward and backward passes of 1F1B.
+//! Functions that several generators of plans share: plans with one stage per worker or with several (chunks), and the
+//! alternating forward and backward passes of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};
@@ -18,8 +18,8 @@ pub(crate) fn one_worker_a_stage(
     }
 }
 
-/// Makes a plan with `chunks` stages per worker. `row` gets the index of a worker and the number of workers, and
-/// returns this worker's list of actions.
+/// Makes a plan of `stages` stages, of which each worker has `chunks`. `row` gets the index of a worker and the number
+/// of workers, and returns this worker's list of actions.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,
