@@ -40,9 +40,9 @@ pub struct Point {
     pub bubble_ideal: f64,
     /// The bubble (idle share of the total stage time) of the plan in a simulation with the measured costs.
     pub bubble_simulated: f64,
-    /// The measured throughput of the pipeline in samples a second; for the GPT, in tokens a second.
+    /// The measured throughput of the pipeline in samples per second; for the GPT, in tokens per second.
     pub throughput: f64,
-    /// The throughput that follows from the predicted step time, in samples (for the GPT, tokens) a second; `None`
+    /// The throughput that follows from the predicted step time, in samples (for the GPT, tokens) per second; `None`
     /// without a prediction.
     pub throughput_predicted: Option<f64>,
     /// The number of steps in the warm-up of the measured case.
