@@ -1,4 +1,4 @@
-//! Shows hashes as text: [`hex`].
+//! Writes bytes, such as hashes, as hexadecimal text: [`hex`].
 
 /// Returns bytes as hexadecimal text: two lowercase digits for each byte.
 pub(crate) fn hex(bytes: &[u8]) -> String {

@@ -214,7 +214,7 @@ mod tests {
     struct List {
         #[arg(long)]
         source: Vec<String>,
-        /// Not inherited by a resumed run, so it may be of any kind.
+        /// A flag that a resumed run does not take from its checkpoint, so its value may be of any kind.
         #[arg(help_heading = "Outputs", long)]
         extra: Vec<String>,
     }

@@ -62,7 +62,7 @@ fn described(api: GpuApi, gpu: &Gpu) -> String {
     format!("{model}, {size}, {} reserved, {} in use", shown(reserved), shown(in_use))
 }
 
-/// Returns a number of bytes as text: in GB, or below 1 GB in MB.
+/// Returns a number of bytes as text, in GB, or in MB if it is below 1 GB.
 fn shown(bytes: u64) -> String {
     let bytes = bytes as f64;
     if bytes < 1e9 { format!("{:.1} MB", bytes / 1e6) } else { format!("{:.1} GB", bytes / 1e9) }

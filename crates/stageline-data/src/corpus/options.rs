@@ -8,11 +8,11 @@ pub struct CorpusOptions {
     /// The extensions of the files to read in a folder, such as `rs`; `None`, the default, reads every regular file. A
     /// corpus that is a single file is read whatever its extension.
     pub extensions: Option<Vec<String>>,
-    /// The most bytes that the texts for training and for validation may have together, at least 1. The last file is
-    /// cut to meet this limit. Opening the corpus reads all of these bytes once. The default is 32 MiB.
+    /// The largest number of bytes that the texts for training and validation may have together; at least 1. The last
+    /// file is cut to meet this limit. Opening the corpus reads all of these bytes once. The default is 32 MiB.
     pub max_bytes: u64,
-    /// The most files that the texts for training and for validation may have together, at least 1. The default is
-    /// 16,384. Opening the corpus reads each of them.
+    /// The largest number of files that the texts for training and validation may have together; at least 1. Opening
+    /// the corpus reads each of them. The default is 16,384.
     pub max_files: usize,
     /// The fraction of the files, or of the bytes of a single file, that is held out for validation: from 0 (none) to
     /// below 1. The default is 0.1.

@@ -9,8 +9,8 @@ use crate::tokens::format::{HASH, VERSION};
 use crate::tokens::options::TokenOptions;
 use crate::tokens::source::Source;
 
-/// The version of the rules by which documents are cut, encoded and ended. It must be raised if the same text files
-/// would give other tokens.
+/// The version of the rules by which documents are cut, encoded and ended. It must be raised when a change of the code
+/// gives the same text files other tokens.
 const RULES: u32 = 3;
 
 /// Returns the key of a token file. A later call for the same source (the text files to tokenise) finds the file by it.

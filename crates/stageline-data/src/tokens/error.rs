@@ -129,7 +129,7 @@ pub enum TokenError {
         shown::path(path)
     )]
     OtherForm {
-        /// The path of a file of the tokenizer that is not read, such as `tokenizer.model`.
+        /// The path of the tokenizer's file in an unsupported form, such as `tokenizer.model`.
         path: PathBuf,
     },
     /// There are messages of a conversation, and the encoding has no chat template that makes a text of them.

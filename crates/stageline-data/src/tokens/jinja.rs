@@ -75,7 +75,7 @@ fn check_depth(value: &Value) -> Result<(), Error> {
     }
 }
 
-/// Writes a value as Python's Jinja does: with `True`, `False` and `None`.
+/// Prints a value in a rendered template as Jinja in Python does, with `True`, `False` and `None`.
 fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result<(), Error> {
     check_depth(value)?;
     let text = if value.is_none() {

@@ -8,8 +8,8 @@ use stageline_checkpoint::open_at_once;
 
 use crate::tokens::error::TokenError;
 
-/// Opens the regular file at `path` for reading; a link at `path` is followed. The file is, for example, a tokenizer or
-/// a text with rows of token numbers. It may have at most `most` bytes.
+/// Opens the regular file at `path` for reading; a symbolic link at `path` is followed. The file is, for example, a
+/// tokenizer or a JSON file with rows of token ids. It may have at most `most` bytes.
 ///
 /// # Errors
 /// - [`TokenError::PathNotFound`] if nothing is at the path.

@@ -1,4 +1,4 @@
-//! Splits the tokens of a file into tokens for training and tokens that are held out.
+//! Splits the tokens of a token file into tokens for training and tokens that are held out for validation.
 
 use std::ops::Range;
 

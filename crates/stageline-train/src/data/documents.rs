@@ -53,7 +53,8 @@ impl Documents {
 /// predict. All lists have one length.
 pub(crate) struct Sample {
     pub(crate) input: Vec<u32>,
-    /// The target of each token; `None` where nothing is trained on.
+    /// The target of each token: the token that the model is trained to predict after it; `None` if it is not trained
+    /// there.
     pub(crate) targets: Vec<Option<u32>>,
     /// The position in the sample at which the document of each token begins, if the documents are separate.
     pub(crate) starts: Option<Vec<usize>>,
@@ -67,7 +68,7 @@ impl Sample {
     }
 }
 
-/// Makes a batch from samples of one length, all with `starts` or all without.
+/// Makes a batch from samples of equal length. Either all samples have `starts`, or none has.
 pub(crate) fn batch(samples: &[Sample]) -> Batch<TokenSamples, Tokens> {
     let shape = [samples.len(), samples[0].input.len()];
     let input = samples.iter().flat_map(|sample| &sample.input).map(|token| *token as i32);

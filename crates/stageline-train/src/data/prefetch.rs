@@ -174,7 +174,7 @@ mod tests {
 
     const AHEAD: usize = 16;
 
-    /// A source of batches for tests. Each batch contains the number of its step. Every third batch takes longer to
+    /// A source of batches for tests. Each batch contains the index of its step. Every third batch takes longer to
     /// read. The batch of the step `fails_at` cannot be read.
     struct Numbers {
         fails_at: usize,

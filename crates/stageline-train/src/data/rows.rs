@@ -1,4 +1,4 @@
-//! Batches of rows of tokens in a given order ([`TokenRows`]).
+//! Training data that is a JSON file of rows of tokens, which are trained on in the order of the file ([`TokenRows`]).
 
 use std::path::Path;
 

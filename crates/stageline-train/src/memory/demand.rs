@@ -228,9 +228,9 @@ struct Room<'a> {
     /// The estimated memory of a training job, including its batches. It also includes copies for checkpoints, if the
     /// job writes any.
     needed: MemoryEstimate,
-    /// The bytes of host memory that were in use already when the memory of the training was estimated: by workers on
-    /// the host's CPU, and by held-out batches. The estimate includes them, so they are added to the free memory of the
-    /// host.
+    /// The bytes of host memory that were already in use when the memory of the training run was estimated: by workers
+    /// on the host's CPU, and by held-out batches. The estimate includes them, so they are added to the free memory of
+    /// the host.
     in_use: u64,
     job: &'a Job,
 }

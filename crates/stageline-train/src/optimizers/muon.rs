@@ -27,9 +27,9 @@ pub struct MuonAndAdamW {
     reason = "a state is moved once a step, and holds tensors, whose values are elsewhere"
 )]
 pub enum State<const D: usize> {
-    /// Muon's state of a parameter with two dimensions.
+    /// The state of Muon, for a parameter with two dimensions (a matrix).
     Matrix(MuonState<D>),
-    /// AdamW's state of any other parameter.
+    /// The state of AdamW, for a parameter with another number of dimensions.
     Other(AdamWState<D>),
 }
 

@@ -1,4 +1,4 @@
-//! The optimizers that `--optimizer` names, with their parameter groups.
+//! Builds the optimizer that `--optimizer` names, with one parameter group that has weight decay and one that has none.
 
 use burn::module::ParamGroup;
 use burn::optim::{AdafactorConfig, LionConfig, ModuleOptimizer, Optimizer, SgdConfig, decay::WeightDecayConfig};

@@ -8,8 +8,8 @@ use stageline_report::record::{Noise, SignalAndNoise};
 /// This is the window of `RunLog::noise_scales`.
 const AVERAGED: f64 = 5.0;
 
-/// Smooths the gradient's squared norm and noise over the measured steps of a run, by running averages. There is one
-/// for the whole model, and one for each stage.
+/// Smooths the gradient's squared norm and noise over the measured steps of a run, by running averages. The whole model
+/// has an average, and so has each stage.
 pub struct SmoothedNoise {
     total: NoiseAverage,
     stages: Vec<NoiseAverage>,

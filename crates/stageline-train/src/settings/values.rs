@@ -147,7 +147,7 @@ impl FromStr for LossScaleBy {
     }
 }
 
-/// Whether a factor is above 0 and finite in f32, the type of losses.
+/// Whether a number can be a loss scale: it must be above 0 and finite in f32, the type of losses.
 fn is_loss_scale(factor: f64) -> bool {
     let factor = factor as f32;
     factor > 0.0 && factor.is_finite()
@@ -166,8 +166,8 @@ pub enum FlushName {
 pub enum RecomputeBy {
     /// A recomputation policy, which names the activations that stages recompute.
     Policy(Recompute),
-    /// The value `auto` of the flag: stages recompute only as many activations as needed to fit the training into the
-    /// memory of its devices.
+    /// The value `auto` of the flag: stages recompute only as many activations as needed for the training run to fit
+    /// into the memory of its devices.
     Auto,
 }
 

@@ -94,7 +94,7 @@ pub struct Place {
 ///
 /// # Errors
 /// Returns an error if the folder cannot be used. Returns an error also if the folder already contains checkpoints and
-/// the run does not resume from one of them. Otherwise they would be deleted as the oldest checkpoints.
+/// the run does not resume from one of them, because this run would delete them as the oldest checkpoints.
 pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>> {
     let Some(folder) = &keeping.folder else { return Ok(None) };
     let resumed = resumed.filter(|saved| is_in(saved, folder));

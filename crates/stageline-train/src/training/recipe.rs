@@ -152,7 +152,7 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 
     /// Trains `steps` steps with the pipeline, and again with full batches on one device. Prints a comparison of the
-    /// two trainings.
+    /// two training runs.
     ///
     /// # Errors
     /// Returns an error if the two trainings differ by more than the tolerances of [`Verify`], or a batch cannot be

@@ -22,7 +22,7 @@ const OVERWRITTEN: f64 = 0.1;
 /// differ by a factor of 100. The update ratio is the norm of the update divided by the norm of the parameters.
 const HARDLY: f64 = 1e-3;
 
-/// Finds signs of a faulty training in each new step, such as a jump of the gradient norm. Keeps the gradient norms of
+/// Finds signs of faulty training in each new step, such as a jump of the gradient norm. Keeps the gradient norms of
 /// past steps for comparison.
 #[derive(Debug, Default)]
 pub struct Watch {
