@@ -49,7 +49,8 @@ pub enum LogError {
     },
     /// The log of a run cannot be read because its model has too many layers.
     #[error(
-        "line {line} of the log describes a model of {layers} layers, and at most {most} can be read; log a model with fewer, larger layers"
+        "line {line} of the log describes a model of {layers} layers, and at most {most} can be read; log a model with fewer, \
+         larger layers"
     )]
     Layers {
         /// The number of the faulty line in a run's log, counted from 1.

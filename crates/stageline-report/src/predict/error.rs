@@ -49,8 +49,8 @@ pub enum PredictError {
     /// An error of a prediction with a memory limit: the log does not say how much memory the run used. So it is
     /// unknown whether a training run fits.
     #[error(
-        "the log does not say how much memory its workers used, so it is not known whether a training run fits; log a run of a program with \
-         the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
+        "the log does not say how much memory its workers used, so it is not known whether a training run fits; log a run of a \
+         program with the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
     /// An error of a prediction: the log of the run does not state how many bytes the stages send to each other.
