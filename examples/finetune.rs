@@ -74,7 +74,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     check(&flags)?;
     let model = flags.model.open(seed)?;
-    let data = flags.data.as_deref().filter(|_| run.steps() > 0); // resumed runs have that of their checkpoint
+    let data = flags.data.as_deref().filter(|_| run.trains()); // resumed runs have that of their checkpoint
     let encoding = if data.is_some() || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
     // Outputs that could fail after the training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;

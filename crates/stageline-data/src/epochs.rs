@@ -34,6 +34,11 @@ impl Epochs {
         Ok(Self { samples, seed })
     }
 
+    /// Returns the number of samples in an epoch.
+    pub fn samples(&self) -> u64 {
+        self.samples
+    }
+
     /// Returns the zero-based indices of the `count` samples of training step `step`.
     ///
     /// The time of a call grows with the number of all samples, because it shuffles the epoch again.

@@ -178,6 +178,17 @@ impl TokenFile {
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
     }
 
+    /// Whether a model is trained to predict all tokens of a range of positions.
+    ///
+    /// # Panics
+    /// Panics if the range is empty or ends behind the last token.
+    pub fn has_only_targets(&self, positions: Range<u64>) -> bool {
+        assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
+        let prompts = self.prompts();
+        let before_end = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) < positions.end);
+        before_end.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= positions.start)
+    }
+
     /// Returns the prompts in a token file, in ascending order. A prompt is the position of its first token and the
     /// position after its last token, each as 8 little-endian bytes.
     fn prompts(&self) -> &[[[u8; 8]; 2]] {

@@ -6,6 +6,7 @@ mod documents;
 mod folders;
 mod generation;
 mod guide;
+mod lora;
 mod seeds;
 mod torch;
 mod toy;

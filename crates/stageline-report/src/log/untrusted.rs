@@ -35,6 +35,7 @@ impl Step {
         let of_step = [
             ("weight", self.weight),
             ("tokens_per_s", self.tokens_per_s),
+            ("epoch", self.epoch.unwrap_or(0.0)),
             ("step_seconds", self.step_seconds),
             ("batch_wait_seconds", self.batch_wait_seconds),
         ];

@@ -64,6 +64,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         metrics: BTreeMap::new(),
         weight: 100.0 * micro_batches as f64,
         tokens_per_s: 1.0,
+        epoch: None,
         model_flop_utilisation: None,
         step_seconds,
         batch_wait_seconds: 0.0,

@@ -122,6 +122,10 @@ impl Data for LabelledTexts {
         hexadecimal(sum)
     }
 
+    fn samples_per_epoch(&self) -> Option<u64> {
+        Some(self.epochs.samples())
+    }
+
     fn tokens_per_sample(&self) -> usize {
         self.length
     }

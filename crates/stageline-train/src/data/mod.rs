@@ -73,6 +73,12 @@ pub trait Data: Send + Sync + 'static {
         String::new()
     }
 
+    /// Returns the number of samples in an epoch, for `--epochs` and for the epochs that a training run shows; `None` by
+    /// default. If samples are drawn with replacement, an epoch is as many samples as the data would fill.
+    fn samples_per_epoch(&self) -> Option<u64> {
+        None
+    }
+
     /// Returns the number of tokens in a sample, for the throughput in tokens per second; 1 by default.
     fn tokens_per_sample(&self) -> usize {
         1
@@ -99,6 +105,10 @@ impl<D: Data + ?Sized> Data for Arc<D> {
 
     fn fingerprint(&self) -> String {
         D::fingerprint(self)
+    }
+
+    fn samples_per_epoch(&self) -> Option<u64> {
+        D::samples_per_epoch(self)
     }
 
     fn tokens_per_sample(&self) -> usize {

@@ -1,6 +1,7 @@
 //! Batches for language models of whole documents, several in a sample ([`PackedDocuments`]).
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use anyhow::{Result, ensure};
 use sha2::{Digest, Sha256};
@@ -15,8 +16,9 @@ use crate::fingerprint::hexadecimal;
 const VALIDATION_SAMPLES: usize = 64;
 
 /// Training data for a language model: whole documents, as many in a sample as fit, and padding. Each document is
-/// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A longer document
-/// is cut at its end. A document of which nothing is trained on within the length of a sample is left out.
+/// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A longer document is
+/// divided if all of its tokens are trained on, and each part is then trained on as if it were a document. A longer prompt
+/// or conversation is cut at its end. A document of which nothing is trained on within the length of a sample is left out.
 ///
 /// Documents are packed by best-fit decreasing (the longest first, each into the fullest sample that has room), which
 /// leaves little padding. Every sample comes once an epoch, in an order that the seed decides.
@@ -38,7 +40,9 @@ pub struct PackedDocuments {
 pub struct Packing {
     /// The number of samples to train on.
     pub samples: usize,
-    /// The number of documents that are longer than a sample, and are cut at their ends.
+    /// The number of documents that are longer than a sample, and are divided.
+    pub divided: u64,
+    /// The number of prompts and conversations that are longer than a sample, and are cut at their ends.
     pub cut: u64,
     /// The number of tokens that the cuts remove.
     pub lost_tokens: u64,
@@ -56,9 +60,32 @@ struct Piece {
     length: usize,
 }
 
+impl Packing {
+    /// Appends the parts of a document that fit into samples of `context` tokens to `pieces`, and counts what is divided,
+    /// cut and left out.
+    fn add(&mut self, tokens: &TokenFile, document: Range<u64>, context: u64, pieces: &mut Vec<Piece>) {
+        let whole = document.end - document.start - 1;
+        let of = |start: u64| Piece { start, length: context.min(document.end - 1 - start) as usize };
+        let is_target = |range: Range<u64>| !range.is_empty() && tokens.has_target(range);
+        let first = of(document.start);
+        if !is_target(document.start + 1..document.start + 1 + first.length as u64) {
+            self.left_out += 1;
+        } else if whole <= context {
+            pieces.push(first);
+        } else if tokens.has_only_targets(document.start + 1..document.end) {
+            self.divided += 1;
+            pieces.extend((document.start..document.end - 1).step_by(context as usize).map(of));
+        } else {
+            self.cut += 1;
+            self.lost_tokens += whole - context;
+            pieces.push(first);
+        }
+    }
+}
+
 impl PackedDocuments {
     /// Creates training data from a tokenised text, in samples of `context` tokens. `held_out` is the fraction of the
-    /// documents, the last ones, that is used only for evaluation.
+    /// documents, spread evenly over the text, that is used only for evaluation.
     ///
     /// # Errors
     /// Returns an error if there are too few documents to hold some out, or if the documents for training or those held
@@ -69,33 +96,21 @@ impl PackedDocuments {
         let documents = tokens.documents();
         ensure!(
             held_out == 0.0 || documents > 1,
-            "there is one document, so none can be held out; hold out the share 0"
+            "there is one document, so none can be held out; hold out the fraction 0, or give more documents"
         );
-        let last = ((documents as f64 * held_out).round() as u64).clamp(u64::from(held_out > 0.0), documents - 1);
+        let evaluated = ((documents as f64 * held_out).round() as u64).clamp(u64::from(held_out > 0.0), documents - 1);
         let mut packing = Packing::default();
-        let mut pieces: Vec<Piece> = Vec::with_capacity(documents as usize);
-        let mut held_out_from = 0;
+        let (mut training, mut validation) = (Vec::with_capacity(documents as usize), Vec::new());
         for index in 0..documents {
-            if index == documents - last {
-                held_out_from = pieces.len();
-            }
-            let document = tokens.document(index);
-            let whole = document.end - document.start - 1;
-            let length = whole.min(context as u64);
-            let targets = document.start + 1..document.start + 1 + length;
-            if !targets.is_empty() && tokens.has_target(targets) {
-                pieces.push(Piece { start: document.start, length: length as usize });
-                packing.cut += u64::from(length < whole);
-                packing.lost_tokens += whole - length;
-            } else {
-                packing.left_out += 1;
-            }
+            // The document ends one of as many equal parts of the text as documents are held out.
+            let part = |index: u64| u128::from(index) * u128::from(evaluated) / u128::from(documents);
+            let pieces = if part(index) < part(index + 1) { &mut validation } else { &mut training };
+            packing.add(&tokens, tokens.document(index), context as u64, pieces);
         }
-        let held_out_pieces = if last > 0 { pieces.split_off(held_out_from) } else { Vec::new() };
-        let [training, mut validation] = [pieces, held_out_pieces].map(|pieces| pack(pieces.into_iter(), context));
+        let [training, mut validation] = [training, validation].map(|pieces| pack(pieces, context));
         ensure!(
-            last == 0 || !validation.is_empty(),
-            "none of the {last} documents that are held out has a token to evaluate among its first {context} after the \
+            evaluated == 0 || !validation.is_empty(),
+            "none of the {evaluated} documents that are held out has a token to evaluate among its first {context} after the \
              first one; hold out more documents, or give a longer context"
         );
         ensure!(
@@ -144,8 +159,7 @@ impl PackedDocuments {
 /// Packs pieces of documents into samples of `context` tokens by best-fit decreasing. Pieces are placed one after the
 /// other, the longest first. A piece goes into the fullest sample that still has room for it, or into a new sample if
 /// none has. Pieces of equal length keep their order. No piece may be longer than `context`.
-fn pack(pieces: impl Iterator<Item = Piece>, context: usize) -> Vec<Vec<Piece>> {
-    let mut pieces: Vec<Piece> = pieces.collect();
+fn pack(mut pieces: Vec<Piece>, context: usize) -> Vec<Vec<Piece>> {
     pieces.sort_by_key(|piece| std::cmp::Reverse(piece.length));
     let mut samples: Vec<Vec<Piece>> = Vec::new();
     // The samples by the number of tokens that still fit into them.
@@ -196,6 +210,10 @@ impl Data for PackedDocuments {
         hexadecimal(sum)
     }
 
+    fn samples_per_epoch(&self) -> Option<u64> {
+        Some(self.epochs.samples())
+    }
+
     fn tokens_per_sample(&self) -> usize {
         self.context
     }
@@ -215,7 +233,7 @@ mod tests {
 
     fn of_lengths(lengths: &[usize], context: usize) -> Vec<Vec<usize>> {
         let pieces = lengths.iter().enumerate().map(|(at, length)| Piece { start: at as u64, length: *length });
-        let samples = pack(pieces, context);
+        let samples = pack(pieces.collect(), context);
         samples.iter().map(|pieces| pieces.iter().map(|piece| piece.length).collect()).collect()
     }
 
@@ -271,14 +289,18 @@ mod tests {
 
     #[test]
     fn documents_share_a_sample_and_only_completions_are_targets() {
-        let data = packed(&[("ab", "cd"), ("x", "yz"), ("", "klmnopqrst"), ("long prompt", "!")], 6, 0.0).unwrap();
-        let Packing { samples, cut, lost_tokens, left_out, padding } = data.packing();
-        assert_eq!((samples, cut, lost_tokens, left_out, (padding * 12.0).round()), (2, 1, 3, 1, 1.0));
-        let mut found = shown_samples(data.batch(0, 2).unwrap(), 2);
+        let documents = [("ab", "cd"), ("x", "yz"), ("", "klmnopqrst"), ("long prompt", "!"), ("mm", "nopqrstuv")];
+        let data = packed(&documents, 6, 0.0).unwrap();
+        let Packing { samples, divided, cut, lost_tokens, left_out, padding } = data.packing();
+        assert_eq!((samples, divided, cut, lost_tokens, left_out), (4, 1, 1, 4, 1));
+        assert_eq!(((padding * 24.0).round(), data.samples_per_epoch()), (4.0, Some(4)));
+        let mut found = shown_samples(data.batch(0, 4).unwrap(), 4);
         found.sort();
         let expected = [
-            ("abcxy.".to_owned(), "_cdyz_".to_owned(), vec![0, 0, 0, 3, 3, 5]),
+            ("abcqrs".to_owned(), "_cdrst".to_owned(), vec![0, 0, 0, 3, 3, 3]),
             ("klmnop".to_owned(), "lmnopq".to_owned(), vec![0; 6]),
+            ("mmnopq".to_owned(), "_nopqr".to_owned(), vec![0; 6]),
+            ("xy....".to_owned(), "yz____".to_owned(), vec![0, 0, 2, 2, 2, 2]),
         ];
         assert_eq!(found, expected);
         assert!(data.validation(2).unwrap().is_empty());
@@ -286,17 +308,17 @@ mod tests {
     }
 
     #[test]
-    fn the_last_documents_are_held_out_and_every_sample_comes_once_an_epoch() {
+    fn held_out_documents_are_spread_over_the_text_and_every_sample_comes_once_an_epoch() {
         let lines: Vec<_> = ["a", "b", "c", "d", "e", "f", "g", "h"].map(|letter| (letter, "completion")).into();
         let data = packed(&lines, 10, 0.2).unwrap();
         let first =
             |samples: Vec<(String, String, Vec<i64>)>| samples.into_iter().map(|(input, ..)| input[..1].to_owned());
         let held_out = data.validation(5).unwrap().into_iter().flat_map(|batch| first(shown_samples(batch, 2)));
-        assert_eq!(held_out.collect::<Vec<_>>(), ["g", "h"]);
+        assert_eq!(held_out.collect::<Vec<_>>(), ["d", "h"]);
         let mut trained: Vec<_> =
             (0..2).flat_map(|step| first(shown_samples(data.batch(step, 3).unwrap(), 3))).collect();
         trained.sort();
-        assert_eq!(trained, ["a", "b", "c", "d", "e", "f"]);
+        assert_eq!(trained, ["a", "b", "c", "e", "f", "g"]);
     }
 
     #[test]
@@ -320,7 +342,7 @@ mod tests {
         let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the first \
                        one; hold out more documents, or give a longer context";
         assert_eq!(refused(&[("a", "x"), ("a long prompt", "x")], 0.1), message);
-        let message = "there is one document, so none can be held out; hold out the share 0";
+        let message = "there is one document, so none can be held out; hold out the fraction 0, or give more documents";
         assert_eq!(refused(&[("a", "x")], 0.1), message);
     }
 }

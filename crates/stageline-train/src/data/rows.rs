@@ -75,6 +75,10 @@ impl Data for TokenRows {
         hexadecimal(sum)
     }
 
+    fn samples_per_epoch(&self) -> Option<u64> {
+        Some(self.rows.len() as u64)
+    }
+
     fn tokens_per_sample(&self) -> usize {
         self.rows[0].len() - 1
     }

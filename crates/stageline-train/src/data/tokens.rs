@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use anyhow::{Result, ensure};
+use sha2::{Digest, Sha256};
 use stageline::Batch;
 use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, prepare};
 
@@ -13,6 +14,7 @@ use crate::data::Data;
 use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown};
 use crate::data::packed::{PackedDocuments, Packing};
 use crate::data::rows::TokenRows;
+use crate::fingerprint::hexadecimal;
 use crate::terminal::say;
 
 /// The largest number of windows of held-out text that an evaluation reads.
@@ -77,6 +79,8 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
         rows.check(vocabulary, positions.saturating_add(1))?;
         return Ok(Arc::new(rows));
     }
+    let held_out = settings.held_out;
+    ensure!((0.0..1.0).contains(&held_out), "a fraction of {held_out} is held out; give at least 0 and less than 1");
     if let Some(context) = context {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
         ensure!(
@@ -110,12 +114,16 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
 
 /// Prints how documents are packed into samples, and how many of them are not trained on in full.
 fn tell(packing: Packing, context: usize) -> Result<()> {
-    let Packing { samples, cut, lost_tokens, left_out, padding } = packing;
+    let Packing { samples, divided, cut, lost_tokens, left_out, padding } = packing;
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
+    if divided > 0 {
+        say(format_args!("{divided} documents are longer, and are divided"))?;
+    }
     if cut > 0 {
-        say(format_args!(
-            "{cut} documents are longer, and lose {lost_tokens} tokens at their ends; a longer context keeps more"
-        ))?;
+        tracing::warn!(
+            "{cut} prompts or conversations are longer than a sample, and lose {lost_tokens} tokens at their ends; a longer \
+             context keeps more"
+        );
     }
     if left_out > 0 {
         say(format_args!("{left_out} documents are left out, because none of their tokens is trained on"))?;
@@ -222,7 +230,16 @@ impl Data for TokenWindows {
     }
 
     fn fingerprint(&self) -> String {
-        self.tokens.fingerprint()
+        // Other lengths, shares and documents give other samples.
+        let mut sum = Sha256::new_with_prefix(self.tokens.fingerprint());
+        sum.update((self.context as u64).to_le_bytes());
+        sum.update(self.training.end.to_le_bytes());
+        sum.update([u8::from(self.documents == Documents::Separate)]);
+        hexadecimal(sum)
+    }
+
+    fn samples_per_epoch(&self) -> Option<u64> {
+        Some(((self.training.end - self.training.start) / self.context as u64).max(1))
     }
 
     fn tokens_per_sample(&self) -> usize {

@@ -14,6 +14,7 @@ use stageline::StepReport;
 use stageline_report::record::{Line, Noise, Run, Step, Validation};
 use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 
+use crate::outputs::amount::Amount;
 use crate::outputs::record;
 use crate::outputs::smoothing::SmoothedNoise;
 
@@ -44,8 +45,8 @@ impl Outputs {
     }
 }
 
-/// Two figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, and the
-/// time that the step waited for its batch. They go to the step's line in the log.
+/// The figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, the time that
+/// the step waited for its batch, and the data that it read. They go to the step's line in the log.
 #[derive(Clone, Copy)]
 pub struct Figures {
     /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices or the model's
@@ -53,6 +54,8 @@ pub struct Figures {
     pub utilisation: Option<f64>,
     /// The time that the training step waited for its batch to be read.
     pub waited: Duration,
+    /// The data that the step reads.
+    pub amount: Amount,
 }
 
 /// The open output files of a run: its log, its trace, its TensorBoard events and its HTML page.
@@ -134,6 +137,8 @@ impl Log {
         let mut step = record::step(report, report.step == self.drawn);
         step.model_flop_utilisation = figures.utilisation;
         step.batch_wait_seconds = figures.waited.as_secs_f64();
+        step.tokens_per_s = figures.amount.per_step() / step.step_seconds;
+        step.epoch = figures.amount.epochs(report.step + 1);
         if step.synchronised {
             // In other steps, a reading would wait until all work for the GPU is issued. With overlapping steps, the
             // next step is in flight, and its tensors count as well.

@@ -6,11 +6,13 @@
 //! know where batches come from.
 //!
 //! - `log`: writes the log, the trace, TensorBoard's files and the HTML page (`Log`, `Outputs`).
+//! - `amount`: the data in a step and in an epoch (`Amount`).
 //! - `record`: converts reports and estimates of the library into lines of the log.
 //! - `smoothing`: the running averages from which the smoothed noise scales of the log come (`SmoothedNoise`).
 //! - `progress`: the progress bar, and warnings above it (`Progress`).
 //! - `unwritten`: the errors in writing these outputs, or a checkpoint, after the last step (`Unwritten`).
 
+pub mod amount;
 pub mod log;
 pub mod progress;
 pub mod record;

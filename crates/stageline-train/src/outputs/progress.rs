@@ -1,12 +1,16 @@
 //! Shows the progress of a training run: a progress bar if stderr is a terminal. Otherwise it prints lines on the
-//! standard output: one for the first step, and then about ten over the whole run.
+//! standard output: one for the first step, then about ten over the whole run, and at least one a minute.
 
 use std::io::{self, Write};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use indicatif::{ProgressBar, ProgressStyle};
-use stageline::StepReport;
+use parking_lot::Mutex;
+use stageline::{StepReport, Update};
 
+use crate::outputs::amount::Amount;
 use crate::terminal::say;
 
 /// A progress bar with results of the last step: its loss, its metrics and its bubbles. A bubble is the idle part of
@@ -16,20 +20,25 @@ use crate::terminal::say;
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
-    /// The unit of the throughput that the progress bar shows, as a plural: `tokens` or `samples`.
-    counted: &'static str,
+    /// The data that a step reads, for the throughput and the epochs that are shown; `None` before the training.
+    amount: Option<Amount>,
+    /// The time of the last line that was printed without a terminal.
+    printed: Arc<Mutex<Option<Instant>>>,
 }
+
+/// The longest time without a line, if there is no terminal.
+const SILENCE: Duration = Duration::from_secs(60);
 
 impl Default for Progress {
     fn default() -> Self {
-        Self { bar: ProgressBar::no_length(), counted: "tokens" }
+        Self { bar: ProgressBar::no_length(), amount: None, printed: Arc::default() }
     }
 }
 
 impl Progress {
-    /// Sets the unit of the throughput that the progress bar shows, as a plural: `tokens` (the default) or `samples`.
-    pub fn counting(self, counted: &'static str) -> Self {
-        Self { counted, ..self }
+    /// Sets the amount of data in a step, from which the throughput and the epochs are computed.
+    pub fn counting(self, amount: Amount) -> Self {
+        Self { amount: Some(amount), ..self }
     }
 
     /// Starts the progress bar. The training run has `steps` steps, and `start` of them are already done.
@@ -48,11 +57,13 @@ impl Progress {
     /// # Errors
     /// Returns an error if a line cannot be written to the standard output.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
-        let mut message = format!(
-            "loss {:.3}, {:.0} {}/s, bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
-            report.loss,
-            report.weight() / report.step_time.as_secs_f64(),
-            self.counted,
+        let mut message = format!("loss {:.3}", report.loss);
+        if let Some(amount) = self.amount {
+            let (unit, seconds) = (amount.unit(), report.step_time.as_secs_f64());
+            message += &format!(", {:.0} {unit}/s", amount.per_step() / seconds);
+        }
+        message += &format!(
+            ", bubble {:.1}% by the {} (ideal {:.1}%, simulated {:.1}%)",
             100.0 * report.bubble(),
             report.recording.clock(),
             100.0 * report.ideal_bubble(),
@@ -65,15 +76,31 @@ impl Progress {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
         let (done, all) = (report.step as u64 + 1, self.bar.length().unwrap_or(1));
-        // Without a terminal there is no bar, so lines show the progress: one for the first step, and ten in all after
-        // it.
-        let is_first = self.bar.message().is_empty();
-        if self.bar.is_hidden() && (is_first || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
-            say(format_args!("step {done}/{all}: {message}"))?;
+        // Without a terminal there is no bar, so lines show the progress.
+        let is_due = self.printed.lock().is_none_or(|printed| printed.elapsed() >= SILENCE);
+        if self.bar.is_hidden() && (is_due || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
+            *self.printed.lock() = Some(Instant::now());
+            say(format_args!("step {done}/{all}: {message}{}", self.further(report)))?;
         }
         self.bar.set_message(message);
         self.bar.inc(1);
         Ok(())
+    }
+
+    /// Returns the figures of a step that a line has in addition to the bar: the learning rate, the gradient norm and the
+    /// number of epochs.
+    fn further(&self, report: &StepReport) -> String {
+        let mut text = String::new();
+        if let Some(rate) = report.stages.last().and_then(|stage| stage.learning_rate) {
+            text += &format!(", learning rate {rate:.2e}");
+        }
+        if let Update::Stepped { gradient_norm, .. } = report.update {
+            text += &format!(", gradient norm {gradient_norm:.3}");
+        }
+        if let Some(epochs) = self.amount.and_then(|amount| amount.epochs(report.step + 1)) {
+            text += &format!(", epoch {epochs:.2}");
+        }
+        text
     }
 
     /// Ends the progress bar, if it has not ended. It stays visible on the terminal.

@@ -14,8 +14,9 @@ use stageline_report::record::{
 /// Returns the log record of a training step, from the pipeline's report of the step. If `timeline` is true, the record
 /// contains the events of the step. Its workers, stages and memory belong to the first replica.
 ///
-/// The report lacks the memory of GPUs, the model FLOP utilisation and the wait for the batch. So the first is empty,
-/// the second is `None`, and the third is 0.
+/// The report lacks the memory of GPUs, the model FLOP utilisation, the wait for the batch, the epoch and the number of
+/// tokens. So the first is empty, the second and the fourth are `None`, and the third is 0. The loss weight of the step
+/// stands for its tokens.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -29,6 +30,7 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
         metrics: metrics(&report.metrics).into_iter().filter(|(_, value)| value.is_finite()).collect(),
         weight: report.weight(),
         tokens_per_s: report.weight() / step_seconds,
+        epoch: None,
         model_flop_utilisation: None,
         step_seconds,
         batch_wait_seconds: 0.0,

@@ -62,6 +62,8 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
         "--learning-rate {}: give a number above 0 and at most 1",
         flags.learning_rate
     );
+    let epochs = flags.epochs;
+    ensure!((0.0..=1e6).contains(&epochs), "--epochs {epochs}: give 0 to 1000000");
     let decay = flags.weight_decay;
     ensure!(decay >= 0.0 && decay.is_finite(), "--weight-decay {decay}: give 0 or more");
     ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);

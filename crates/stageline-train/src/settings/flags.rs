@@ -61,6 +61,9 @@ pub struct TrainingFlags {
     /// Number of optimizer steps
     #[arg(help_heading = "Training", long, default_value_t = STEPS)]
     pub steps: usize,
+    /// Number of epochs (passes over the training data) to train, in the place of --steps; 0 for --steps
+    #[arg(help_heading = "Training", long, default_value_t = 0.0)]
+    pub epochs: f64,
     /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least the
     /// default of --steps. So a short run trains like the beginning of a longer one
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
@@ -256,14 +259,19 @@ impl TrainingFlags {
     }
 
     /// Returns the length of the learning rate schedule in steps. It is `--schedule-steps`. If that flag is unset, it
-    /// is `--steps`, but at least 400. After [`with_schedule`](Self::with_schedule) it is always set.
+    /// is `--steps`, but at least 400. After [`with_schedule`](Self::with_schedule) it is always set, unless `--epochs`
+    /// decides the number of steps.
     pub fn schedule_steps(&self) -> usize {
         self.schedule_steps.unwrap_or(self.steps.max(STEPS))
     }
 
     /// Sets the length of the learning rate schedule if it is unset: to `--steps`, but at least to the program's
-    /// default of `--steps`, which `command` holds.
+    /// default of `--steps`, which `command` holds. With `--epochs` it stays unset, because the number of steps depends
+    /// on the data.
     pub fn with_schedule(self, command: &Command) -> Self {
+        if self.epochs > 0.0 {
+            return self;
+        }
         let steps = command.get_arguments().find(|flag| flag.get_id() == "steps");
         let default = steps.and_then(|flag| flag.get_default_values().first()?.to_str()?.parse().ok());
         let schedule_steps = self.schedule_steps.unwrap_or(self.steps.max(default.unwrap_or(STEPS)));

@@ -37,8 +37,12 @@ pub struct Job {
 
 /// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
 pub struct Training {
+    /// The number of training steps. With `epochs`, [`Job::count_epochs`] sets it.
     pub steps: usize,
+    /// The number of passes over the training data that decides the number of steps; 0 if `--steps` does.
+    pub epochs: f64,
     pub learning_rate: WarmupCosine,
+    rate: Rate,
     pub optimizer: OptimizerName,
     pub weight_decay: f32,
     pub clip: Option<Clip>,
@@ -54,6 +58,14 @@ pub struct Training {
     /// The number of samples in a training step, over all micro-batches and replicas.
     pub batch_size: usize,
     pub tuned_for: usize,
+}
+
+/// The flags of the learning rate schedule.
+struct Rate {
+    peak: f64,
+    warm_up: Option<WarmUp>,
+    /// The length of the schedule in steps; `None` if it is the number of steps of `--epochs`.
+    steps: Option<usize>,
 }
 
 /// The settings that say how a training run is executed: workers, devices, schedule, precision, memory and watchdog.
@@ -120,7 +132,9 @@ impl Job {
         Ok(Self {
             training: Training {
                 steps: flags.steps,
-                learning_rate: learning_rate(&flags, batch_size)?,
+                epochs: flags.epochs,
+                learning_rate: Rate::of(&flags).schedule(flags.schedule_steps(), batch_size)?,
+                rate: Rate::of(&flags),
                 optimizer: flags.optimizer,
                 weight_decay: flags.weight_decay,
                 health_every: flags.health_every,
@@ -186,18 +200,42 @@ fn fallbacks(name: FallbacksName) -> Fallbacks {
     }
 }
 
-/// Returns the schedule of the learning rate: a linear warm-up to the peak, then a cosine down to a tenth of the peak.
-fn learning_rate(flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
-    let (peak, steps) = (flags.learning_rate, flags.schedule_steps());
-    let warm_up = match flags.warm_up {
-        Some(WarmUp::Steps(steps)) => steps,
-        Some(WarmUp::Samples(samples)) => samples.div_ceil(batch_size),
-        None => steps / 10,
-    };
-    Ok(WarmupCosine::new(peak, warm_up, steps).context("the warm-up")?.down_to(peak / 10.0)?)
+impl Rate {
+    fn of(flags: &TrainingFlags) -> Self {
+        Self { peak: flags.learning_rate, warm_up: flags.warm_up, steps: flags.schedule_steps }
+    }
+
+    /// Returns the schedule of the learning rate over `steps` steps: a linear warm-up to the peak, then a cosine down to a
+    /// tenth of the peak.
+    fn schedule(&self, steps: usize, batch_size: usize) -> Result<WarmupCosine> {
+        let warm_up = match self.warm_up {
+            Some(WarmUp::Steps(steps)) => steps,
+            Some(WarmUp::Samples(samples)) => samples.div_ceil(batch_size),
+            None => steps / 10,
+        };
+        Ok(WarmupCosine::new(self.peak, warm_up, steps).context("the warm-up")?.down_to(self.peak / 10.0)?)
+    }
 }
 
 impl Job {
+    /// Sets the number of steps to that of `--epochs`, and the length of the learning rate schedule to the same number if
+    /// it is unset. `samples` is the number of samples in an epoch, if the data has one. Does nothing without `--epochs`.
+    ///
+    /// # Errors
+    /// Returns an error if the data has no epochs.
+    pub fn count_epochs(&mut self, samples: Option<u64>) -> Result<()> {
+        let training = &mut self.training;
+        if training.epochs == 0.0 {
+            return Ok(());
+        }
+        let samples = samples.context("--epochs: the data does not tell how many samples it has; give --steps")?;
+        training.steps = (training.epochs * samples as f64 / training.batch_size as f64).ceil() as usize;
+        let schedule = training.rate.steps.unwrap_or(training.steps.max(1));
+        training.learning_rate = training.rate.schedule(schedule, training.batch_size)?;
+        self.settings.0.insert("schedule_steps".to_owned(), schedule.into());
+        Ok(())
+    }
+
     /// Checks the settings of a run that builds a pipeline and does not train it.
     ///
     /// # Errors
@@ -283,4 +321,28 @@ fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_decide_the_number_of_steps_and_the_length_of_the_schedule() {
+        let line = "--epochs 2.5 --micro-batches 2 --micro-batch-size 3";
+        let mut job = Job::of_line(line).unwrap();
+        job.count_epochs(Some(13)).unwrap();
+        // 32.5 samples are more than 5 steps of 6 samples.
+        assert_eq!((job.training.steps, &job.settings.0["schedule_steps"]), (6, &6.into()));
+        let expected = Job::of_line("--steps 6 --schedule-steps 6").unwrap().training.learning_rate;
+        assert_eq!(job.training.learning_rate, expected);
+        let mut job = Job::of_line(&format!("{line} --schedule-steps 90")).unwrap();
+        job.count_epochs(Some(13)).unwrap();
+        assert_eq!((job.training.steps, &job.settings.0["schedule_steps"]), (6, &90.into()));
+        let error = Job::of_line(line).unwrap().count_epochs(None).unwrap_err().to_string();
+        assert_eq!(error, "--epochs: the data does not tell how many samples it has; give --steps");
+        let error = Job::of_line("--epochs -1").err().unwrap();
+        assert!(error.contains("--epochs"), "{error}");
+    }
 }

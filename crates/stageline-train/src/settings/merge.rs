@@ -31,7 +31,7 @@ pub(super) const OF_THE_RUN: [&str; 7] =
     ["Pipeline", "Memory", "Measurement", "Devices", "Checkpoints", "Settings", "Outputs"];
 
 /// The maximum length of the value of a setting, in bytes.
-pub(super) const LONGEST_VALUE: usize = 4_096;
+pub(super) const LONGEST_VALUE: usize = 65_536;
 
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
@@ -75,7 +75,9 @@ pub fn merge(
     // A flag that must be set may be set by any source, so only the last parse requires it.
     let lenient = command.clone().mut_args(|flag| flag.required(false));
     let parse_some = |flags: &[OsString]| lenient.clone().try_get_matches_from([&program].into_iter().chain(flags));
-    let given = parse_some(flags)?;
+    // Of a flag that is given twice, one value would have no effect.
+    let once = lenient.clone().args_override_self(false);
+    let given = once.try_get_matches_from([&program].into_iter().chain(flags))?;
     let mut all = Vec::new();
     if let Some(settings) = resumed {
         all.extend(inherited(&command, settings)?);
@@ -275,12 +277,17 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters.
-/// Checkpoints, logs and terminals show these values.
+/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters other
+/// than line feeds and tabs. Checkpoints, logs and terminals show these values.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
-    let is_plain = Printable::new(text).at_most(LONGEST_VALUE).to_string() == text;
+    // A prompt may have several lines.
+    let line = text.replace(['\n', '\t'], " ");
+    let is_plain = Printable::new(&*line).at_most(LONGEST_VALUE).to_string() == line;
     let (name, shown) = (flag.get_id(), Printable::new(text));
-    ensure!(is_plain, "`{name}` is {shown}; give at most {LONGEST_VALUE} bytes without control characters");
+    ensure!(
+        is_plain,
+        "`{name}` is {shown}; give at most {LONGEST_VALUE} bytes without control characters other than line feeds and tabs"
+    );
     Ok(())
 }
 

@@ -34,7 +34,9 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
         let flags = TrainingFlags::from_arg_matches(&matches)?.with_schedule(command);
         // These defaults are stored, so that a resumed run with more `--steps` or another M keeps them.
-        settings.0.insert("schedule_steps".to_owned(), flags.schedule_steps().into());
+        if let Some(steps) = flags.schedule_steps {
+            settings.0.insert("schedule_steps".to_owned(), steps.into());
+        }
         settings.0.insert("tuned_for".to_owned(), flags.tuned_for().into());
         Ok::<_, anyhow::Error>((matches, flags, settings))
     };
@@ -89,8 +91,8 @@ fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     say(line)
 }
 
-/// Returns the lines that tell how the settings of a resumed run differ from its checkpoint. A setting of the
-/// checkpoint has a line if the run lacks it or has a different value. `before` holds the settings of the checkpoint,
+/// Returns the lines that tell how the settings of a resumed run differ from its checkpoint. A setting has a line if only
+/// one of the two has it, or if the values differ. `before` holds the settings of the checkpoint,
 /// and `now` the settings of the run.
 ///
 /// The setting `checkpoint` (the folder for checkpoints) has no line if `now` lacks it but the run writes checkpoints
@@ -103,7 +105,9 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
         // The name is untrusted, too, because the program may not know the setting.
         None => Some(format!("not taken from the checkpoint: {} = {}", Printable::new(name.as_str()), shown(before))),
     };
-    before.0.iter().filter_map(line).collect()
+    let new = now.0.iter().filter(|(name, _)| !before.0.contains_key(*name));
+    let new = new.map(|(name, now)| format!("not in the checkpoint: {name} = {}", shown(now)));
+    before.0.iter().filter_map(line).chain(new).collect()
 }
 
 /// Returns the names of the program's settings that are file paths. These are the flags of `command` whose values have
@@ -180,6 +184,7 @@ mod tests {
                 "augment",
                 "channels",
                 "clip",
+                "epochs",
                 "gradient_groups",
                 "learning_rate",
                 "loss_scale",
@@ -246,6 +251,17 @@ mod tests {
         );
         let lines = differences(&before, &now, false);
         assert!(lines.contains(&"not taken from the checkpoint: checkpoint = \"kept\"".to_owned()), "{lines:?}");
+    }
+
+    /// Tests that no value of a flag is dropped silently, and that a prompt may have several lines.
+    #[test]
+    fn a_flag_given_twice_is_an_error_and_a_text_may_have_several_lines() {
+        let error = merged("train --width 5 --steps 3 --steps 4", None, "").unwrap_err().to_string();
+        assert!(error.contains("'--steps <STEPS>' cannot be used multiple times"), "{error}");
+        let (_, settings) = merged("train --width 5 --steps 3", None, "steps = 4\nlog = \"two\\n\\tlines\"").unwrap();
+        assert_eq!((&settings.0["steps"], &settings.0["log"]), (&3.into(), &"two\n\tlines".into()));
+        let error = merged("train --width 5", None, "log = \"\\u001b[2J\"").unwrap_err().to_string();
+        assert!(error.contains("without control characters other than line feeds and tabs"), "{error}");
     }
 
     /// Tests a program's own switches, lists and required flags. A checkpoint or a settings file sets them like the

@@ -46,7 +46,11 @@ impl Identity {
         let recorded = |name: &str| checkpoint.run.get(name).cloned().unwrap_or_default();
         let mut different = Vec::new();
         for (name, now, remedy) in [
-            ("data", json!(self.data), "the data has changed: give the former data, or start a new run"),
+            (
+                "data",
+                json!(self.data),
+                "the data or its settings have changed: give the former ones, or start a new run",
+            ),
             ("seed", json!(self.seed), "leave --seed out"),
             ("batch_size", json!(self.batch_size), "keep replicas x M x micro-batch size, or leave these flags out"),
         ] {
@@ -54,6 +58,15 @@ impl Identity {
             if before != now {
                 different.push(format!("{name} was {} in the checkpoint and is {now}; {remedy}", shown(&before)));
             }
+        }
+        let settings = checkpoint.run.get("settings");
+        let before = settings.and_then(|settings| settings.get("optimizer"));
+        if let (Some(before), Some(now)) = (before, self.settings.0.get("optimizer").filter(|now| before != Some(now)))
+        {
+            different.push(format!(
+                "optimizer was {} in the checkpoint and is {now}, which has another state; leave --optimizer out",
+                shown(before)
+            ));
         }
         if done > steps as u64 {
             different.push(format!("the checkpoint is after {done} steps; --steps {steps}: give {done} or more"));

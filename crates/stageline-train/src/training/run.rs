@@ -16,6 +16,7 @@ use crate::kernels::gpus;
 use crate::memory::batches::BatchMemory;
 use crate::memory::demand;
 use crate::model::Model;
+use crate::outputs::amount::Amount;
 use crate::outputs::log::Log;
 use crate::outputs::progress::Progress;
 use crate::outputs::unwritten::Unwritten;
@@ -73,9 +74,15 @@ impl<F> Run<F> {
     }
 
     /// Returns the number of training steps after which the training ends (`--steps`). The steps of earlier runs, whose
-    /// checkpoints this run resumes, count.
+    /// checkpoints this run resumes, count. With `--epochs` the number is not known before the data, and the result has no
+    /// meaning.
     pub fn steps(&self) -> usize {
         self.job.training.steps
+    }
+
+    /// Whether the run trains, so that it needs data: `--steps` is not 0, or `--epochs` is given.
+    pub fn trains(&self) -> bool {
+        self.job.training.steps > 0 || self.job.training.epochs > 0.0
     }
 
     /// Replaces the optimizer of `--optimizer` with one that the program chooses. To keep its states on the host, wrap
@@ -106,7 +113,7 @@ impl<F> Run<F> {
         Self { on_step: Box::new(call), ..self }
     }
 
-    /// Builds the pipeline that the settings describe, without training it, and prints that the model is not trained.
+    /// Builds the pipeline that the settings describe, without training it, and prints that no step is trained.
     /// The pipeline has the initial parameters of the model, or the parameters in the checkpoint that `--resume` names.
     ///
     /// By default, the stages have about equally many parameters. The layers are run on `sample`, the input of one
@@ -124,7 +131,7 @@ impl<F> Run<F> {
         recipe.print_cut(costs.as_ref())?;
         let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
         let (pipeline, _) = recipe.build(checkpoint)?;
-        say("the model is not trained")?;
+        say(if saved.is_some() { "no further step is trained" } else { "the model is not trained" })?;
         Ok(pipeline)
     }
 
@@ -150,9 +157,10 @@ impl<F> Run<F> {
         M: Model,
         D: Data<Input = M::Input, Target = M::Target>,
     {
-        let Self { job, saved, progress, unwritten, on_step, smaller, .. } = self;
+        let Self { mut job, saved, progress, unwritten, on_step, smaller, .. } = self;
         job.check_verified()?;
         let data = Arc::new(data);
+        job.count_epochs(data.samples_per_epoch())?;
         let place = if job.verify.is_some() { None } else { checkpoints::place(&job.keeping, saved.as_ref())? };
         // The state of a program's own optimizer is not known here.
         if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
@@ -194,9 +202,11 @@ impl<F> Run<F> {
         };
         validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
         let utilisation = utilisation(&job, costs.as_ref());
-        let progress = progress.counting(if data.tokens_per_sample() == 1 { "samples" } else { "tokens" });
+        let amount = Amount::of(&*data, training.batch_size);
+        let progress = progress.counting(amount);
+        amount.tell(training.steps)?;
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
-        let mut steps = Loop { job: &job, start, keeper, progress, utilisation, on_step, estimated, unwritten };
+        let mut steps = Loop { job: &job, start, keeper, progress, amount, utilisation, on_step, estimated, unwritten };
         let trained = steps.run(&mut pipeline, &data, &mut log, validate);
         let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
         let (kept, unwritten) = (steps.keeper.finish(), steps.unwritten);

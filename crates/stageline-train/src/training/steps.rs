@@ -13,6 +13,7 @@ use stageline::{Account, Payload, Pipeline, StepReport, Update};
 use crate::data::Data;
 use crate::data::prefetch::Batches;
 use crate::kernels::after_the_first_step;
+use crate::outputs::amount::Amount;
 use crate::outputs::log::{Figures, Log};
 use crate::outputs::progress::Progress;
 use crate::outputs::record;
@@ -35,6 +36,8 @@ pub struct Loop<'a> {
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
+    /// The data that a step reads.
+    pub amount: Amount,
     /// The model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training on
     /// one sample per second needs. Multiplied by the samples per second of a step, it gives the utilisation of that
     /// step. `None` if the peak or the model's FLOPs are not known.
@@ -118,7 +121,8 @@ impl Loop<'_> {
             for report in pipeline.steps(ahead.map_while(read)) {
                 let report = report?;
                 let utilisation = utilisation.map(|share| share * samples / report.step_time.as_secs_f64());
-                let figures = Figures { utilisation, waited: waits.borrow_mut().pop_front().unwrap_or_default() };
+                let waited = waits.borrow_mut().pop_front().unwrap_or_default();
+                let figures = Figures { utilisation, waited, amount: self.amount };
                 note(&report, figures, log, on_step)?;
                 done += 1;
                 let shown = progress.step(&report, figures.utilisation);

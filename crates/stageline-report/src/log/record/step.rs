@@ -24,8 +24,13 @@ pub struct Step {
     /// The loss weight of the step's batch: the sum of the weights of its targets; in most models, the number of
     /// targets that are not masked.
     pub weight: f64,
-    /// The throughput of the step: the sum of the targets' weights (in most models, the number of tokens) per second.
+    /// The throughput of the step: the number of tokens that it reads per second, with padding and tokens that are not
+    /// trained on; or the number of samples, if they are no sequences of tokens.
     pub tokens_per_s: f64,
+    /// The number of epochs (passes over the training data) after the step; `None` if the data does not tell how many
+    /// samples it has.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<f64>,
     /// The model FLOP utilisation: the training's FLOPs per second, divided by the peak FLOPs per second of all used
     /// devices. Recomputed work does not count. `None` if the peak is not known (`--peak-tflops`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
