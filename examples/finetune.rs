@@ -94,10 +94,6 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let ignored = |name| say(format_args!("{name} of the model's settings has no effect: it is not implemented"));
     data.iter().flat_map(|_| model.ignored_in_training()).try_for_each(ignored)?;
     prompt.iter().flat_map(|_| model.ignored_in_generation()).try_for_each(ignored)?;
-    let (tensors, frozen) = (model.tensors(), |(_, is_frozen): &&(String, bool)| *is_frozen);
-    if flags.model.freeze.is_some() {
-        say(format_args!("{} of {} tensors are frozen", tensors.iter().filter(frozen).count(), tensors.len()))?;
-    }
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
     let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {

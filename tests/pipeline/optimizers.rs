@@ -35,7 +35,8 @@ impl Data for Texts {
 /// the parameters; `None` if the training ended early.
 fn trained(settings: &[(&str, &str)]) -> Option<String> {
     let common = [("micro_batches", "2"), ("micro_batch_size", "1"), ("steps", "4"), ("optimizer", "muon")];
-    let run = Program::<NoFlags>::new().configured(common.into_iter().chain(settings.iter().copied())).unwrap();
+    let common = common.into_iter().filter(|(name, _)| settings.iter().all(|(other, _)| other != name));
+    let run = Program::<NoFlags>::new().configured(common.chain(settings.iter().copied())).unwrap();
     run.train(&gpt(SHAPE, 1), Texts).unwrap().map(|trained| trained.parameters_sha256.unwrap())
 }
 

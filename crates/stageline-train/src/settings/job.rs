@@ -342,7 +342,7 @@ mod tests {
         assert_eq!((job.training.steps, &job.settings.0["schedule_steps"]), (6, &90.into()));
         let error = Job::of_line(line).unwrap().count_epochs(None).unwrap_err().to_string();
         assert_eq!(error, "--epochs: the data does not tell how many samples it has; give --steps");
-        let error = Job::of_line("--epochs -1").err().unwrap();
+        let error = Job::of_line("--epochs=-1").err().unwrap();
         assert!(error.contains("--epochs"), "{error}");
     }
 }

@@ -258,9 +258,10 @@ mod tests {
     fn a_flag_given_twice_is_an_error_and_a_text_may_have_several_lines() {
         let error = merged("train --width 5 --steps 3 --steps 4", None, "").unwrap_err().to_string();
         assert!(error.contains("'--steps <STEPS>' cannot be used multiple times"), "{error}");
-        let (_, settings) = merged("train --width 5 --steps 3", None, "steps = 4\nlog = \"two\\n\\tlines\"").unwrap();
+        let (_, settings) =
+            merged("train --width 5 --steps 3 --config file", None, "steps = 4\nlog = \"two\\n\\tlines\"").unwrap();
         assert_eq!((&settings.0["steps"], &settings.0["log"]), (&3.into(), &"two\n\tlines".into()));
-        let error = merged("train --width 5", None, "log = \"\\u001b[2J\"").unwrap_err().to_string();
+        let error = merged("train --width 5 --config file", None, "log = \"\\u001b[2J\"").unwrap_err().to_string();
         assert!(error.contains("without control characters other than line feeds and tabs"), "{error}");
     }
 

@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use stageline::checkpoint::Saved;
-use stageline::{Batch, MemoryEstimate, Payload, Pipeline, StepReport};
+use stageline::{Batch, MemoryEstimate, ParameterCount, Payload, Pipeline, StepReport};
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
@@ -159,13 +159,10 @@ impl<F> Run<F> {
     {
         let Self { mut job, saved, progress, unwritten, on_step, smaller, .. } = self;
         job.check_verified()?;
-        let data = Arc::new(data);
         job.count_epochs(data.samples_per_epoch())?;
+        let data = Arc::new(data);
         let place = if job.verify.is_some() { None } else { checkpoints::place(&job.keeping, saved.as_ref())? };
-        // The state of a program's own optimizer is not known here.
-        if let Some(parameters) = model.parameters().filter(|_| self.optimizer.is_none()) {
-            demand::refuse_too_many_parameters(&job, parameters, saved.is_some(), smaller)?;
-        }
+        check_parameters(model, &job, self.optimizer.is_none(), saved.is_some(), smaller)?;
         let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
         let purpose = Purpose::Training { is_written: job.outputs.have_lines() };
@@ -203,9 +200,9 @@ impl<F> Run<F> {
         validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
         let utilisation = utilisation(&job, costs.as_ref());
         let amount = Amount::of(&*data, training.batch_size);
-        let progress = progress.counting(amount);
         amount.tell(training.steps)?;
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
+        let progress = progress.counting(amount);
         let mut steps = Loop { job: &job, start, keeper, progress, amount, utilisation, on_step, estimated, unwritten };
         let trained = steps.run(&mut pipeline, &data, &mut log, validate);
         let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
@@ -241,6 +238,24 @@ fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: R
     let first = errors.next();
     errors.for_each(|later| tell(format_args!("after the error: {later:#}")));
     first.map_or(Ok(()), Err)
+}
+
+/// Prints how many parameters are trained, if some are not. Returns an error if they are too large for the memory. The
+/// error contains the advice `smaller`. The state of a program's own optimizer is not known, so then
+/// (`has_known_optimizer` is false) the size is not checked.
+fn check_parameters<M: Model>(
+    model: &M,
+    job: &Job,
+    has_known_optimizer: bool,
+    resumes: bool,
+    smaller: &str,
+) -> Result<()> {
+    let Some(parameters) = model.parameters() else { return Ok(()) };
+    if parameters.frozen > 0 {
+        let ParameterCount { trained, frozen, .. } = parameters;
+        say(format_args!("{trained} of {} parameters are trained", trained + frozen))?;
+    }
+    if has_known_optimizer { demand::refuse_too_many_parameters(job, parameters, resumes, smaller) } else { Ok(()) }
 }
 
 /// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.
