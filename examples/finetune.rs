@@ -16,7 +16,7 @@ use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Message, Tokenizer};
 use stageline_models::flags::{ModelFlags, SamplingFlags};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
-use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens, say};
+use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens, say, show_samples};
 
 /// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
@@ -37,6 +37,9 @@ struct Flags {
     /// Documents in a sample [default: packed if the data has prompts or messages, and otherwise joined]
     #[arg(long)]
     documents: Option<Documents>,
+    /// Prints this number of samples, with the text that is trained on between « and », and ends
+    #[arg(long, value_name = "SAMPLES")]
+    show_samples: Option<usize>,
     /// Share of the text that is held out for evaluation and not trained on
     #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
     held_out: f64,
@@ -96,7 +99,11 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     prompt.iter().flat_map(|_| model.ignored_in_generation()).try_for_each(ignored)?;
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
-    let mut pipeline = match data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()? {
+    let data = data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()?;
+    if let (Some(data), Some(count)) = (&data, flags.show_samples) {
+        return Ok(write!(stdout(), "{}", show_samples(data, &*encoding, count)?)?);
+    }
+    let mut pipeline = match data {
         Some(data) => match run.smaller("take a smaller model, or a shorter --context").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
             None => return Ok(()),

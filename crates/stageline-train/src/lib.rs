@@ -76,6 +76,7 @@ pub use data::documents::{Documents, TokenSamples};
 pub use data::labelled::{LabelledTexts, PaddedTokens};
 pub use data::packed::{PackedDocuments, Packing};
 pub use data::rows::TokenRows;
+pub use data::show::show_samples;
 pub use data::tokens::{TokenData, TokenSettings, TokenWindows, open_tokens};
 pub use fingerprint::fingerprint;
 pub use model::{HandCut, Model};

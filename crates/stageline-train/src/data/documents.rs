@@ -34,8 +34,10 @@ pub enum Documents {
     /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator
     Separate,
     /// Each sample has whole documents, as many as fit into its length, and padding. They are separate, as above. A
-    /// document that is longer than a sample is divided, and a prompt or conversation is cut at its end. Every sample comes once an epoch. See
-    /// [`PackedDocuments`](crate::PackedDocuments).
+    /// document that is longer than a sample is divided, and a prompt or conversation is cut at its end. Every sample
+    /// comes once an epoch.
+    ///
+    /// See [`PackedDocuments`](crate::PackedDocuments).
     Packed,
 }
 

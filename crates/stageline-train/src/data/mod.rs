@@ -9,6 +9,7 @@
 //! - `packed`: a source for language models, of whole documents (`PackedDocuments`).
 //! - `labelled`: a source for models that classify texts (`LabelledTexts`).
 //! - `documents`: the treatment of several documents in one sample (`Documents`).
+//! - `show`: samples as text, with the parts that are trained on (`show_samples`).
 //! - `repeatable`: the check that a source returns the same batch for the same step each time.
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
 
@@ -18,6 +19,7 @@ pub mod packed;
 pub mod prefetch;
 pub mod repeatable;
 pub mod rows;
+pub mod show;
 pub mod tokens;
 
 use std::sync::Arc;

@@ -1,0 +1,116 @@
+//! Shows samples of a language model as text, with the parts that are trained on ([`show_samples`]).
+
+use std::fmt::Write;
+use std::iter;
+
+use anyhow::{Result, ensure};
+use stageline::nn::MASKED;
+use stageline_data::Encode;
+
+use crate::data::Data;
+use crate::data::documents::{TokenSamples, Tokens};
+
+/// Returns the first `count` training samples as text, so that a user can see what a model reads and what it is trained
+/// to predict. The text that is trained on is between `«` and `»`, and each document begins on a line of its own.
+///
+/// # Errors
+/// Returns an error if `count` is 0, or if the samples cannot be read or their tokens cannot be decoded.
+pub fn show_samples<D>(data: &D, encoding: &dyn Encode, count: usize) -> Result<String>
+where
+    D: Data<Input = TokenSamples, Target = Tokens> + ?Sized,
+{
+    ensure!(count > 0, "0 samples are to be shown; give 1 or more");
+    let mut text = String::new();
+    let samples = data.batch(0, count)?.into_micro_batches(count)?;
+    for (at, ((input, starts), targets)) in samples.into_iter().enumerate() {
+        let starts = starts.map(|starts| numbers(starts.get()));
+        let documents = documents(&numbers(input), starts.as_deref(), &numbers(targets));
+        let all: usize = documents.iter().map(Vec::len).sum();
+        let trained = documents.iter().flatten().filter(|(_, is_target)| *is_target).count();
+        writeln!(text, "sample {at}: {all} tokens in {} documents, {trained} are trained on", documents.len())?;
+        for document in documents {
+            writeln!(text, "  {}", shown(&document, encoding)?)?;
+        }
+    }
+    Ok(text)
+}
+
+fn numbers(tokens: Tokens) -> Vec<i64> {
+    tokens.into_data().iter::<i64>().collect()
+}
+
+/// A token, and whether a model is trained to predict it.
+type Marked = (u32, bool);
+
+/// Returns the documents of a sample. The targets of a document's tokens are its next tokens. Without `starts`, the
+/// positions at which documents begin, the sample is one document. Padding is left out.
+fn documents(input: &[i64], starts: Option<&[i64]>, targets: &[i64]) -> Vec<Vec<Marked>> {
+    let begins = |at: usize| starts.map_or(at == 0, |starts| at == 0 || starts[at] != starts[at - 1]);
+    let borders: Vec<_> = (0..input.len()).filter(|at| begins(*at)).chain(iter::once(input.len())).collect();
+    let mut documents = Vec::new();
+    for border in borders.windows(2) {
+        let (input, targets) = (&input[border[0]..border[1]], &targets[border[0]..border[1]]);
+        let is_padding = starts.is_some() && targets.iter().all(|target| *target == MASKED);
+        if is_padding {
+            continue;
+        }
+        let mut document = vec![(input[0] as u32, false)];
+        // A token that is no target is that of the input, which lacks only the last one.
+        let next = input[1..].iter().map(Some).chain(iter::once(None));
+        document.extend(targets.iter().zip(next).filter_map(|(target, next)| match *target {
+            MASKED => next.map(|token| (*token as u32, false)),
+            target => Some((target as u32, true)),
+        }));
+        documents.push(document);
+    }
+    documents
+}
+
+/// Returns the text of a document, with `«` and `»` around what is trained on.
+fn shown(document: &[Marked], encoding: &dyn Encode) -> Result<String> {
+    let mut text = String::new();
+    for run in document.chunk_by(|(_, one), (_, other)| one == other) {
+        let tokens: Vec<_> = run.iter().map(|(token, _)| *token).collect();
+        let mut decoded = String::new();
+        let is_known = |token: &u32| (*token as usize) < encoding.vocabulary();
+        for part in tokens.chunk_by(|one, other| is_known(one) == is_known(other)) {
+            match is_known(&part[0]) {
+                true => decoded += &encoding.decode(part)?,
+                false => part.iter().try_for_each(|token| write!(decoded, "<{token}>"))?,
+            }
+        }
+        // The text goes to a terminal.
+        let plain = decoded.replace(|one: char| one.is_control() && !"\n\t".contains(one), "\u{fffd}");
+        text += &if run[0].1 { format!("«{plain}»") } else { plain };
+    }
+    Ok(text)
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use stageline_data::{Bytes, TokenOptions, prepare};
+
+    use super::*;
+    use crate::data::packed::PackedDocuments;
+    use crate::data::tokens::TokenWindows;
+
+    #[test]
+    fn targets_are_marked_and_padding_is_left_out() {
+        let folder = tempfile::tempdir().unwrap();
+        let prepared = |name: &str, text: &str| {
+            let path = folder.path().join(name);
+            std::fs::write(&path, text).unwrap();
+            let tokens = Some(folder.path().join("tokens"));
+            let options = TokenOptions { folder: tokens, end_of_document: Some(256), ..TokenOptions::default() };
+            prepare(&path, &Bytes, &options).unwrap()
+        };
+        let lines = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"prompt\": \"x\\u001b\", \"completion\": \"y\"}\n";
+        let packed = PackedDocuments::new(prepared("a.jsonl", lines), 10, 0.0, 0).unwrap();
+        let expected = "sample 0: 9 tokens in 2 documents, 5 are trained on\n  ab«cd<256>»\n  x\u{fffd}«y<256>»\n";
+        assert_eq!(show_samples(&packed, &Bytes, 1).unwrap(), expected);
+        let windows = TokenWindows::new(prepared("b.txt", "abcdef"), 6, 0.0, 0).unwrap();
+        let expected = "sample 0: 7 tokens in 1 documents, 6 are trained on\n  a«bcdef<256>»\n";
+        assert_eq!(show_samples(&windows, &Bytes, 1).unwrap(), expected);
+    }
+}
