@@ -106,6 +106,9 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let mut pipeline = match data {
         Some(data) => match run.smaller("take a smaller model, or a shorter --context").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
+            None if flags.export.is_some() || flags.export_adapter.is_some() => {
+                return say("nothing is exported, because this run has not ended the training");
+            }
             None => return Ok(()),
         },
         None => run.pipeline(&model.row(), one_token)?,

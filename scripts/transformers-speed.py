@@ -2,10 +2,11 @@
 """Compares the speed of training a Llama with that of transformers; the two take turns on this machine.
 
     cargo build --release --features models --example finetune
-    python scripts/transformers-speed.py [--rounds 3] [--steps 6]
+    python scripts/transformers-speed.py [--rounds 3] [--steps 6] [--lora 16]
 
 Needs torch and transformers. Both train the same new model in f32 with AdamW and clipping, on the same tokens, with one core (one
-thread) a stage. transformers runs in eager mode, with plain accumulation over the micro-batches. Prints the processor's model,
+thread) a stage. With --lora, both train LoRA adapters of this rank on all linear layers of the blocks, transformers with the library
+PEFT. transformers runs in eager mode, with plain accumulation over the micro-batches. Prints the processor's model,
 the tokens a second as the median of every run, and the median ratio of all rounds: ours to transformers' for one stage, and two
 stages to one.
 """
@@ -44,6 +45,11 @@ def theirs(config, rows, arguments):
     torch.set_num_threads(1)
     model = LlamaForCausalLM._from_config(config, attn_implementation="eager").train()
     model.config.use_cache = False
+    if arguments.lora:
+        import peft  # only this needs the library
+
+        settings = peft.LoraConfig(r=arguments.lora, lora_alpha=2 * arguments.lora, target_modules="all-linear", task_type="CAUSAL_LM")
+        model = peft.get_peft_model(model, settings)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, weight_decay=0.1)
     tokens, times = torch.tensor(rows), []
     for _ in range(arguments.steps):
@@ -68,6 +74,7 @@ def ours(folder, stages, arguments):
         "micro-batches": arguments.micro_batches, "micro-batch-size": arguments.micro_batch_size,
         "cores-per-stage": 1, "learning-rate": 1e-3, "cut": arguments.cut, "log": log,
     }
+    flags |= {"lora": arguments.lora} if arguments.lora else {}
     command = [arguments.program, *(part for name, value in flags.items() for part in (f"--{name}", str(value)))]
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
@@ -79,7 +86,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     for name, default in {
         "rounds": 3, "steps": 6, "layers": 8, "width": 512, "context": 256, "vocabulary": 4096, "micro-batches": 8,
-        "micro-batch-size": 1,
+        "micro-batch-size": 1, "lora": 0,
     }.items():
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--cut", default="counted", help="the cut of two stages, as --cut of the program takes it")

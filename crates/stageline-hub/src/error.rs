@@ -22,7 +22,10 @@ const MOST_REASON: usize = 400;
 #[non_exhaustive]
 pub enum FolderError {
     /// Nothing exists at the path of the model folder.
-    #[error("{} does not exist; give the path of a folder with a model", shown(path))]
+    #[error(
+        "{} does not exist; give the path of a folder with a model, such as one that `hf download NAME --local-dir DIR` makes",
+        shown(path)
+    )]
     PathNotFound {
         /// The path that the caller gave for the model folder. Nothing exists there.
         path: PathBuf,

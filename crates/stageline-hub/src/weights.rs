@@ -20,6 +20,9 @@ pub(crate) const MOST_HEADER: u64 = 100_000_000;
 /// The number of bytes at the start of a safetensors file that hold the length of the header.
 pub(crate) const LENGTH: usize = 8;
 
+/// The beginning of the small files that Git leaves in the place of large ones without its extension LFS.
+const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
 /// A weights file that is mapped into memory, with the text entries of its header.
 pub(crate) struct WeightsFile {
     pub(crate) name: String,
@@ -80,6 +83,9 @@ impl WeightsFile {
 ///
 /// `SafeTensors::read_metadata` is no alternative, because its sums overflow for some invalid offsets.
 fn parse(bytes: &[u8]) -> Result<(usize, Metadata), String> {
+    if bytes.starts_with(LFS_POINTER) {
+        return Err("it is a pointer of Git LFS and not the weights; run `git lfs pull` in the folder".to_owned());
+    }
     let Some((length, rest)) = bytes.split_first_chunk::<LENGTH>() else {
         return Err(format!("it has {} bytes, too few for a safetensors header; it may be cut short", bytes.len()));
     };

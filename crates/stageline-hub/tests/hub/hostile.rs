@@ -28,7 +28,7 @@ fn assert_index_refused(index: &str, parts: &[&str]) -> FolderError {
 #[test]
 fn a_path_that_does_not_exist_or_is_a_file_is_refused() {
     let dir = toy::sharded();
-    toy::assert_says(&toy::refused(&dir.path().join("nowhere\n")), &[r"nowhere\n does not exist", "give the path"]);
+    toy::assert_says(&toy::refused(&dir.path().join("nowhere\n")), &[r"nowhere\n does not exist", "hf download"]);
     toy::assert_says(&toy::refused(&dir.path().join(INDEX)), &[INDEX, "is not a folder"]);
 }
 
@@ -109,6 +109,13 @@ fn a_json_file_that_is_too_long_is_refused() {
         };
         assert_refused(change, &[name, "has 67108871 bytes", "at most 67108864"]);
     }
+}
+
+#[test]
+fn a_pointer_of_git_lfs_is_refused_with_the_command_that_gets_the_file() {
+    let pointer = "version https://git-lfs.github.com/spec/v1\noid sha256:4d7a214614ab2935c943f9e0ff69d22eadbb8f32b1\n";
+    let change = |dir: &Path| fs::write(dir.join(SHARDS[0]), pointer).unwrap();
+    assert_refused(change, &[SHARDS[0], "is a pointer of Git LFS", "git lfs pull"]);
 }
 
 #[test]

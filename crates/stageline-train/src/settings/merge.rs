@@ -117,7 +117,9 @@ fn without_usage(message: &str) -> &str {
 /// settings file can then be turned off on the command line.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
-        return flag;
+        // A negative number gets the error with the allowed range, and not that of an unknown flag.
+        let is_negative = flag.get_action().takes_values() && is_number(&flag);
+        return flag.allow_negative_numbers(is_negative);
     }
     let flag = flag.action(ArgAction::Set).value_parser(clap::value_parser!(bool)).num_args(0..=1);
     flag.require_equals(true).default_missing_value("true").default_value("false")
