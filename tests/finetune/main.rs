@@ -82,3 +82,43 @@ fn a_training_reads_its_data_and_a_prompt_its_tokenizer() {
     fs::remove_file(folder.join("model/tokenizer.json")).unwrap();
     refused(&training("nowhere.jsonl"), "nowhere.jsonl");
 }
+
+/// Tests a training of LoRA adapters that stops and resumes on another number of stages, by epochs. The flags of the
+/// first run come from the checkpoint.
+#[test]
+fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    let training =
+        "--model model --data notes.txt --lora 2 --epochs 0.5 --micro-batches 2 --micro-batch-size 2 --context 16";
+    let whole = said(folder, &format!("{training} --stages 1 --export-adapter whole --export merged"));
+    // 1,767 tokens are for training, which are 110 windows of 16.
+    assert!(whole.contains("14 steps of 4 samples are 0.51 epochs of 110 samples\n"), "{whole}");
+    // Each block has (16 + 48) + (16 + 16) + 2 (16 + 64) inputs and outputs of linear layers, each twice.
+    assert!(whole.contains("\n1536 of 16016 parameters are trained\n"), "{whole}");
+    let stopped = said(folder, &format!("{training} --checkpoint kept --stop-after 6 --export merged-early"));
+    assert!(stopped.contains("nothing is exported, because this run has not ended the training\n"), "{stopped}");
+    said(folder, "--resume kept --stages 3 --schedule zb-h1 --export-adapter resumed");
+    let [resumed, expected] = ["resumed", "whole"].map(|name| contents(&folder.join(name)));
+    assert!(resumed == expected && expected.len() == 2);
+    let alone = said(folder, "--model model --adapter whole --steps 0 --stages 2 --export merged-later");
+    assert!(!folder.join("merged-early").exists() && alone.contains("the model is not trained\n"));
+    let [later, merged, base] = ["merged-later", "merged", "model"].map(|name| contents(&folder.join(name)));
+    assert!(later == merged && merged != base);
+    let error = command(folder, "--model model --adapter whole --lora 2 --steps 0").output().unwrap().stderr;
+    let error = String::from_utf8(error).unwrap();
+    assert!(error.contains("--lora and --adapter exclude each other: give one of them"), "{error}");
+}
+
+/// Tests the samples that a user can look at before a training.
+#[test]
+fn samples_are_shown_with_what_is_trained_on() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    fs::write(folder.join("pairs.jsonl"), "{\"prompt\": \"1 + 1 = \", \"completion\": \"2\"}\n".repeat(3)).unwrap();
+    let shown = said(folder, "--model model --data pairs.jsonl --show-samples 1");
+    let expected = "sample 0: 18 tokens in 2 documents, 2 are trained on\n  1 + 1 = «2»\n  1 + 1 = «2»\n";
+    assert!(shown.ends_with(expected), "{shown}");
+}
