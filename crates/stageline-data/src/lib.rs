@@ -93,5 +93,6 @@ pub use text::Text;
 #[cfg(feature = "tokenizers")]
 pub use tokens::Tokenizer;
 pub use tokens::{
-    Bytes, Chat, Continued, Encode, Message, SpecialTokens, TokenError, TokenFile, TokenOptions, open_file, prepare,
+    Bytes, Chat, ChatVariables, Continued, Encode, Message, SpecialTokens, TokenError, TokenFile, TokenOptions,
+    open_file, prepare,
 };

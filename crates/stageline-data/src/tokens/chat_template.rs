@@ -3,19 +3,22 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-use minijinja::{Environment, Value, context};
+use minijinja::{Environment, Value};
 use regex::Regex;
 use sha2::{Digest, Sha256};
 
 use crate::hex::hex;
 use crate::tokens::caught::caught;
+use crate::tokens::chat_variables::ChatVariables;
 use crate::tokens::error::TokenError;
 use crate::tokens::jinja::{NAME, environment};
 use crate::tokens::message::{Chat, Message};
 use crate::tokens::regular::open_file;
 
-/// The files in a model's folder that may contain a chat template. The first takes precedence.
+/// The files in a model's folder that may contain a chat template. The first takes precedence over the last, and the
+/// second is for conversations with tools.
 const TEMPLATE_FILE: &str = "chat_template.jinja";
+const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
 /// The largest length, in bytes, of a file with a chat template.
@@ -29,38 +32,51 @@ const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// A chat template in Jinja, which renders the messages of a conversation as the text that a model reads.
+/// The chat template of a model's folder in Jinja, which renders the messages of a conversation as the text that a model
+/// reads. A folder may have another template for conversations with tools.
 ///
 /// It is rendered with the settings, variables and functions of `apply_chat_template` of the Transformers library, and
 /// with most methods of Python's strings and dictionaries. Very small and very large floats print differently.
 ///
 /// A model with a broken template can still be used for plain text, so errors are reported only on rendering.
 pub(crate) struct ChatTemplate {
-    path: PathBuf,
-    environment: Result<Environment<'static>, String>,
-    /// Whether the template marks the answers by `{% generation %}`.
-    has_marks: bool,
-    special_tokens: Value,
+    default: Template,
+    /// The template for conversations with tools; `None` if the default one is for them too.
+    tool_use: Option<Template>,
+    special_tokens: Vec<(&'static str, String)>,
     fingerprint: String,
 }
 
 impl ChatTemplate {
     /// Reads the chat template of a model's folder from its `chat_template.jinja`, or else from its
-    /// `tokenizer_config.json`; `None` if neither has one.
+    /// `tokenizer_config.json`; `None` if neither has one. The template for conversations with tools is read from
+    /// `additional_chat_templates`, or else from the same `tokenizer_config.json`.
     pub(crate) fn in_folder(folder: &Path) -> Option<Self> {
-        let [template, config] = [TEMPLATE_FILE, CONFIG_FILE].map(|name| folder.join(name));
-        let (path, source, special_tokens) = match (text_of(&template), settings(&config)) {
-            (Ok(None), Err(fault)) => (config, Err(fault), Vec::new()),
-            (Ok(None), Ok(settings)) => (config, Ok(in_settings(&settings)?.to_owned()), special_tokens(&settings)),
-            (Err(fault), _) => (template, Err(fault), Vec::new()),
-            (Ok(Some(_)), Err(fault)) => (config, Err(fault), Vec::new()),
-            (Ok(Some(source)), Ok(settings)) => (template, Ok(source), special_tokens(&settings)),
+        let [template, tool_use, config] = [TEMPLATE_FILE, TOOL_USE_FILE, CONFIG_FILE].map(|name| folder.join(name));
+        let of_config = settings(&config);
+        let special_tokens = of_config.as_ref().map(special_tokens).unwrap_or_default();
+        let named = |name| of_config.as_ref().ok().and_then(|settings| in_settings(settings, name)).map(str::to_owned);
+        let (path, source) = match (text_of(&template), &of_config) {
+            (Err(fault), _) => (&template, Err(fault)),
+            (_, Err(fault)) => (&config, Err(fault.clone())),
+            (Ok(None), Ok(_)) => (&config, Ok(named("default")?)),
+            (Ok(Some(source)), Ok(_)) => (&template, Ok(source)),
         };
-        let has_marks = source.as_ref().is_ok_and(|source| tag().is_match(source));
-        let hash = Sha256::new().chain_update(format!("{source:?}{special_tokens:?}"));
-        let environment = source.and_then(|source| environment(&marked(&source)).map_err(|error| error.to_string()));
-        let special_tokens = Value::from_pairs(special_tokens);
-        Some(Self { path, environment, has_marks, special_tokens, fingerprint: hex(&hash.finalize()) })
+        let tool_use = match text_of(&tool_use) {
+            Ok(None) if path == &config => named("tool_use").map(|source| (&config, Ok(source))),
+            Ok(source) => source.map(|source| (&tool_use, Ok(source))),
+            Err(fault) => Some((&tool_use, Err(fault))),
+        };
+        let mut hash = Sha256::new().chain_update(format!("{source:?}{special_tokens:?}"));
+        if let Some((_, source)) = &tool_use {
+            hash.update(format!("{source:?}"));
+        }
+        Some(Self {
+            default: Template::new(path, source),
+            tool_use: tool_use.map(|(path, source)| Template::new(path, source)),
+            special_tokens,
+            fingerprint: hex(&hash.finalize()),
+        })
     }
 
     /// Returns a hash of the template and of its special tokens. With another one, the tokens of a conversation may
@@ -73,27 +89,61 @@ impl ChatTemplate {
     ///
     /// # Errors
     /// Returns [`TokenError::Template`] if the template fails or rejects the messages.
-    pub(crate) fn render(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
-        let render = || {
-            let environment = self.environment.as_ref().map_err(Clone::clone)?;
-            let values = messages.iter().map(|message| value_of(message).map_err(|error| error.to_string()));
-            let values = values.collect::<Result<Vec<_>, _>>()?;
-            if self.has_marks && values.iter().any(|value| value.to_string().contains(MARKS)) {
-                return Err("a message has a character by which answers are marked, U+FDD0 or U+FDD1".into());
-            }
-            let variables = context! {
-                messages => values,
-                add_generation_prompt => asks_for_answer,
-                tools => (),
-                documents => (),
-                ..self.special_tokens.clone()
-            };
-            let rendered = environment.get_template(NAME).and_then(|template| template.render(variables));
-            let text = rendered.map_err(|error| error.to_string())?;
-            if self.has_marks { unmarked(&text) } else { Ok(Chat { text, answers: Vec::new() }) }
-        };
+    pub(crate) fn render(
+        &self,
+        messages: &[Message],
+        variables: &ChatVariables,
+        asks_for_answer: bool,
+    ) -> Result<Chat, TokenError> {
+        let template = self.tool_use.as_ref().filter(|_| variables.tools().is_some()).unwrap_or(&self.default);
+        let render = || template.render(self.variables(messages, variables, asks_for_answer)?);
         let rendered = caught("minijinja", render).and_then(|rendered| rendered);
-        rendered.map_err(|message| TokenError::Template { path: self.path.clone(), message })
+        rendered.map_err(|message| TokenError::Template { path: template.path.clone(), message })
+    }
+
+    /// Returns all variables that a template reads. The error is a message.
+    fn variables(&self, messages: &[Message], variables: &ChatVariables, asks: bool) -> Result<Value, String> {
+        let read = |json: &str| serde_json::from_str::<Value>(json).map_err(|error| error.to_string());
+        let values = messages.iter().map(|message| value_of(message).map_err(|error| error.to_string()));
+        let mut all = vec![("documents", Value::from(()))];
+        all.extend(self.special_tokens.iter().map(|(name, text)| (*name, text.into())));
+        for (name, json) in variables.others() {
+            all.push((name, read(json)?));
+        }
+        all.push(("messages", values.collect::<Result<Value, _>>()?));
+        all.push(("tools", variables.tools().map_or(Ok(Value::from(())), read)?));
+        all.push(("add_generation_prompt", asks.into()));
+        Ok(Value::from_pairs(all)) // of equal names, the last counts
+    }
+}
+
+/// A template of a model's folder.
+struct Template {
+    /// The path of the file with the template.
+    path: PathBuf,
+    /// The parsed template, or what is wrong with it.
+    environment: Result<Environment<'static>, String>,
+    /// Whether the template marks the answers by `{% generation %}`.
+    has_marks: bool,
+}
+
+impl Template {
+    /// Parses the source of a template, which may be an error message instead.
+    fn new(path: &Path, source: Result<String, String>) -> Self {
+        let has_marks = source.as_ref().is_ok_and(|source| tag().is_match(source));
+        let environment = source.and_then(|source| environment(&marked(&source)).map_err(|error| error.to_string()));
+        Self { path: path.to_path_buf(), environment, has_marks }
+    }
+
+    /// Renders the template with `variables`. The error is a message.
+    fn render(&self, variables: Value) -> Result<Chat, String> {
+        let environment = self.environment.as_ref().map_err(Clone::clone)?;
+        if self.has_marks && variables.to_string().contains(MARKS) {
+            return Err("a message or variable has a character by which answers are marked, U+FDD0 or U+FDD1".into());
+        }
+        let rendered = environment.get_template(NAME).and_then(|template| template.render(variables));
+        let text = rendered.map_err(|error| error.to_string())?;
+        if self.has_marks { unmarked(&text) } else { Ok(Chat { text, answers: Vec::new() }) }
     }
 }
 
@@ -137,11 +187,13 @@ fn settings(path: &Path) -> Result<serde_json::Value, String> {
     text.map_or(Ok(serde_json::Value::Null), |text| serde_json::from_str(&text).map_err(|error| error.to_string()))
 }
 
-/// Returns the template in the settings of a tokenizer: a string, or that with the name `default` in a list.
-fn in_settings(settings: &serde_json::Value) -> Option<&str> {
+/// Returns the template in the settings of a tokenizer: that with the given name in a list, or a string, whose name is
+/// `default`.
+fn in_settings<'a>(settings: &'a serde_json::Value, name: &str) -> Option<&'a str> {
     let found = &settings["chat_template"];
-    let is_default = |entry: &&serde_json::Value| entry["name"] == "default";
-    found.as_str().or_else(|| found.as_array()?.iter().find(is_default)?["template"].as_str())
+    let has_name = |entry: &&serde_json::Value| entry["name"] == name;
+    let single = found.as_str().filter(|_| name == "default");
+    single.or_else(|| found.as_array()?.iter().find(has_name)?["template"].as_str())
 }
 
 /// Returns the names and the texts of the special tokens in the settings of a tokenizer. A token is a string, or an

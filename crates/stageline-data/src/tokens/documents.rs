@@ -86,15 +86,16 @@ impl Documents<'_> {
         path: &Path,
         of: impl Fn(TokenError) -> TokenError,
     ) -> Result<(), TokenError> {
-        let render = |messages: &[_], asks| self.encoding.chat(messages, asks);
+        let encoding = self.encoding;
+        let with = |variables| move |messages: &[_], asks| encoding.chat_with(messages, variables, asks);
         let (chat, is_chat) = match document {
             Document::Text(text) => return self.text(text.as_bytes(), path, of),
             Document::Completion([prompt, completion]) => {
                 let text = prompt.clone() + &completion;
                 (Ok(Chat { answers: iter::once(prompt.len()..text.len()).collect(), text }), false)
             }
-            Document::Reply([prompt, completion]) => (reply(&prompt, &completion, &render), true),
-            Document::Conversation(messages) => (conversation(&messages, &render), true),
+            Document::Reply([prompt, completion], variables) => (reply(&prompt, &completion, &with(&variables)), true),
+            Document::Conversation(messages, variables) => (conversation(&messages, &with(&variables)), true),
         };
         chat.and_then(|chat| self.with_targets(&chat, is_chat)).map_err(of)
     }

@@ -3,6 +3,7 @@
 use std::ops::Range;
 use std::str;
 
+use crate::tokens::chat_variables::ChatVariables;
 use crate::tokens::error::TokenError;
 use crate::tokens::message::{Chat, Message};
 
@@ -71,6 +72,21 @@ pub trait Encode: Send + Sync {
     fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
         let _ = (messages, asks_for_answer);
         Err(TokenError::NoChatTemplate)
+    }
+
+    /// Returns a conversation as text, as [`Encode::chat`] does. The chat template reads `variables` besides the
+    /// messages, such as the definitions of tools.
+    ///
+    /// # Errors
+    /// As [`Encode::chat`]. By default, any variable is a [`TokenError::NoChatVariables`].
+    fn chat_with(
+        &self,
+        messages: &[Message],
+        variables: &ChatVariables,
+        asks_for_answer: bool,
+    ) -> Result<Chat, TokenError> {
+        let chat = self.chat(messages, asks_for_answer)?;
+        if variables.is_empty() { Ok(chat) } else { Err(TokenError::NoChatVariables) }
     }
 
     /// Returns the tokens of a conversation that a model shall continue: they end with the beginning of an answer.

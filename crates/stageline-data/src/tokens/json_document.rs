@@ -7,6 +7,8 @@ use serde::de::{DeserializeSeed, Deserializer, MapAccess, Visitor};
 use serde_json::value::RawValue;
 
 use crate::shown;
+use crate::tokens::chat_variables::{ChatVariables, TOOLS, VARIABLES};
+use crate::tokens::json_object::kind;
 use crate::tokens::message::Message;
 
 /// The largest number of fields of a JSON object that an error message names.
@@ -28,18 +30,14 @@ pub(crate) enum Document {
     /// The texts of a prompt and of its completion. Only the completion is trained on.
     Completion([String; 2]),
     /// The messages of a prompt and of its completion. Only the completion is trained on.
-    Reply([Vec<Message>; 2]),
+    Reply([Vec<Message>; 2], ChatVariables),
     /// A conversation. Only its answers are trained on: what the chat template marks by `{% generation %}`, or else the
     /// assistant's messages.
-    Conversation(Vec<Message>),
+    Conversation(Vec<Message>, ChatVariables),
 }
 
-/// Fields that other programs pass to the chat template, such as the definitions of `tools`. A line that has one is
-/// refused, because they are not passed here.
-const NOT_READ: [&str; 2] = ["tools", "chat_template_kwargs"];
-
 /// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
-/// `completion`. Other fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of
+/// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of
 /// duplicate fields, the last counts. A null field counts as missing.
 ///
 /// The inner error is a message that says why a JSON line is no document, and how to fix it.
@@ -85,8 +83,7 @@ impl Found<'_> {
     }
 
     fn conversation(&self, messages: &RawValue) -> Result<Document, String> {
-        self.check_all_is_read()?;
-        self::messages(messages, MESSAGES).map(Document::Conversation)
+        Ok(Document::Conversation(self::messages(messages, MESSAGES)?, self.variables()?))
     }
 
     fn completion(&self, prompt: &RawValue, completion: &RawValue) -> Result<Document, String> {
@@ -95,8 +92,8 @@ impl Found<'_> {
                 Ok(Document::Completion([string(prompt, PROMPT)?, string(completion, COMPLETION)?]))
             }
             ["an array", "an array"] => {
-                self.check_all_is_read()?;
-                Ok(Document::Reply([messages(prompt, PROMPT)?, messages(completion, COMPLETION)?]))
+                let messages = [messages(prompt, PROMPT)?, messages(completion, COMPLETION)?];
+                Ok(Document::Reply(messages, self.variables()?))
             }
             [prompt, completion] => Err(format!(
                 "has {prompt} as `{PROMPT}` and {completion} as `{COMPLETION}`, and not two strings or two arrays"
@@ -104,11 +101,9 @@ impl Found<'_> {
         }
     }
 
-    fn check_all_is_read(&self) -> Result<(), String> {
-        match NOT_READ.into_iter().find(|name| self.values.contains_key(*name)) {
-            Some(name) => Err(format!("has the field `{name}`, which is not passed to the chat template")),
-            None => Ok(()),
-        }
+    fn variables(&self) -> Result<ChatVariables, String> {
+        let value = |name: &str| self.values.get(name).copied();
+        ChatVariables::of_fields(value(TOOLS), value(VARIABLES))
     }
 
     fn without_document(&self, text_field: &str) -> String {
@@ -144,8 +139,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Found<'de>, A::Error> {
         let mut found = Found::default();
         while let Some((name, value)) = object.next_entry::<String, &RawValue>()? {
-            let is_read = [self.text_field, MESSAGES, PROMPT, COMPLETION].contains(&name.as_str());
-            if is_read || NOT_READ.contains(&name.as_str()) {
+            if [self.text_field, MESSAGES, PROMPT, COMPLETION, TOOLS, VARIABLES].contains(&name.as_str()) {
                 found.values.remove(&name);
                 match value.get() {
                     "null" => found.others.push(format!("{name} (null)")),
@@ -178,17 +172,5 @@ fn messages(value: &RawValue, field: &str) -> Result<Vec<Message>, String> {
         0 => Err(format!("has no message in the field `{field}`")),
         1..=MOST_MESSAGES => Ok(messages),
         count => Err(format!("has {count} messages in the field `{field}`, and may have {MOST_MESSAGES}")),
-    }
-}
-
-/// Returns the kind of a JSON value in words.
-fn kind(value: &RawValue) -> &'static str {
-    match value.get().as_bytes()[0] {
-        b'"' => "a string",
-        b'{' => "an object",
-        b'[' => "an array",
-        b't' | b'f' => "a boolean",
-        b'n' => "null",
-        _ => "a number",
     }
 }

@@ -1,11 +1,12 @@
 //! A message of a conversation, as chat templates read it ([`Message`]), and a whole conversation as text ([`Chat`]).
 
-use std::fmt;
 use std::ops::Range;
 
-use serde::de::{Error, MapAccess, Visitor};
+use serde::de::Error;
 use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::value::{RawValue, to_raw_value};
+
+use crate::tokens::json_object::Fields;
 
 /// A message of a conversation: a JSON object with a `role`, such as `user` or `assistant`, and usually its `content`.
 /// A chat template may read other fields too, such as `tool_calls`.
@@ -72,40 +73,6 @@ const CONTENT: &str = "content";
 /// The character that marks both ends of a message's content, so that the content can be found in the rendered text. It
 /// is a Unicode noncharacter.
 pub(crate) const MARK: char = '\u{fdd2}';
-
-/// The maximum number of fields of a message, among which each new one is looked for.
-const MOST_FIELDS: usize = 256;
-
-/// The fields of a JSON object in order. Of duplicate names, only the last is kept.
-struct Fields<'a>(Vec<(String, &'a RawValue)>);
-
-impl<'de> Deserialize<'de> for Fields<'de> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        struct Reader;
-        impl<'de> Visitor<'de> for Reader {
-            type Value = Fields<'de>;
-
-            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-                f.write_str("an object")
-            }
-
-            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields<'de>, A::Error> {
-                let mut fields: Vec<(String, &'de RawValue)> = Vec::new();
-                while let Some((name, value)) = object.next_entry::<String, &'de RawValue>()? {
-                    match fields.iter().position(|(other, _)| *other == name) {
-                        Some(at) => fields[at].1 = value,
-                        None if fields.len() == MOST_FIELDS => {
-                            return Err(Error::custom(format!("a message has more than {MOST_FIELDS} fields")));
-                        }
-                        None => fields.push((name, value)),
-                    }
-                }
-                Ok(Fields(fields))
-            }
-        }
-        from.deserialize_map(Reader)
-    }
-}
 
 impl<'de> Deserialize<'de> for Message {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {

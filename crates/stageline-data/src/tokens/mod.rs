@@ -9,9 +9,10 @@
 //! The data passes through the modules in this order:
 //!
 //! - `source`: lists the files of a path. `cache_key`: the hash that finds an earlier token file again.
-//! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line. `pieces`:
-//!   cuts a long text, so that memory is bounded.
-//! - `message`: [`Message`] and [`Chat`], a conversation as text. `answers`: finds the answers in it.
+//! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line.
+//!   `json_object`: the fields of an object in order. `pieces`: cuts a long text, so that memory is bounded.
+//! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], what a chat
+//!   template reads besides the messages. `answers`: finds the answers in the text.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
 //!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, and `jinja`: Jinja as in Python. `caught`:
 //!   panics of libraries as errors.
@@ -31,6 +32,7 @@ mod cache_key;
 mod caught;
 #[cfg(feature = "tokenizers")]
 mod chat_template;
+mod chat_variables;
 mod continued;
 mod documents;
 mod encode;
@@ -41,6 +43,7 @@ mod format;
 mod jinja;
 mod json_document;
 mod json_lines;
+mod json_object;
 mod message;
 mod options;
 mod pieces;
@@ -53,6 +56,7 @@ mod tokenizer;
 mod write;
 
 pub use self::bytes::Bytes;
+pub use self::chat_variables::ChatVariables;
 pub use self::continued::Continued;
 pub use self::encode::{Encode, SpecialTokens};
 pub use self::error::TokenError;

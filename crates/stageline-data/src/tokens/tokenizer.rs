@@ -11,6 +11,7 @@ use tokenizers::{Encoding, ModelWrapper, Token};
 use crate::hex::hex;
 use crate::tokens::caught::caught;
 use crate::tokens::chat_template::ChatTemplate;
+use crate::tokens::chat_variables::ChatVariables;
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::message::{Chat, Message};
@@ -132,7 +133,16 @@ impl Encode for Tokenizer {
     }
 
     fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
-        self.chat.as_ref().ok_or(TokenError::NoChatTemplate)?.render(messages, asks_for_answer)
+        self.chat_with(messages, &ChatVariables::default(), asks_for_answer)
+    }
+
+    fn chat_with(
+        &self,
+        messages: &[Message],
+        variables: &ChatVariables,
+        asks_for_answer: bool,
+    ) -> Result<Chat, TokenError> {
+        self.chat.as_ref().ok_or(TokenError::NoChatTemplate)?.render(messages, variables, asks_for_answer)
     }
 
     fn special_tokens(&self) -> SpecialTokens {

@@ -21,6 +21,10 @@ struct Expected {
     /// The messages by the name of the conversation. The order of their fields counts, which a `Value` would not keep.
     conversations: BTreeMap<String, Box<RawValue>>,
     cases: Vec<Case>,
+    /// The fields `tools` and `chat_template_kwargs` of lines, by name.
+    variables: BTreeMap<String, Box<RawValue>>,
+    /// Cases with variables.
+    with_variables: Vec<Case>,
 }
 
 #[derive(Deserialize)]
@@ -29,6 +33,9 @@ struct Case {
     variant: String,
     conversation: String,
     asks: bool,
+    /// The name of the variables; empty for none.
+    #[serde(default)]
+    variables: String,
     /// The message of a template that refuses a conversation.
     error: Option<String>,
     #[serde(default)]
@@ -66,14 +73,18 @@ fn targets(file: &TokenFile) -> Vec<u8> {
 #[test]
 fn texts_and_refusals_are_those_of_transformers() {
     let expected = expected();
-    assert_eq!(expected.cases.len(), 168);
+    assert_eq!((expected.cases.len(), expected.with_variables.len()), (168, 72));
     let folder = tempfile::tempdir().unwrap();
-    for case in &expected.cases {
-        let about = format!("{} {} {} {}", case.template, case.variant, case.conversation, case.asks);
+    for case in expected.cases.iter().chain(&expected.with_variables) {
+        let Case { template, variant, conversation, asks, variables, .. } = case;
+        let about = format!("{template} {variant} {conversation} {asks} {variables}");
         write_tokenizer(folder.path(), &expected.special, &expected.templates[&case.template][&case.variant]);
         let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
         let messages: Vec<Message> = serde_json::from_str(expected.conversations[&case.conversation].get()).unwrap();
-        let found = tokenizer.chat(&messages, case.asks);
+        let found = match expected.variables.get(variables) {
+            Some(json) => tokenizer.chat_with(&messages, &serde_json::from_str(json.get()).unwrap(), *asks),
+            None => tokenizer.chat(&messages, *asks),
+        };
         match (&case.error, found) {
             (None, Ok(found)) => {
                 assert_eq!(found.text, case.text, "{about}");
@@ -89,34 +100,39 @@ fn texts_and_refusals_are_those_of_transformers() {
     }
 }
 
-/// Tests which tokens of a conversation are trained on. Two of the templates end an answer with its last message, so
+/// Tests which tokens of a conversation are trained on. Three of the templates end an answer with its message, so
 /// they must give the same tokens without marks.
 #[test]
 fn the_trained_tokens_are_those_of_transformers() {
     let expected = expected();
     let root = tempfile::tempdir().unwrap();
     let of = |case: &Case, variant: &str| {
-        let folder = root.path().join(format!("{} {} {variant}", case.template, case.conversation));
+        let folder = root.path().join(format!("{} {} {variant} {}", case.template, case.conversation, case.variables));
         fs::create_dir(&folder).unwrap();
         write_tokenizer(&folder, &expected.special, &expected.templates[&case.template][variant]);
         let tokenizer = Tokenizer::in_folder(&folder).unwrap().unwrap();
-        let line = format!("{{\"messages\": {}}}", expected.conversations[&case.conversation].get());
+        let messages = expected.conversations[&case.conversation].get();
+        let line = match expected.variables.get(&case.variables) {
+            Some(json) => format!("{{\"messages\": {messages},{}", &json.get()[1..]),
+            None => format!("{{\"messages\": {messages}}}"),
+        };
         fs::write(folder.join("a.jsonl"), line).unwrap();
         let options = TokenOptions { folder: Some(folder.clone()), end_of_document: Some(7), ..Default::default() };
         let file = prepare(&folder.join("a.jsonl"), &tokenizer, &options).unwrap();
         (tokens(&file), targets(&file))
     };
     let (mut with_marks, mut without) = (0, 0);
-    for case in expected.cases.iter().filter(|case| !case.asks) {
+    for case in expected.cases.iter().chain(&expected.with_variables).filter(|case| !case.asks) {
         let Some(trained) = &case.trained else { continue };
         assert_eq!(of(case, "marked"), (case.ids.clone(), trained.clone()), "{} {}", case.template, case.conversation);
         with_marks += 1;
-        if ["headers", "alternating"].contains(&case.template.as_str()) && case.conversation != "first" {
+        let ends_with_answer = ["headers", "alternating", "ipython"].contains(&case.template.as_str());
+        if ends_with_answer && case.conversation != "first" {
             assert_eq!(of(case, "plain"), (case.ids.clone(), trained.clone()), "{} without marks", case.conversation);
             without += 1;
         }
     }
-    assert_eq!((with_marks, without), (31, 9));
+    assert_eq!((with_marks, without), (55, 17));
 }
 
 /// Tests templates that write an answer in another way if it is the last message, or that ask for an answer with text
@@ -193,6 +209,54 @@ fn a_template_in_a_file_of_its_own_comes_first_and_a_list_has_a_default() {
     assert_eq!(text().unwrap().0, "plain");
     fs::write(folder.path().join("tokenizer_config.json"), "{}").unwrap();
     assert!(matches!(text(), Err(TokenError::NoChatTemplate)));
+}
+
+#[test]
+fn a_template_for_tools_is_used_for_conversations_with_tools() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &expected().special, "");
+    let list = serde_json::json!({"chat_template": [
+        {"name": "default", "template": "plain"}, {"name": "tool_use", "template": "{{ tools | length }} tools"},
+    ]});
+    fs::write(folder.path().join("tokenizer_config.json"), list.to_string()).unwrap();
+    let text = |variables: &str| {
+        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+        let variables = serde_json::from_str(variables).unwrap();
+        let chat = tokenizer.chat_with(&[Message::new("user", "a")], &variables, false).unwrap();
+        (chat.text, tokenizer.fingerprint())
+    };
+    let tools = r#"{"tools": [{}, {}]}"#;
+    let of_list = text(tools);
+    assert_eq!(
+        (of_list.0.as_str(), text("{}").0.as_str(), text(r#"{"tools": []}"#).0.as_str()),
+        ("2 tools", "plain", "plain")
+    );
+    fs::create_dir(folder.path().join("additional_chat_templates")).unwrap();
+    fs::write(folder.path().join("additional_chat_templates/tool_use.jinja"), "of the file").unwrap();
+    let of_file = text(tools);
+    assert_eq!(of_file.0, "of the file");
+    assert_ne!(of_file.1, of_list.1, "another template gives other tokens");
+    fs::remove_dir_all(folder.path().join("additional_chat_templates")).unwrap();
+    fs::write(folder.path().join("chat_template.jinja"), "alone").unwrap();
+    assert_eq!(text(tools).0, "alone");
+}
+
+#[test]
+fn a_character_that_marks_answers_is_refused_wherever_it_is() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &expected().special, "{% generation %}a{% endgeneration %}");
+    let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+    let chat = |content: &str, variables: &str| {
+        let variables = serde_json::from_str(variables).unwrap();
+        tokenizer.chat_with(&[Message::new("user", content)], &variables, false).map_err(|error| error.to_string())
+    };
+    assert_eq!(chat("a", r#"{"tools": [{"a": "b"}]}"#).unwrap().answers.len(), 1);
+    let nested = r#"{"tools": [{"a": ["\ufdd1"]}]}"#;
+    let name = r#"{"chat_template_kwargs": {"a": {"\ufdd0": 1}}}"#;
+    for (content, variables) in [("\u{fdd0}", "{}"), ("a", nested), ("a", name)] {
+        let error = chat(content, variables).unwrap_err();
+        assert!(error.contains("a character by which answers are marked"), "{error}");
+    }
 }
 
 /// Tests templates that are malformed, that do not end, or that mark an answer without an end. They must not keep the

@@ -89,7 +89,10 @@ fn a_line_without_a_whole_document_is_refused_with_the_reason() {
     let both = fault(&format!("{{\"text\": \"a\", \"messages\": {message}}}"));
     assert_eq!(both, "has several documents: `text`, `messages`");
     let tools = fault(&format!("{{\"tools\": [1], \"messages\": {message}}}"));
-    assert_eq!(tools, "has the field `tools`, which is not passed to the chat template");
+    assert_eq!(tools, "has a number in the array `tools` and not an object");
+    let variables =
+        fault(&format!("{{\"chat_template_kwargs\": 1, \"prompt\": {message}, \"completion\": {message}}}"));
+    assert_eq!(variables, "has a number in the field `chat_template_kwargs` and not an object");
 }
 
 /// An encoding of bytes with a chat template: `u:` and `a:` before the messages of users and of assistants, and a line
@@ -151,6 +154,17 @@ fn the_completion_of_messages_is_trained_on() {
     let line = line.replace('\n', " ");
     assert_eq!(of_chats(&line, false).unwrap(), ["[u:1?\na:one\nu:2?\na:]two\n"]);
     assert_eq!(of_chats(&line, true).unwrap(), ["[u:1?\na:...\nu:2?\na:]two\n"]);
+}
+
+#[test]
+fn tools_are_an_error_of_an_encoding_that_does_not_pass_them_on() {
+    let with =
+        |fields: &str| of_chats(&CONVERSATION.replace('\n', " ").replacen('{', &format!("{{{fields}, "), 1), false);
+    assert_eq!(with(r#""tools": [], "chat_template_kwargs": {}"#).unwrap().len(), 1);
+    for fields in [r#""tools": [{"name": "add"}]"#, r#""chat_template_kwargs": {"a": 1}"#] {
+        let cause = with(fields).unwrap_err().source().unwrap().to_string();
+        assert!(cause.starts_with("the encoding passes no `tools` and no `chat_template_kwargs`"), "{cause}");
+    }
 }
 
 #[test]

@@ -1,0 +1,53 @@
+//! The fields of a JSON object in their order, with their values as JSON: [`Fields`].
+
+use std::fmt;
+
+use serde::de::{Error, MapAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+use serde_json::value::RawValue;
+
+/// The maximum number of fields of an object, among which each new one is looked for.
+const MOST: usize = 256;
+
+/// The fields of a JSON object in order. Of duplicate names, only the last is kept.
+pub(crate) struct Fields<'a>(pub(crate) Vec<(String, &'a RawValue)>);
+
+impl<'de> Deserialize<'de> for Fields<'de> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        struct Reader;
+        impl<'de> Visitor<'de> for Reader {
+            type Value = Fields<'de>;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("an object")
+            }
+
+            fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<Fields<'de>, A::Error> {
+                let mut fields: Vec<(String, &'de RawValue)> = Vec::new();
+                while let Some((name, value)) = object.next_entry::<String, &'de RawValue>()? {
+                    match fields.iter().position(|(other, _)| *other == name) {
+                        Some(at) => fields[at].1 = value,
+                        None if fields.len() == MOST => {
+                            return Err(Error::custom(format!("an object has more than {MOST} fields")));
+                        }
+                        None => fields.push((name, value)),
+                    }
+                }
+                Ok(Fields(fields))
+            }
+        }
+        from.deserialize_map(Reader)
+    }
+}
+
+/// Returns the kind of a JSON value in words.
+pub(crate) fn kind(value: &RawValue) -> &'static str {
+    match value.get().as_bytes()[0] {
+        b'"' => "a string",
+        b'{' => "an object",
+        b'[' => "an array",
+        b't' | b'f' => "a boolean",
+        b'n' => "null",
+        _ => "a number",
+    }
+}
