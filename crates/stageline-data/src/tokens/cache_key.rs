@@ -11,7 +11,7 @@ use crate::tokens::source::Source;
 
 /// The version of the rules by which documents are cut, encoded and ended. It must be raised when a change of the code
 /// gives the same text files other tokens.
-const RULES: u32 = 3;
+const RULES: u32 = 4;
 
 /// Returns the key of a token file. A later call for the same source (the text files to tokenise) finds the file by it.
 /// The key is a SHA-256 of the format version, the version of the rules, the encoding, the options that change the

@@ -10,6 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::hex::hex;
 use crate::tokens::caught::caught;
 use crate::tokens::chat_variables::ChatVariables;
+use crate::tokens::date::Date;
 use crate::tokens::error::TokenError;
 use crate::tokens::jinja::{NAME, environment};
 use crate::tokens::message::{Chat, Message};
@@ -71,9 +72,16 @@ impl ChatTemplate {
         if let Some((_, source)) = &tool_use {
             hash.update(format!("{source:?}"));
         }
+        let date = Date::now();
+        let sources = [Some(&source), tool_use.as_ref().map(|(_, source)| source)];
+        let prints_date = sources.into_iter().flatten().flatten().any(|source| source.contains("strftime_now"));
+        // Today's date is left out, so that a token file is found on another day too.
+        if let Some(fixed) = date.fixed().filter(|_| prints_date) {
+            hash.update(format!("{fixed:?}"));
+        }
         Some(Self {
-            default: Template::new(path, source),
-            tool_use: tool_use.map(|(path, source)| Template::new(path, source)),
+            default: Template::new(path, source, &date),
+            tool_use: tool_use.map(|(path, source)| Template::new(path, source, &date)),
             special_tokens,
             fingerprint: hex(&hash.finalize()),
         })
@@ -129,9 +137,10 @@ struct Template {
 
 impl Template {
     /// Parses the source of a template, which may be an error message instead.
-    fn new(path: &Path, source: Result<String, String>) -> Self {
+    fn new(path: &Path, source: Result<String, String>, date: &Date) -> Self {
         let has_marks = source.as_ref().is_ok_and(|source| tag().is_match(source));
-        let environment = source.and_then(|source| environment(&marked(&source)).map_err(|error| error.to_string()));
+        let parsed = |source: String| environment(&marked(&source), date.clone()).map_err(|error| error.to_string());
+        let environment = source.and_then(parsed);
         Self { path: path.to_path_buf(), environment, has_marks }
     }
 

@@ -10,6 +10,8 @@ use minijinja_contrib::pycompat::unknown_method_callback;
 use serde::Serialize;
 use serde_json::ser::{Formatter, PrettyFormatter, Serializer};
 
+use crate::tokens::date::Date;
+
 /// The maximum number of instructions that a template may run; each 64 bytes of output count as one. It is far more
 /// than a conversation needs, and limits the output to 640 MB.
 const FUEL: u64 = 10_000_000;
@@ -17,8 +19,9 @@ const FUEL: u64 = 10_000_000;
 /// The name of the template in its environment. Without an ending such as `.html`, nothing is escaped.
 pub(crate) const NAME: &str = "chat";
 
-/// Returns the environment of a template, as the Transformers library sets it.
-pub(crate) fn environment(source: &str) -> Result<Environment<'static>, Error> {
+/// Returns the environment of a template, as the Transformers library sets it. The function `strftime_now` prints
+/// `date`.
+pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'static>, Error> {
     let mut environment = Environment::new();
     environment.set_syntax(SyntaxConfig::builder().trim_blocks(true).lstrip_blocks(true).build()?);
     environment.set_fuel(Some(FUEL));
@@ -29,6 +32,9 @@ pub(crate) fn environment(source: &str) -> Result<Environment<'static>, Error> {
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
+    });
+    environment.add_function("strftime_now", move |format: String| -> Result<String, Error> {
+        date.format(&format).map_err(|message| Error::new(ErrorKind::InvalidOperation, message))
     });
     environment.add_template_owned(NAME, source.replace("\r\n", "\n"))?;
     Ok(environment)

@@ -14,8 +14,8 @@
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], what a chat
 //!   template reads besides the messages. `answers`: finds the answers in the text.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
-//!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, and `jinja`: Jinja as in Python. `caught`:
-//!   panics of libraries as errors.
+//!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, `jinja`: Jinja as in Python, and `date`:
+//!   dates in templates. `caught`: panics of libraries as errors.
 //! - `documents`: encodes all documents of a source, and adds the special tokens of the encoding.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
 //!   does not end with it, except conversations. `format`: the header and the layout of a token file.
@@ -34,6 +34,8 @@ mod caught;
 mod chat_template;
 mod chat_variables;
 mod continued;
+#[cfg(feature = "tokenizers")]
+mod date;
 mod documents;
 mod encode;
 mod error;

@@ -259,6 +259,23 @@ fn a_character_that_marks_answers_is_refused_wherever_it_is() {
     }
 }
 
+/// Tests the date of today against that of the command `date`.
+#[cfg(unix)]
+#[test]
+fn a_template_prints_the_date() {
+    let folder = tempfile::tempdir().unwrap();
+    let format = "%A, %d %B %Y, day %j";
+    write_tokenizer(folder.path(), &expected().special, &format!("{{{{ strftime_now('{format}') }}}}"));
+    let today = || {
+        let output = std::process::Command::new("date").env("LC_ALL", "C").args(["-u", &format!("+{format}")]).output();
+        String::from_utf8(output.unwrap().stdout).unwrap().trim_end().to_owned()
+    };
+    let before = today();
+    let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+    let found = tokenizer.chat(&[Message::new("user", "a")], false).unwrap().text;
+    assert!([before, today()].contains(&found), "{found}");
+}
+
 /// Tests templates that are malformed, that do not end, or that mark an answer without an end. They must not keep the
 /// tokenizer from being used for texts.
 #[test]
@@ -280,6 +297,7 @@ fn a_template_that_fails_is_an_error_only_for_conversations() {
     let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% for c in range(9999) %}{% endfor %}{% endfor %}\
                    {% endfor %}";
     assert!(refused(endless).contains("fuel"));
+    assert!(refused("{{ strftime_now('%Q') }}").contains("strftime_now does not know `%Q`"));
     assert!(refused("{% generation %}a").contains("no beginning or no end"));
     assert!(refused("a{% endgeneration %}").contains("no beginning or no end"));
     let deep = format!("{}1{}", "(".repeat(10_000), ")".repeat(10_000));
