@@ -16,11 +16,16 @@ pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError
 /// messages, each with its end-of-turn text.
 ///
 /// # Errors
-/// Returns an error of `render`, or [`TokenError::ChangedByLater`] if an answer cannot be located.
+/// - [`TokenError::NoAnswer`] if there is nothing to train on, because no message is the assistant's.
+/// - [`TokenError::ChangedByLater`] if an answer cannot be located.
+/// - An error of `render`.
 pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat, TokenError> {
     let mut chat = render(messages, false)?;
     check_length(&chat.text)?;
     if chat.answers.is_empty() {
+        if !messages.iter().any(Message::is_answer) {
+            return Err(TokenError::NoAnswer { roles: roles(messages) });
+        }
         let conversation = Conversation { messages, whole: &chat.text, render };
         let of_assistant = messages.iter().enumerate().filter(|(_, message)| message.is_answer());
         let places = of_assistant.map(|(index, _)| {
@@ -30,6 +35,17 @@ pub(crate) fn conversation(messages: &[Message], render: &Render) -> Result<Chat
         chat.answers = places.collect::<Result<_, TokenError>>()?;
     }
     Ok(chat)
+}
+
+/// Returns the roles of messages, each once, with commas between them.
+fn roles(messages: &[Message]) -> String {
+    let mut roles = Vec::new();
+    for message in messages {
+        if !roles.contains(&message.role()) {
+            roles.push(message.role());
+        }
+    }
+    roles.join(", ")
 }
 
 /// Renders a prompt and a completion, both given as messages. Only the completion is trained on.

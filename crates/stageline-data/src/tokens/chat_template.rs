@@ -33,8 +33,8 @@ const MARKS: [char; 2] = ['\u{fdd0}', '\u{fdd1}'];
 const SPECIAL_TOKENS: [&str; 7] =
     ["bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"];
 
-/// The chat template of a model's folder in Jinja, which renders the messages of a conversation as the text that a model
-/// reads. A folder may have another template for conversations with tools.
+/// The chat template of a model's folder in Jinja, which renders the messages of a conversation as the text that a
+/// model reads. A folder may have another template for conversations with tools.
 ///
 /// It is rendered with the settings, variables and functions of `apply_chat_template` of the Transformers library, and
 /// with most methods of Python's strings and dictionaries. Very small and very large floats print differently.

@@ -9,6 +9,7 @@ use std::path::Path;
 use crate::tokens::answers::{check_length, conversation, reply};
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
+use crate::tokens::foreign::check_is_text;
 use crate::tokens::json_document::Document;
 use crate::tokens::json_lines::JsonLines;
 use crate::tokens::message::Chat;
@@ -31,6 +32,9 @@ pub(crate) fn encode_documents(
     check_known(&special.before, encoding.vocabulary())?;
     check_known(&special.after, encoding.vocabulary())?;
     let mut documents = Documents { encoding, special, end: options.end_of_document, writer };
+    for file in &source.files {
+        check_is_text(&file.path, &mut file.open()?)?;
+    }
     for file in &source.files {
         let opened = file.open()?;
         let path = file.path.as_path();

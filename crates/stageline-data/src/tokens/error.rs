@@ -78,6 +78,16 @@ pub enum TokenError {
         /// The kind of change of the file since the files to tokenise were listed, such as a new length.
         now: Change,
     },
+    /// A file of the source (the text files to tokenise) is no text but, for example, compressed.
+    #[error("{} is {format} and no text; {remedy}, or leave it out", shown::path(path))]
+    NotText {
+        /// The path of the file that is no text.
+        path: PathBuf,
+        /// The format of the file in words, such as `a gzip file`.
+        format: &'static str,
+        /// The way to a text in words, such as a command.
+        remedy: &'static str,
+    },
     /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
     #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
     NotUtf8 {
@@ -164,6 +174,18 @@ pub enum TokenError {
          `prompt` and the answer as `completion`"
     )]
     ChangedByLater,
+    /// A conversation has nothing to train on: no message has the role `assistant`, and the chat template marks no
+    /// answer by `{% generation %}`.
+    #[error(
+        "the conversation has no message with the role `assistant`, but the roles {}; rename the role of the answers, \
+         or leave the conversation out",
+        shown::text(roles)
+    )]
+    NoAnswer {
+        /// The roles of the conversation's messages, each once and in the order of the messages, with commas between
+        /// them.
+        roles: String,
+    },
     /// A prompt with its completion, or a conversation, is too long to be tokenised at once.
     #[error("its text has {found} bytes, but that of a prompt or a conversation may have at most {most}; shorten it")]
     LongDocument {

@@ -8,6 +8,7 @@ use serde_json::value::RawValue;
 
 use crate::shown;
 use crate::tokens::chat_variables::{ChatVariables, TOOLS, VARIABLES};
+use crate::tokens::foreign;
 use crate::tokens::json_object::kind;
 use crate::tokens::message::Message;
 
@@ -37,8 +38,9 @@ pub(crate) enum Document {
 }
 
 /// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
-/// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of
-/// duplicate fields, the last counts. A null field counts as missing.
+/// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other
+/// fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of duplicate fields, the
+/// last counts. A null field counts as missing.
 ///
 /// The inner error is a message that says why a JSON line is no document, and how to fix it.
 pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Result<Document, String>> {
@@ -52,12 +54,14 @@ pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Resu
     Ok(fields.document(text_field))
 }
 
-/// The fields of a line: as JSON, those that a document may have, and the names of null fields and of the first few
-/// other fields.
+/// The fields of a line: as JSON, those that a document may have and those of other formats; and the names of null
+/// fields and of the first few other fields.
 #[derive(Default)]
 struct Found<'a> {
     values: HashMap<String, &'a RawValue>,
     others: Vec<String>,
+    /// The field with the longest string among those that a document does not have, and the string's length as JSON.
+    longest: Option<(String, usize)>,
 }
 
 impl Found<'_> {
@@ -106,13 +110,26 @@ impl Found<'_> {
         ChatVariables::of_fields(value(TOOLS), value(VARIABLES))
     }
 
+    /// Returns the fault of a line without a document, and the way to correct it.
     fn without_document(&self, text_field: &str) -> String {
-        let wanted = format!("has no field `{}`, `{MESSAGES}` or `{PROMPT}`", shown::text(text_field));
+        let value = |name: &str| self.values.get(name).copied();
+        if let Some(fault) = foreign::fault(&value) {
+            return fault;
+        }
+        let text_field = shown::text(text_field);
+        let wanted = format!("has no field `{text_field}`, `{MESSAGES}` or `{PROMPT}`");
         let others = match self.others.is_empty() {
             true => " and no other field".into(),
             false => format!(", but has the fields {}", shown::text(&self.others.join(", "))),
         };
-        format!("{wanted}{others}; correct the line, or name the field of the text (text_field)")
+        let rename = match &self.longest {
+            Some((name, _)) => format!(
+                ", or rename the field with the text, such as `{}`, to `{text_field}` (or set text_field to its name)",
+                shown::text(name)
+            ),
+            None => String::new(),
+        };
+        format!("{wanted}{others}; correct the line{rename}")
     }
 }
 
@@ -145,8 +162,16 @@ impl<'de> Visitor<'de> for Fields<'_> {
                     "null" => found.others.push(format!("{name} (null)")),
                     _ => drop(found.values.insert(name, value)),
                 }
-            } else if found.others.len() < FIELDS {
-                found.others.push(name);
+                continue;
+            }
+            if kind(value) == "a string" && found.longest.as_ref().is_none_or(|(_, most)| value.get().len() > *most) {
+                found.longest = Some((name.clone(), value.get().len()));
+            }
+            if found.others.len() < FIELDS {
+                found.others.push(name.clone());
+            }
+            if foreign::FIELDS.contains(&name.as_str()) {
+                found.values.insert(name, value);
             }
         }
         Ok(found)

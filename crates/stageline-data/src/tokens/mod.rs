@@ -10,7 +10,8 @@
 //!
 //! - `source`: lists the files of a path. `cache_key`: the hash that finds an earlier token file again.
 //! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line.
-//!   `json_object`: the fields of an object in order. `pieces`: cuts a long text, so that memory is bounded.
+//!   `json_object`: the fields of an object in order. `foreign`: recognises data in formats that are not read.
+//!   `pieces`: cuts a long text, so that memory is bounded.
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], what a chat
 //!   template reads besides the messages. `answers`: finds the answers in the text.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
@@ -40,6 +41,7 @@ mod documents;
 mod encode;
 mod error;
 mod file;
+mod foreign;
 mod format;
 #[cfg(feature = "tokenizers")]
 mod jinja;

@@ -50,9 +50,10 @@ use crate::tokens::write::TokenWriter;
 /// # Errors
 /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
 /// - [`TokenError::NothingToRead`] if no document has text.
+/// - [`TokenError::NotText`] if a file is compressed, or in the format of Parquet or Arrow.
 /// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
-/// - [`TokenError::Document`] if a document cannot be encoded, for example because its text is not UTF-8, or because
-///   the chat template refuses it.
+/// - [`TokenError::Document`] if a document cannot be encoded, for example because its text is not UTF-8, the
+///   chat template refuses it, or it is a conversation without a message of the assistant.
 /// - [`TokenError::UnknownToken`] if a special token of the encoding is not in its vocabulary.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
 /// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's

@@ -44,9 +44,9 @@ const OTHER_FORMS: [&str; 8] = [
 /// - A special token's name in a text, such as `<|endoftext|>`, is encoded as that token, as in Hugging Face's Python
 ///   library.
 /// - Conversations become text by the chat template of the tokenizer's folder: its `chat_template.jinja`, or else the
-///   one in its `tokenizer_config.json`. The function `strftime_now` prints the date, in UTC, at which the tokenizer was
-///   opened, or that of the environment variable `SOURCE_DATE_EPOCH`. Today's date is not part of the fingerprint, so
-///   [`prepare`](crate::prepare) finds a token file on another day too.
+///   one in its `tokenizer_config.json`. The function `strftime_now` prints the date, in UTC, at which the tokenizer
+///   was opened, or that of the environment variable `SOURCE_DATE_EPOCH`. Today's date is not part of the fingerprint,
+///   so [`prepare`](crate::prepare) finds a token file on another day too.
 pub struct Tokenizer {
     /// The path of the `tokenizer.json`, for error messages.
     path: PathBuf,

@@ -4,6 +4,7 @@
 mod cache;
 #[cfg(feature = "tokenizers")]
 mod chats;
+mod formats;
 mod hostile;
 mod prompts;
 mod seeds;

@@ -148,6 +148,19 @@ fn the_answers_of_a_conversation_are_trained_on() {
 }
 
 #[test]
+fn a_conversation_without_an_answer_is_refused_with_its_line_and_roles() {
+    let asked = r#"{"role": "user", "content": "1?"}"#;
+    let misspelt = format!("{{\"messages\": [{asked}, {{\"role\": \"asistant\", \"content\": \"one\"}}, {asked}]}}");
+    let error = of_chats(&format!("{}\n{misspelt}", CONVERSATION.replace('\n', " ")), false).unwrap_err();
+    assert!(matches!(error, TokenError::Document { line: Some(2), .. }), "{error:?}");
+    let expected = "the conversation has no message with the role `assistant`, but the roles user, asistant; rename the \
+                    role of the answers, or leave the conversation out";
+    assert_eq!(error.source().unwrap().to_string(), expected);
+    let completion = format!("{{\"prompt\": [{asked}], \"completion\": [{}]}}", asked.replace("user", "model"));
+    assert_eq!(of_chats(&completion, false).unwrap(), ["[u:1?\n]m:1?\n"], "the whole completion is trained on");
+}
+
+#[test]
 fn the_completion_of_messages_is_trained_on() {
     let line = r#"{"prompt": [{"role": "user", "content": "1?"}, {"role": "assistant", "content": "one"},
         {"role": "user", "content": "2?"}], "completion": [{"role": "assistant", "content": "two"}]}"#;

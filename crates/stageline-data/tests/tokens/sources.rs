@@ -66,10 +66,11 @@ fn another_field_may_have_the_text() {
 
 #[test]
 fn a_fault_in_line_3_is_an_error_with_the_file_and_the_line_and_leaves_nothing() {
-    let room = Room::with("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"txt\": \"c\"}\n");
+    let room =
+        Room::with("a.jsonl", "{\"text\": \"a\"}\n{\"text\": \"b\"}\n{\"id\": 1, \"url\": \"\", \"txt\": \"c\"}\n");
     let expected = format!(
-        "line 3 of {} has no field `text`, `messages` or `prompt`, but has the fields txt; correct the line, or name the field of the text \
-         (text_field)",
+        "line 3 of {} has no field `text`, `messages` or `prompt`, but has the fields id, url, txt; correct the line, or \
+         rename the field with the text, such as `txt`, to `text` (or set text_field to its name)",
         room.source.display()
     );
     assert_eq!(room.prepare().unwrap_err().to_string(), expected);

@@ -1,0 +1,122 @@
+//! Recognises data in formats that are not read, and says how to convert it: lines of other data sets ([`fault`]), and
+//! files that are no text ([`check_is_text`]).
+
+use std::fs::File;
+use std::io::{self, Read, Seek, SeekFrom};
+use std::path::Path;
+
+use serde_json::value::RawValue;
+
+use crate::tokens::error::TokenError;
+use crate::tokens::json_object::{Fields as Object, kind};
+
+/// The fields by which lines of other formats are recognised.
+pub(crate) const FIELDS: [&str; 3] = ["instruction", "output", CONVERSATIONS];
+const CONVERSATIONS: &str = "conversations";
+
+/// The command that converts lines of Alpaca.
+const FROM_ALPACA: &str = concat!(
+    r#"jq -c '{messages: [{role: "user", content: ([.instruction, .input // ""] | map(select(. != "")) "#,
+    r#"| join("\n\n"))}, {role: "assistant", content: .output}]}' OLD.jsonl > NEW.jsonl"#
+);
+
+/// The command that converts lines of ShareGPT.
+const FROM_SHAREGPT: &str = concat!(
+    r#"jq -c '.messages = [.conversations[] | {role: ({human: "user", gpt: "assistant"}[.from] // .from), "#,
+    r#"content: .value}] | del(.conversations)' OLD.jsonl > NEW.jsonl"#
+);
+
+/// The command that renames the field of a conversation.
+const RENAME: &str = "jq -c '.messages = .conversations | del(.conversations)' OLD.jsonl > NEW.jsonl";
+
+/// Returns the fault of a line in the format of another data set, with the command that converts its file; `None` if
+/// the line has no known format. `value` returns the value of one of [`FIELDS`].
+pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option<String> {
+    if value("instruction").is_some() && value("output").is_some() {
+        return Some(format!(
+            "has the fields `instruction` and `output` of Alpaca, which are not read; convert them to `messages`: \
+             {FROM_ALPACA}"
+        ));
+    }
+    let messages: Vec<&RawValue> = serde_json::from_str(value(CONVERSATIONS)?.get()).ok()?;
+    let first = messages.into_iter().find(|message| kind(message) == "an object")?;
+    let Object(fields) = serde_json::from_str(first.get()).ok()?;
+    let has = |name: &str| fields.iter().any(|(other, _)| other == name);
+    if has("from") && has("value") {
+        let fault = "has `conversations` of ShareGPT, with `from` and `value`, which are not read";
+        return Some(format!("{fault}; convert them to `messages` with `role` and `content`: {FROM_SHAREGPT}"));
+    }
+    has("role").then(|| format!("has messages in the field `conversations`; rename it to `messages`: {RENAME}"))
+}
+
+/// A format of files that are no text.
+struct Format {
+    name: &'static str,
+    /// The bytes at the start of such a file.
+    magic: &'static [u8],
+    proof: Proof,
+    /// The way to a text.
+    remedy: &'static str,
+}
+
+/// What shows that a file has a format, besides the bytes at its start.
+enum Proof {
+    /// Nothing, because no text begins so.
+    None,
+    /// The same bytes at its end, because a text may begin so.
+    End,
+    /// The extension of its name, because other binary files begin so.
+    Extension(&'static str),
+}
+
+const OF_PARQUET: &str = "write it as text by Python's \
+                          datasets.load_dataset(\"parquet\", data_files=FILE)[\"train\"].to_json(\"NEW.jsonl\")";
+const OF_ARROW: &str = "write it as text by Python's \
+                        datasets.load_dataset(\"arrow\", data_files=FILE)[\"train\"].to_json(\"NEW.jsonl\")";
+
+const FORMATS: [Format; 7] = [
+    Format { name: "a Parquet file", magic: b"PAR1", proof: Proof::End, remedy: OF_PARQUET },
+    Format { name: "an Arrow file", magic: b"ARROW1", proof: Proof::End, remedy: OF_ARROW },
+    Format { name: "an Arrow file", magic: &[0xff; 4], proof: Proof::Extension("arrow"), remedy: OF_ARROW },
+    Format { name: "a gzip file", magic: &[0x1f, 0x8b], proof: Proof::None, remedy: "decompress it by gunzip" },
+    Format {
+        name: "a Zstandard file",
+        magic: b"\x28\xb5\x2f\xfd",
+        proof: Proof::None,
+        remedy: "decompress it by zstd -d",
+    },
+    Format { name: "an xz file", magic: b"\xfd7zXZ\0", proof: Proof::None, remedy: "decompress it by unxz" },
+    Format { name: "a ZIP archive", magic: b"PK\x03\x04", proof: Proof::None, remedy: "extract its files by unzip" },
+];
+
+/// The number of bytes at each end of a file that show its format.
+const ENDS: usize = 6;
+
+/// Returns an error if the open file at `path` has a format that is known to be no text.
+pub(crate) fn check_is_text(path: &Path, file: &mut File) -> Result<(), TokenError> {
+    let [start, end] = ends(file).map_err(TokenError::io(path))?;
+    let has_format = |format: &&Format| {
+        let is_shown = match format.proof {
+            Proof::None => true,
+            Proof::End => end.ends_with(format.magic),
+            Proof::Extension(wanted) => path.extension().is_some_and(|found| found.eq_ignore_ascii_case(wanted)),
+        };
+        is_shown && start.starts_with(format.magic)
+    };
+    match FORMATS.iter().find(has_format) {
+        Some(Format { name, remedy, .. }) => {
+            Err(TokenError::NotText { path: path.to_path_buf(), format: name, remedy })
+        }
+        None => Ok(()),
+    }
+}
+
+/// Returns the first and the last few bytes of a file.
+fn ends(file: &mut File) -> io::Result<[Vec<u8>; 2]> {
+    let mut ends = [Vec::new(), Vec::new()];
+    file.take(ENDS as u64).read_to_end(&mut ends[0])?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(ENDS as u64)))?;
+    file.take(ENDS as u64).read_to_end(&mut ends[1])?;
+    Ok(ends)
+}
