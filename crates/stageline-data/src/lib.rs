@@ -94,5 +94,5 @@ pub use text::Text;
 pub use tokens::Tokenizer;
 pub use tokens::{
     Bytes, Chat, ChatVariables, Continued, Encode, Message, SpecialTokens, TokenError, TokenFile, TokenOptions,
-    open_file, prepare,
+    files_left_out, open_file, prepare,
 };

@@ -20,8 +20,9 @@ use crate::tokens::write::TokenWriter;
 ///   [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a conversation. A line has at
 ///   most 256 MiB, and blank lines are skipped.
 /// - Any other file is one document.
-/// - A folder gives the documents of its files and subfolders, in the order of the files' names. Symbolic links, hidden
-///   entries (such as `.git`) and folders named `target` are skipped.
+/// - A folder gives the documents of its files and subfolders, in the order of the files' names. If some of them are
+///   JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others). Symbolic links,
+///   hidden entries (such as `.git`) and folders named `target` are skipped.
 ///
 /// A conversation becomes text by [`Encode::chat`], which adds all of its special tokens. Every other document has the
 /// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its text ends with. Then

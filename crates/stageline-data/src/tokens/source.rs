@@ -14,6 +14,8 @@ pub(crate) struct Source {
     /// The absolute path of the file or folder to tokenise, with symbolic links resolved.
     pub(crate) root: PathBuf,
     pub(crate) files: Vec<SourceFile>,
+    /// The paths of the files in the folder that are not read, because they are beside JSON-lines files.
+    left_out: Vec<PathBuf>,
 }
 
 /// A file to tokenise: a single document, or a JSON-lines file with one document per line.
@@ -26,8 +28,9 @@ pub(crate) struct SourceFile {
 }
 
 impl Source {
-    /// Lists the files to tokenise: the file at `path`, or all files in the folder at `path` and its subfolders, sorted
-    /// by their names.
+    /// Lists the files to tokenise, sorted by their names: the file at `path`, or the files in the folder at `path` and
+    /// its subfolders. If some of these are JSON-lines files, the others are left out: they describe the data, such as a
+    /// `README.md`.
     pub(crate) fn list(path: &Path) -> Result<Self, TokenError> {
         let metadata = fs::metadata(path).map_err(TokenError::io(path))?;
         let root = fs::canonicalize(path).map_err(TokenError::io(path))?;
@@ -35,6 +38,9 @@ impl Source {
             true => walk(path, None)?,
             false => vec![path.to_path_buf()],
         };
+        let (lines, others): (Vec<_>, Vec<_>) = paths.into_iter().partition(|path| is_json_lines(path));
+        let (paths, mut left_out) = if lines.is_empty() { (others, lines) } else { (lines, others) };
+        left_out.sort_unstable();
         let files = paths.into_iter().map(|file| {
             let metadata = fs::metadata(&file).map_err(TokenError::io(&file))?;
             if !metadata.is_file() {
@@ -45,7 +51,7 @@ impl Source {
         let mut files: Vec<_> = files.collect::<Result<_, _>>()?;
         // The path orders names that are equal because they are not Unicode.
         files.sort_unstable_by(|a, b| (&a.name, &a.path).cmp(&(&b.name, &b.path)));
-        Ok(Self { root, files })
+        Ok(Self { root, files, left_out })
     }
 }
 
@@ -78,9 +84,23 @@ impl SourceFile {
 
     /// Whether each line of a file to tokenise is a document, because the file's extension is `jsonl` or `ndjson`.
     pub(crate) fn is_json_lines(&self) -> bool {
-        let extension = self.path.extension().unwrap_or_default();
-        ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))
+        is_json_lines(&self.path)
     }
+}
+
+/// Whether the extension of a file's name is `jsonl` or `ndjson`.
+fn is_json_lines(path: &Path) -> bool {
+    let extension = path.extension().unwrap_or_default();
+    ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))
+}
+
+/// Returns the files of a folder that [`prepare`](crate::prepare) does not read, because the folder has JSON-lines
+/// files, sorted by their paths. The list is empty for a folder without JSON-lines files and for a single file.
+///
+/// # Errors
+/// [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
+pub fn files_left_out(source: &Path) -> Result<Vec<PathBuf>, TokenError> {
+    Source::list(source).map(|listed| listed.left_out)
 }
 
 #[cfg(test)]
@@ -91,12 +111,22 @@ mod tests {
     fn a_folder_is_its_files_in_the_order_of_their_names() {
         let root = tempfile::tempdir().unwrap();
         fs::create_dir(root.path().join("b")).unwrap();
-        for file in ["c.txt", "b/z.JSONL", "a.md", "b.txt", ".hidden"] {
+        for file in ["c.txt", "b/z.json", "a.md", "b.txt", ".hidden"] {
             fs::write(root.path().join(file), "x").unwrap();
         }
-        let source = Source::list(root.path()).unwrap();
-        let names: Vec<_> = source.files.iter().map(|file| (file.name.as_str(), file.is_json_lines())).collect();
-        assert_eq!(names, [("a.md", false), ("b.txt", false), ("b/z.JSONL", true), ("c.txt", false)]);
+        let names = || {
+            let source = Source::list(root.path()).unwrap();
+            source.files.into_iter().map(|file| file.name).collect::<Vec<_>>()
+        };
+        assert_eq!(names(), ["a.md", "b.txt", "b/z.json", "c.txt"]);
+        assert!(files_left_out(root.path()).unwrap().is_empty());
+        for file in ["d.ndjson", "b/z.JSONL"] {
+            fs::write(root.path().join(file), "x").unwrap();
+        }
+        assert_eq!(names(), ["b/z.JSONL", "d.ndjson"]);
+        let left_out = ["a.md", "b/z.json", "b.txt", "c.txt"].map(|name| root.path().join(name));
+        assert_eq!(files_left_out(root.path()).unwrap(), left_out);
+        assert!(files_left_out(&root.path().join("a.md")).unwrap().is_empty());
     }
 
     #[test]

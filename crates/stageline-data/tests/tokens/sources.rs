@@ -83,11 +83,16 @@ fn a_folder_is_its_files_in_order_and_each_document_gets_its_end() {
     let folder = room.root.path().join("source");
     fs::create_dir_all(folder.join("3")).unwrap();
     fs::rename(&room.source, folder.join("2.txt")).unwrap();
-    fs::write(folder.join("1.jsonl"), "{\"text\": \"one\"}\n{\"text\": \"and\"}\n").unwrap();
+    fs::write(folder.join("1.md"), "one").unwrap();
     fs::write(folder.join("3/x.txt"), "three").unwrap();
     fs::write(folder.join("empty.txt"), "").unwrap();
     (room.source, room.options.end_of_document) = (folder, Some(u32::from(b'.')));
-    assert_eq!(documents(&room.prepare().unwrap()), ["one.", "and.", "two.", "three."]);
+    assert_eq!(documents(&room.prepare().unwrap()), ["one.", "two.", "three."]);
+    // Beside JSON-lines files, the others are descriptions.
+    for (name, texts) in [("3/x.jsonl", ["four", "five"]), ("0.ndjson", ["six", "seven"])] {
+        fs::write(room.source.join(name), texts.map(|text| format!("{{\"text\": \"{text}\"}}\n")).concat()).unwrap();
+    }
+    assert_eq!(documents(&room.prepare().unwrap()), ["six.", "seven.", "four.", "five."]);
 }
 
 #[test]
