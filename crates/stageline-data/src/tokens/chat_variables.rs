@@ -69,6 +69,12 @@ impl ChatVariables {
         let tools = tools.map_or(Ok(None), self::tools)?;
         Ok(Self { tools, others: variables.map_or(Ok(Vec::new()), others)? })
     }
+
+    /// Returns the length in bytes of the variables as JSON.
+    pub(crate) fn length(&self) -> usize {
+        let others = self.others().map(|(name, json)| name.len() + json.len());
+        self.tools().map_or(0, str::len) + others.sum::<usize>()
+    }
 }
 
 /// Returns the list of tools in a field, or `None` if the list is empty.

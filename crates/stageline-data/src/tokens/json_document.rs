@@ -37,6 +37,19 @@ pub(crate) enum Document {
     Conversation(Vec<Message>, ChatVariables),
 }
 
+impl Document {
+    /// Returns the length of a document in bytes, of messages and variables as JSON.
+    pub(crate) fn length(&self) -> usize {
+        let of = |messages: &[Message]| messages.iter().map(|message| message.json().len()).sum::<usize>();
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Completion([prompt, completion]) => prompt.len() + completion.len(),
+            Self::Reply([prompt, completion], variables) => of(prompt) + of(completion) + variables.length(),
+            Self::Conversation(messages, variables) => of(messages) + variables.length(),
+        }
+    }
+}
+
 /// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
 /// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other
 /// fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of duplicate fields, the

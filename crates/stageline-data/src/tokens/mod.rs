@@ -17,7 +17,8 @@
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
 //!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, `jinja`: Jinja as in Python, and `date`:
 //!   dates in templates. `caught`: panics of libraries as errors.
-//! - `documents`: encodes all documents of a source, and adds the special tokens of the encoding.
+//! - `documents`: encodes all documents of a source, in batches. `encoder`: encodes one of them, and adds the special
+//!   tokens of the encoding. `parallel`: shares a batch out among threads.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
 //!   does not end with it, except conversations. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
@@ -39,6 +40,7 @@ mod continued;
 mod date;
 mod documents;
 mod encode;
+mod encoder;
 mod error;
 mod file;
 mod foreign;
@@ -50,6 +52,7 @@ mod json_lines;
 mod json_object;
 mod message;
 mod options;
+mod parallel;
 mod pieces;
 mod prepare;
 mod regular;

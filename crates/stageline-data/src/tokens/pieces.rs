@@ -1,4 +1,4 @@
-//! Cuts a long document into pieces, so that only one of them is in memory.
+//! Cuts a long document into pieces, so that it is never in memory as a whole.
 
 use std::io::{self, Read};
 use std::str;
@@ -7,7 +7,7 @@ use std::str;
 ///
 /// The regular expressions of tokenizers fail on a million consecutive blanks, and then leave the rest of the text
 /// unsplit without an error. A text of this length is too short for such a failure.
-const MOST: usize = 1 << 19;
+pub(crate) const LONGEST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
@@ -29,7 +29,7 @@ pub(crate) struct Pieces<R> {
 
 impl<R: Read> Pieces<R> {
     pub(crate) fn new(reader: R) -> Self {
-        Self { reader, most: MOST, buffer: Vec::new(), length: 0, start: 0 }
+        Self { reader, most: LONGEST, buffer: Vec::new(), length: 0, start: 0 }
     }
 
     /// Reads the next piece of a document to tokenise. Returns its offset in the document in bytes and its bytes, or

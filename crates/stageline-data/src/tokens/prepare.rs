@@ -30,8 +30,9 @@ use crate::tokens::write::TokenWriter;
 /// a special token for the end, or come from the text: a tokenizer with the special token `</s>` encodes a text that
 /// ends with `</s>` as tokens that end with it.
 ///
-/// Empty documents are left out. Prompts with their completions and conversations have at most 8 MiB, and are encoded
-/// in one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end after a line feed if
+/// All CPU cores encode documents and pieces of texts, at most 8 MiB at a time unless a single document is longer. Empty
+/// documents are left out. Prompts with their completions and conversations have at most 8 MiB, and each is encoded in
+/// one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end after a line feed if
 /// possible, or else before a blank. Before and after such a cut, a tokenizer may give other tokens than for the uncut
 /// document, for example if it puts a blank before every text.
 ///

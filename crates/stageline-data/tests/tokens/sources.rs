@@ -183,6 +183,36 @@ fn a_long_text_is_encoded_without_a_gap() {
     assert_eq!(same.fingerprint(), file.fingerprint());
 }
 
+/// Tests more documents than are encoded at once: short ones, and ones that are longer than a piece or than a batch.
+#[test]
+fn many_documents_keep_their_order() {
+    let text = |i: usize| match i % 500 {
+        7 => format!("{i} ").repeat(200_000),
+        9 => format!("{i}").repeat(3_000_000),
+        _ => format!("{i} ").repeat(i % 90),
+    };
+    let texts: Vec<_> = (0..1_000).map(text).collect();
+    let line = |text: &String| match text.len() % 2 {
+        0 => format!("{{\"text\": \"{text}\"}}\n"),
+        _ => format!("{{\"prompt\": \"\", \"completion\": \"{text}\"}}\n"),
+    };
+    let room = Room::with("a.jsonl", texts.iter().map(line).collect::<String>());
+    let expected: Vec<_> = texts.into_iter().filter(|text| !text.is_empty()).collect();
+    assert!(expected.iter().map(String::len).sum::<usize>() > 12 << 20 && expected.len() > 900);
+    assert!(documents(&room.prepare().unwrap()) == expected);
+}
+
+#[test]
+fn of_several_faulty_lines_the_first_is_the_error() {
+    let encoding = Characters { vocabulary: 1_000 };
+    let fault = |lines: &str| prepare(&Room::with("a.jsonl", lines).source, &encoding, &Room::with("b", "").options);
+    let (good, unknown) = ("{\"text\": \"a\"}\n", "{\"text\": \"字\"}\n");
+    let error = fault(&[good, unknown, good, unknown, "no JSON\n"].concat()).unwrap_err();
+    assert!(matches!(error, TokenError::Document { line: Some(2), .. }), "{error:?}");
+    let error = fault(&[good, good, "no JSON\n", unknown].concat()).unwrap_err();
+    assert!(matches!(error, TokenError::Line { line: 3, .. }), "{error:?}");
+}
+
 #[test]
 fn an_encoding_that_exceeds_its_vocabulary_is_refused() {
     let room = Room::with("a.txt", "a字");

@@ -1,0 +1,88 @@
+//! Encodes one document, or a piece of a text: [`Encoder`].
+
+use std::iter;
+
+use crate::tokens::answers::{check_length, conversation, reply};
+use crate::tokens::encode::{Encode, SpecialTokens, check_known};
+use crate::tokens::error::TokenError;
+use crate::tokens::json_document::Document;
+use crate::tokens::message::Chat;
+
+/// An encoding with its special tokens. Threads may use it at the same time.
+pub(crate) struct Encoder<'a> {
+    encoding: &'a dyn Encode,
+    /// The special tokens for the start and end of a text.
+    pub(crate) special: SpecialTokens,
+}
+
+/// The tokens of a document.
+pub(crate) struct Encoded {
+    /// The tokens in runs. A run's flag is true if a model is trained to predict its tokens.
+    pub(crate) runs: Vec<(Vec<u32>, bool)>,
+    /// Whether the document is a conversation, which its chat template ends.
+    pub(crate) is_chat: bool,
+}
+
+impl<'a> Encoder<'a> {
+    /// Creates an encoder, after a check that the special tokens of `encoding` are in its vocabulary.
+    pub(crate) fn new(encoding: &'a dyn Encode) -> Result<Self, TokenError> {
+        let special = encoding.special_tokens();
+        check_known(&special.before, encoding.vocabulary())?;
+        check_known(&special.after, encoding.vocabulary())?;
+        Ok(Self { encoding, special })
+    }
+
+    /// Returns the tokens of a piece of a text, which begins at the offset `start` of the text.
+    pub(crate) fn piece(&self, start: u64, piece: &[u8]) -> Result<Vec<u32>, TokenError> {
+        let tokens = self.encoding.encode_bytes(piece).map_err(|error| error.in_piece(start))?;
+        self.known(tokens)
+    }
+
+    /// Returns the tokens of a document of a JSON-lines file, a text of which is encoded in one pass.
+    pub(crate) fn document(&self, document: &Document) -> Result<Encoded, TokenError> {
+        let render = |variables| move |messages: &[_], asks| self.encoding.chat_with(messages, variables, asks);
+        match document {
+            Document::Text(text) => {
+                let tokens = self.piece(0, text.as_bytes())?;
+                Ok(self.whole(if tokens.is_empty() { Vec::new() } else { vec![(tokens, true)] }))
+            }
+            Document::Completion([prompt, completion]) => {
+                let text = prompt.clone() + completion;
+                let answers = iter::once(prompt.len()..text.len()).collect();
+                Ok(self.whole(self.with_targets(&Chat { text, answers })?))
+            }
+            Document::Reply([prompt, completion], variables) => {
+                self.chat(reply(prompt, completion, &render(variables))?)
+            }
+            Document::Conversation(messages, variables) => self.chat(conversation(messages, &render(variables))?),
+        }
+    }
+
+    /// Returns the tokens of a whole text with the special tokens for its start and end, unless it has no tokens.
+    fn whole(&self, mut runs: Vec<(Vec<u32>, bool)>) -> Encoded {
+        if let Some((_, is_target)) = runs.first() {
+            runs.insert(0, (self.special.before.clone(), *is_target));
+            runs.push((self.special.after.clone(), true));
+        }
+        Encoded { runs, is_chat: false }
+    }
+
+    fn chat(&self, chat: Chat) -> Result<Encoded, TokenError> {
+        Ok(Encoded { runs: self.with_targets(&chat)?, is_chat: true })
+    }
+
+    /// Returns the tokens of a document with a prompt or of a conversation. Only the tokens of its answers are marked
+    /// as targets of training.
+    fn with_targets(&self, Chat { text, answers }: &Chat) -> Result<Vec<(Vec<u32>, bool)>, TokenError> {
+        check_length(text)?;
+        let tokens = self.encoding.encode_targets(text, answers)?;
+        let runs = tokens.chunk_by(|(_, one), (_, other)| one == other);
+        runs.map(|run| Ok((self.known(run.iter().map(|(token, _)| *token).collect())?, run[0].1))).collect()
+    }
+
+    /// Returns the tokens, or an error if one is not in the vocabulary.
+    fn known(&self, tokens: Vec<u32>) -> Result<Vec<u32>, TokenError> {
+        check_known(&tokens, self.encoding.vocabulary())?;
+        Ok(tokens)
+    }
+}
