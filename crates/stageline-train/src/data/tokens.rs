@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use sha2::{Digest, Sha256};
 use stageline::Batch;
-use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, prepare};
+use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, files_left_out, prepare};
 
 use crate::data::Data;
 use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown};
@@ -99,6 +99,10 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
+    if let [first, others @ ..] = &*files_left_out(path)? {
+        let (first, others) = (first.display(), others.len());
+        say(format_args!("{first} and {others} more files are not read, because the folder has JSON-lines files"))?;
+    }
     let by_default = if tokens.has_prompts() { Documents::Packed } else { Documents::Joined };
     let documents = settings.documents.unwrap_or(by_default);
     let longest = if documents == Documents::Packed { LONGEST_PACKED } else { LONGEST_WINDOW };
