@@ -1,16 +1,17 @@
-//! The listings of the guide (`docs/guide.md`) that are parts of programs, in code that surrounds them. Compiling this
-//! file checks them, and a test compares them with the guide. The guide's whole program is a documentation test of
-//! `stageline-train`, and its listings about language models and weights from PyTorch are in the tests of
-//! `stageline-models`.
+//! The listings of the guide (`docs/guide.md`) and of `docs/fine-tuning.md` that are parts of programs, in code that
+//! surrounds them. Compiling this file checks them, and a test compares them with the pages. The guide's whole program is
+//! a documentation test of `stageline-train`, and the listings about language models and weights from PyTorch are in the
+//! tests of `stageline-models`.
 
 #![allow(unused)]
 
-/// Tests that every paragraph of the guide's code listings is also in a file that compiles.
+/// Tests that every paragraph of the code listings in the guide and in the page about fine-tuning is also in a file that
+/// compiles.
 #[test]
 fn the_listings_of_the_guide_are_compiled() {
     let of_models = include_str!("../../crates/stageline-models/tests/models/guide.rs");
     let compiled = trimmed(include_str!("guide.rs")) + &trimmed(of_models);
-    let guide = include_str!("../../docs/guide.md");
+    let guide = concat!(include_str!("../../docs/guide.md"), include_str!("../../docs/fine-tuning.md"));
     let listing = |rest: &str| trimmed(rest.split("```").next().unwrap_or_default());
     let listings: Vec<_> = guide.split("```rust,ignore\n").skip(1).map(listing).collect();
     for paragraph in listings.iter().flat_map(|listing| listing.split("\n\n")) {

@@ -1,12 +1,12 @@
-//! The listings about language models and weights from PyTorch of the guide (`docs/guide.md`), in code that surrounds
-//! them. Compiling this file checks them, and the workspace's test `book` compares them with the guide.
+//! The listings about language models (`docs/fine-tuning.md`) and weights from PyTorch (`docs/guide.md`), in code that
+//! surrounds them. Compiling this file checks them, and the workspace's test `book` compares them with the pages.
 
 #![allow(unused)]
 
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Int, Tensor};
 use stageline::{Batch, BoxError, Cut, LossStage, Row, Stage, StageConfig};
-use stageline_models::{LanguageModel, Sampling, TorchFormat, TorchWeights};
+use stageline_models::{LanguageModel, Lora, Sampling, TorchFormat, TorchWeights};
 
 #[rustfmt::skip]
 fn listing(tokens: Tensor<2, Int>, next_tokens: Tensor<2, Int>, prompt: Vec<u32>) -> Result<(), BoxError> {
@@ -19,6 +19,15 @@ fn listing(tokens: Tensor<2, Int>, next_tokens: Tensor<2, Int>, prompt: Vec<u32>
         println!("{}", token?);
     }
     model.export(pipeline.snapshot()?, "tuned")?;
+    Ok(())
+}
+
+#[rustfmt::skip]
+fn adapters(configs: Vec<StageConfig>) -> Result<(), BoxError> {
+    let lora = Lora::new(16, 32.0).targets(|name| name.contains("self_attn")); // or `Lora::open("adapters")?`
+    let model = LanguageModel::open("SmolLM-135M")?.adapt(lora)?;
+    let mut pipeline = model.row().pipeline(&"0,16".parse::<Cut>()?, configs)?.build()?;
+    model.export_adapter(pipeline.snapshot()?, "adapters")?;                   // `export` writes the merged model
     Ok(())
 }
 
