@@ -77,7 +77,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     check(&flags)?;
     let model = flags.model.open(seed)?;
-    let data = flags.data.as_deref().filter(|_| run.trains()); // resumed runs have that of their checkpoint
+    let is_read = run.trains() || flags.show_samples.is_some();
+    let data = flags.data.as_deref().filter(|_| is_read); // resumed runs have that of their checkpoint
     let encoding = if data.is_some() || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
     // Outputs that could fail after the training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
@@ -113,13 +114,14 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         },
         None => run.pipeline(&model.row(), one_token)?,
     };
-    if let Some(folder) = &flags.export {
-        model.export(pipeline.snapshot()?, folder)?; // comes first, so that no later failure loses the model
-        say(format_args!("the model is in {}", folder.display()))?;
-    }
+    // The exports come first, so that no later failure loses what was trained.
     if let Some(folder) = &flags.export_adapter {
         model.export_adapter(pipeline.snapshot()?, folder)?;
         say(format_args!("the adapters are in {}", folder.display()))?;
+    }
+    if let Some(folder) = &flags.export {
+        model.export(pipeline.snapshot()?, folder)?;
+        say(format_args!("the model is in {}", folder.display()))?;
     }
     rows.iter().zip(&flags.out).try_for_each(|(rows, out)| model.write_logits(&mut pipeline, rows.input(), out))?;
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
@@ -132,6 +134,10 @@ fn finetune(run: Run<Flags>) -> Result<()> {
 /// Checks that no flag lacks a flag that it needs, as --logits needs --out. clap cannot check this in a --config file.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
+    ensure!(flags.show_samples.is_none() || flags.data.is_some(), "--show-samples needs --data");
+    let place = |folder: &Option<PathBuf>| folder.as_ref().map(std::path::absolute).transpose();
+    let places = [place(&flags.export)?, place(&flags.export_adapter)?];
+    ensure!(places[0].is_none() || places[0] != places[1], "--export and --export-adapter need a folder each");
     let samples = flags.sampling.is_given() || flags.new_tokens.is_some() || flags.chat;
     let names = "--chat, --new-tokens, --temperature, --top-k, --top-p and --repetition-penalty";
     ensure!(!samples || flags.prompt.is_some(), "{names} need --prompt");

@@ -11,7 +11,7 @@ use serde_json::{Map, Value};
 use crate::disk;
 use crate::error::FolderError;
 use crate::index::Index;
-use crate::names::{ADAPTER, ADAPTER_WEIGHTS, CONFIG, GENERATION_CONFIG, INDEX, PICKLED, SINGLE};
+use crate::names::{ADAPTER, ADAPTER_WEIGHTS, CONFIG, GENERATION_CONFIG, INDEX, PICKLED, PICKLED_ADAPTER, SINGLE};
 use crate::similar::similar;
 use crate::tensor::{TensorInfo, TensorView};
 use crate::weights::WeightsFile;
@@ -106,6 +106,9 @@ impl ModelFolder {
         let path = path.as_ref();
         require_folder(path)?;
         let config = disk::read_json(&path.join(ADAPTER), "it describes the adapter")?;
+        if !disk::has(path, ADAPTER_WEIGHTS) && disk::has(path, PICKLED_ADAPTER) {
+            return Err(FolderError::Pickled { path: path.join(PICKLED_ADAPTER) });
+        }
         let mut folder = Self {
             path: path.to_path_buf(),
             config: Some(Value::Object(config)),

@@ -11,6 +11,8 @@ pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const WEIGHTS_ENDING: &str = ".safetensors";
 /// The names of PyTorch's files with pickled weights, which this crate does not read.
 pub(crate) const PICKLED: [&str; 2] = ["pytorch_model.bin", "pytorch_model.bin.index.json"];
+/// The name of the file in which PyTorch pickles the weights of an adapter.
+pub(crate) const PICKLED_ADAPTER: &str = "adapter_model.bin";
 /// The names of the files that describe a model and its tokenizer. A training does not change these files.
 pub(crate) const COMPANIONS: [&str; 15] = [
     CONFIG,

@@ -59,6 +59,10 @@ impl Layout {
         if remove(&folder.join(INDEX))? {
             disk::sync_folder(folder)?; // a power loss must not bring it back beside the new files
         }
+        // The weights of an adapter mean nothing with the configuration of another one.
+        if self.is_adapter() && remove(&folder.join(ADAPTER))? {
+            disk::sync_folder(folder)?;
+        }
         for file in files {
             file.publish()?;
         }

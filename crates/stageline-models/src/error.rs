@@ -154,13 +154,15 @@ pub enum ModelError {
         /// The paths, in the model, of the two parameters that would share a tensor name.
         parameters: [String; 2],
     },
-    /// New LoRA adapters have a rank of 0, or an alpha that is not finite.
-    #[error("LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1, and a finite alpha")]
+    /// LoRA adapters have a rank of 0 or one that is larger than every layer, or an alpha that is not finite.
+    #[error("LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1 to {most}, and a finite alpha")]
     LoraScale {
         /// The rank of the adapters.
         rank: usize,
         /// The number whose quotient by the rank scales the adapters.
         alpha: f64,
+        /// The largest number of inputs or outputs of a linear layer of the model.
+        most: usize,
     },
     /// No linear layer of the model was selected for new LoRA adapters.
     #[error(
@@ -193,7 +195,9 @@ pub enum ModelError {
         more: usize,
     },
     /// The model has no LoRA adapters to export.
-    #[error("the model has no LoRA adapters to export; add some before the training (`LanguageModel::adapt`)")]
+    #[error(
+        "the model has no LoRA adapters to export; add some before the training (--lora RANK, or `LanguageModel::adapt`)"
+    )]
     NoAdapters,
     /// The target folder of an export is the folder that the model, or the configuration of a new model, was read from.
     /// The export would overwrite files that are in use.

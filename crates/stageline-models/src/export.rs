@@ -81,7 +81,8 @@ impl LanguageModel {
     /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Only
     /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are
     /// left out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters
-    /// are read one after another, so at most one of them is copied to the host's memory.
+    /// are read one after another, so at most one of them is copied to the host's memory. Adapters are added to all weights
+    /// at once, on the stages' devices, which takes as much of their memory as the weights.
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was

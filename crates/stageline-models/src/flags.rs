@@ -25,7 +25,7 @@ pub struct ModelFlags {
     /// Trains LoRA adapters of this rank in the place of the model's parameters, which are frozen
     #[arg(help_heading = "LoRA", long, value_name = "RANK")]
     pub lora: Option<usize>,
-    /// Scale of new LoRA adapters, times their rank [default: twice the rank]
+    /// Alpha of new LoRA adapters, which are scaled by alpha / rank [default: twice the rank]
     #[arg(help_heading = "LoRA", long, value_name = "ALPHA")]
     pub lora_alpha: Option<f64>,
     /// Linear layers that get LoRA adapters: a regular expression for the names of their weights [default: all in the

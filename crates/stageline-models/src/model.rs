@@ -164,15 +164,13 @@ impl LanguageModel {
     /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
     /// Checkpoints of such a pipeline can be resumed with any cut (partition of the layers into stages).
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
-        let Inner { naming, folder, frozen, adapters, seed, .. } = &*self.0;
-        let of_adapters = adapters.as_ref().filter(|_| folder.is_some()).and_then(Adapters::seed);
-        let seed = of_adapters.unwrap_or(*seed);
+        let Inner { naming, folder, frozen, adapters, .. } = &*self.0;
         let (naming, folder, frozen, adapters) = (naming.clone(), folder.clone(), Arc::clone(frozen), adapters.clone());
         let mapper = move || {
             let read = ReadLazily::new(naming.clone(), folder.clone(), no_tensors(), Arc::clone(&frozen));
             read.adapted(adapters.clone())
         };
-        self.layers(Inner::table).seed(seed).mapped(mapper)
+        self.layers(Inner::table).seed(self.0.seed).mapped(mapper)
     }
 
     /// Returns the model as a row of layers whose parameters are not read from the folder. `table` creates the table of

@@ -3,8 +3,10 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use burn::module::{Initializer, LoraAdapter, Module, Param, Reparameterizer};
-use burn::tensor::{Device, Tensor};
+use burn::module::{Initializer, LoraAdapter, Module, Param, ParamId, Reparameterizer};
+use burn::tensor::{Device, Tensor, TensorData};
+use rand_chacha::ChaCha8Rng;
+use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::error::ModelError;
 use crate::lora::settings::{Lora, Source};
@@ -26,13 +28,15 @@ impl Adapters {
     /// Creates the adapters of a model with the given `parameters`.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the rank is 0 or the scale is not finite, if no linear layer is selected, or if the
+    /// Returns [`ModelError`] if the rank is 0 or larger than every layer, if alpha is not finite, if no linear layer is selected, or if the
     /// folder of the adapters is empty or has tensors of other layers or shapes than the model.
     pub fn new(lora: Lora, naming: Naming, parameters: &[StoredParameter]) -> Result<Self, ModelError> {
         let adapters = Self { lora, naming };
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
-        if rank == 0 || !alpha.is_finite() {
-            return Err(ModelError::LoraScale { rank, alpha });
+        let sizes = parameters.iter().filter(|parameter| parameter.is_linear).flat_map(|parameter| &parameter.shape);
+        let most = sizes.copied().max().unwrap_or(0);
+        if rank == 0 || rank > most || !alpha.is_finite() {
+            return Err(ModelError::LoraScale { rank, alpha, most });
         }
         let mut linear = parameters.iter().filter(|parameter| parameter.is_linear);
         match adapters.lora.folder() {
@@ -95,14 +99,6 @@ impl Adapters {
         self.lora.config.dropout
     }
 
-    /// Returns the seed from which new adapters are drawn; `None` for adapters from a folder.
-    pub fn seed(&self) -> Option<u64> {
-        match &self.lora.source {
-            Source::New { seed, .. } => Some(*seed),
-            Source::Folder(_) => None,
-        }
-    }
-
     /// Adds the adapter of a linear layer to its weight, if it has one. `name` is the name of the weight's tensor on the
     /// Hugging Face hub. No value is read or drawn before it is used.
     pub fn attach<const D: usize>(&self, name: &str, weight: Param<Tensor<D>>) -> Param<Tensor<D>> {
@@ -115,11 +111,8 @@ impl Adapters {
     fn adapter(&self, name: &str, [inputs, outputs]: [usize; 2], device: &Device) -> LoraAdapter {
         let rank = self.lora.config.rank;
         let (a, b) = match &self.lora.source {
-            Source::New { .. } => {
-                // PEFT's kaiming_uniform_ with a = √5, whose bound is 1/√inputs.
-                let uniform = Initializer::KaimingUniform { gain: 1.0 / 3f64.sqrt(), fan_out_only: false };
-                let a = uniform.init_with([inputs, rank], Some(inputs), Some(rank), device);
-                (a, Initializer::Zeros.init([rank, outputs], device))
+            Source::New { seed, .. } => {
+                (drawn(*seed, name, [inputs, rank], device), Initializer::Zeros.init([rank, outputs], device))
             }
             Source::Folder(folder) => {
                 let [a, b] = self.factors(name).map(|name| HubTensor { name, transposed: true });
@@ -129,6 +122,27 @@ impl Adapters {
         };
         LoraAdapter { a, b, scale: self.lora.config.scale() }
     }
+}
+
+/// Returns the first matrix, `[inputs, rank]`, of a new adapter. As PEFT's `kaiming_uniform_` with a = √5, it is drawn
+/// uniformly from -1/√inputs to 1/√inputs. The generator is that of the layer with the name `name`, so the values depend
+/// on no other layer, and a new model draws the same weights with adapters and without.
+fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
+    let stream = hash(name);
+    let init = move |device: &Device, is_trained: bool| {
+        let mut generator = ChaCha8Rng::seed_from_u64(seed);
+        generator.set_stream(stream);
+        let bound = 1.0 / (shape[0] as f64).sqrt();
+        let number = |_| (f64::from(generator.next_u32()) / f64::from(u32::MAX) * 2.0 - 1.0) * bound;
+        let numbers: Vec<_> = (0..shape[0] * shape[1]).map(number).map(|number| number as f32).collect();
+        Tensor::from_data(TensorData::new(numbers, shape), device).set_require_grad(is_trained)
+    };
+    Param::uninitialized(ParamId::new(), init, device.clone(), true, shape.into())
+}
+
+/// Returns the 64-bit FNV-1a hash of a text, which is the same on every host.
+fn hash(text: &str) -> u64 {
+    text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
 fn linear_name(parameter: &StoredParameter) -> Option<String> {

@@ -38,6 +38,9 @@ const NOT_IMPLEMENTED: [&str; 17] = [
     "velora_config",
 ];
 
+/// The texts in the field `init_lora_weights` with which adapters are added to the weights as they are.
+const KEEP_THE_BASE: [&str; 3] = ["gaussian", "orthogonal", "eva"];
+
 impl Config {
     pub fn new(rank: usize, alpha: f64) -> Self {
         Self { rank, alpha, stabilised: false, dropout: 0.0 }
@@ -66,6 +69,14 @@ impl Config {
                 config[field]
             ));
         }
+        // PEFT changes the base for these adapters while it loads them.
+        let start = &config["init_lora_weights"];
+        if start.as_str().is_some_and(|start| !KEEP_THE_BASE.contains(&start)) {
+            return Err(format!(
+                "init_lora_weights {start}: PEFT changes the weights of the model for it; convert the adapter with PEFT \
+                 (save_pretrained with path_initial_model_for_weight_conversion)"
+            ));
+        }
         let rank = config["r"].as_u64().and_then(|rank| usize::try_from(rank).ok()).filter(|rank| *rank > 0);
         let rank = rank.ok_or_else(|| format!("r {}: give the rank as a whole number from 1", config["r"]))?;
         let alpha = config["lora_alpha"].as_f64().filter(|alpha| alpha.is_finite());
@@ -81,10 +92,10 @@ impl Config {
     }
 
     /// Returns the contents of an `adapter_config.json` for the linear layers `modules` of the model in the folder
-    /// `base`. `is_transposed` says whether the model stores their weights as `[inputs, outputs]`, as GPT-2 does.
-    pub fn write(&self, base: &Path, modules: &[String], is_transposed: bool) -> Value {
+    /// `base`, if it is in one. `is_transposed` says whether the model stores their weights as `[inputs, outputs]`, as GPT-2 does.
+    pub fn write(&self, base: Option<&Path>, modules: &[String], is_transposed: bool) -> Value {
         json!({
-            "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.to_string_lossy(),
+            "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.map(Path::to_string_lossy),
             "r": self.rank, "lora_alpha": self.alpha, "use_rslora": self.stabilised, "lora_dropout": self.dropout,
             "target_modules": modules, "fan_in_fan_out": is_transposed, "bias": "none", "inference_mode": true,
         })
@@ -121,6 +132,12 @@ mod tests {
         for (field, value, reason) in [
             ("peft_type", json!("LOHA"), "peft_type \"LOHA\": only LORA is implemented"),
             ("peft_type", json!(null), "it has no peft_type; LORA is the one that is implemented"),
+            (
+                "init_lora_weights",
+                json!("pissa_niter_4"),
+                "init_lora_weights \"pissa_niter_4\": PEFT changes the weights of the model for it; convert the adapter with \
+                 PEFT (save_pretrained with path_initial_model_for_weight_conversion)",
+            ),
             ("r", json!(0), "r 0: give the rank as a whole number from 1"),
             ("r", json!("8"), "r \"8\": give the rank as a whole number from 1"),
             ("lora_alpha", json!(null), "lora_alpha null: give a number"),
@@ -132,7 +149,7 @@ mod tests {
     #[test]
     fn a_written_configuration_reads_as_the_same() {
         for config in [Config::new(8, 16.0), Config { stabilised: true, dropout: 0.05, ..Config::new(4, 1.5) }] {
-            let written = config.write(Path::new("base"), &["q_proj".into()], false);
+            let written = config.write(Some(Path::new("base")), &["q_proj".into()], false);
             assert_eq!(Config::read(&written), Ok(config));
         }
     }

@@ -48,10 +48,11 @@ impl LanguageModel {
 
     /// Returns the `adapter_config.json` of an export. It is that of the folder the adapters were opened from, if any.
     fn adapter_config(&self, adapters: &Adapters) -> Result<Value, ModelError> {
-        let base = self.home();
+        // A new model is in no folder that PEFT could read.
+        let base = self.folder().map(|_| self.home());
         if let Some(folder) = adapters.lora.folder() {
             let mut config = folder.config()?.clone();
-            config["base_model_name_or_path"] = base.to_string_lossy().into();
+            config["base_model_name_or_path"] = base.map(Path::to_string_lossy).into();
             return Ok(config);
         }
         let parameters = self.parameters();

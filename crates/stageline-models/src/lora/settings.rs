@@ -50,8 +50,7 @@ impl Lora {
         self
     }
 
-    /// Sets the seed from which new adapters are drawn. Has no effect on adapters from a folder, and on a new model, whose
-    /// own seed counts.
+    /// Sets the seed from which new adapters are drawn. Has no effect on adapters from a folder.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         if let Source::New { seed: old, .. } = &mut self.source {

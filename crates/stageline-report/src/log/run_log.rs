@@ -119,7 +119,7 @@ impl RunLog {
         computed().skip(cold)
     }
 
-    /// Returns the median throughput of the run in targets (in most models, tokens) per second. Synchronised steps,
+    /// Returns the median throughput of the run: the tokens or samples that it read per second. Synchronised steps,
     /// where workers waited for their devices after every action, do not count. Returns `None` if there are no other
     /// steps.
     pub fn throughput(&self) -> Option<f64> {

@@ -32,8 +32,8 @@ pub struct Prediction {
     pub step: f64,
     /// The predicted bubble of a plan: the idle fraction of the *total* stage time (workers x step time); 0.1 is 10%.
     pub bubble: f64,
-    /// The predicted throughput of a plan: the weight of the targets that it trains on per second, as in a log. In most
-    /// models, this is the number of tokens per second, without masked ones.
+    /// The predicted throughput of a plan: the weight of the targets that it trains on per second. In most models, this
+    /// is the number of tokens per second, without masked ones, which the throughput in a log counts, too.
     pub tokens_per_s: f64,
     /// The peak number of live micro-batches of each worker, summed over its chunks (stages). A micro-batch is live
     /// while the worker keeps its activations for a backward pass.

@@ -11,6 +11,10 @@ use crate::data::Data;
 use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown, tensor};
 use crate::fingerprint::hexadecimal;
 
+/// The required contents of a JSON file. Data sets of documents are often arrays of objects.
+const ROWS: &str = "give an array of equally long arrays of tokens; give documents as JSON lines, one object a line, in a \
+                    .jsonl file (jq -c '.[]' FILE.json > FILE.jsonl)";
+
 /// The largest allowed length, in bytes, of a JSON file with rows of tokens.
 const MOST_BYTES_OF_ROWS: u64 = 1 << 30;
 
@@ -29,8 +33,7 @@ impl TokenRows {
     pub fn read(path: &Path) -> Result<Self> {
         let shown = || path.display().to_string();
         let text = std::io::read_to_string(open_file(path, MOST_BYTES_OF_ROWS)?).with_context(shown)?;
-        let rows: Vec<Vec<u32>> = serde_json::from_str(&text)
-            .with_context(|| format!("{}: give an array of equally long arrays of tokens", path.display()))?;
+        let rows: Vec<Vec<u32>> = serde_json::from_str(&text).with_context(|| format!("{}: {ROWS}", path.display()))?;
         let Some(first) = rows.first().filter(|row| !row.is_empty()) else { bail!("{}: there is no token", shown()) };
         if let Some(other) = rows.iter().position(|row| row.len() != first.len()) {
             let (length, expected) = (rows[other].len(), first.len());
@@ -119,7 +122,8 @@ mod tests {
         for (text, message) in [
             ("[[1, 2], [3]]", "row 1 has 1 tokens, and row 0 has 2; give rows of one length"),
             ("[]", "there is no token"),
-            ("[[1], [-2]]", "give an array of equally long arrays of tokens"),
+            ("[[1], [-2]]", ROWS),
+            ("[{\"text\": \"a\"}]", ROWS),
         ] {
             let error = read(text).map(drop).unwrap_err().to_string();
             assert!(error.ends_with(message), "{error}");

@@ -4,13 +4,14 @@ use std::fmt::Write;
 use std::iter;
 
 use anyhow::{Result, ensure};
+use stageline::checkpoint::Printable;
 use stageline::nn::MASKED;
 use stageline_data::Encode;
 
 use crate::data::Data;
 use crate::data::documents::{TokenSamples, Tokens};
 
-/// Returns the first `count` training samples as text, so that a user can see what a model reads and what it is trained
+/// Returns the first `count` training samples, or all of an epoch, as text, so that a user can see what a model reads and what it is trained
 /// to predict. The text that is trained on is between `«` and `»`, and each document begins on a line of its own.
 ///
 /// # Errors
@@ -20,6 +21,8 @@ where
     D: Data<Input = TokenSamples, Target = Tokens> + ?Sized,
 {
     ensure!(count > 0, "0 samples are to be shown; give 1 or more");
+    let all = data.samples_per_epoch().and_then(|all| usize::try_from(all).ok());
+    let count = all.map_or(count, |all| count.min(all));
     let mut text = String::new();
     let samples = data.batch(0, count)?.into_micro_batches(count)?;
     for (at, ((input, starts), targets)) in samples.into_iter().enumerate() {
@@ -50,7 +53,10 @@ fn documents(input: &[i64], starts: Option<&[i64]>, targets: &[i64]) -> Vec<Vec<
     let mut documents = Vec::new();
     for border in borders.windows(2) {
         let (input, targets) = (&input[border[0]..border[1]], &targets[border[0]..border[1]]);
-        let is_padding = starts.is_some() && targets.iter().all(|target| *target == MASKED);
+        let is_last = border[1] == borders[borders.len() - 1];
+        let has_no_target = targets.iter().all(|target| *target == MASKED);
+        let is_padding =
+            starts.is_some() && is_last && has_no_target && border[0] > 0 && input.iter().all(|token| *token == 0);
         if is_padding {
             continue;
         }
@@ -80,10 +86,16 @@ fn shown(document: &[Marked], encoding: &dyn Encode) -> Result<String> {
             }
         }
         // The text goes to a terminal.
-        let plain = decoded.replace(|one: char| one.is_control() && !"\n\t".contains(one), "\u{fffd}");
+        let plain: String = decoded.split_inclusive(['\n', '\t']).map(escaped).collect();
         text += &if run[0].1 { format!("«{plain}»") } else { plain };
     }
     Ok(text)
+}
+
+/// Returns a text that ends with at most one line feed or tab, with its other control characters escaped.
+fn escaped(text: &str) -> String {
+    let line = text.strip_suffix(['\n', '\t']).unwrap_or(text);
+    Printable::new(line).at_most(usize::MAX).to_string() + &text[line.len()..]
 }
 
 #[cfg(test)]
@@ -107,7 +119,7 @@ mod tests {
         };
         let lines = "{\"prompt\": \"ab\", \"completion\": \"cd\"}\n{\"prompt\": \"x\\u001b\", \"completion\": \"y\"}\n";
         let packed = PackedDocuments::new(prepared("a.jsonl", lines), 10, 0.0, 0).unwrap();
-        let expected = "sample 0: 9 tokens in 2 documents, 5 are trained on\n  ab«cd<256>»\n  x\u{fffd}«y<256>»\n";
+        let expected = "sample 0: 9 tokens in 2 documents, 5 are trained on\n  ab«cd<256>»\n  x\\u{1b}«y<256>»\n";
         assert_eq!(show_samples(&packed, &Bytes, 1).unwrap(), expected);
         let windows = TokenWindows::new(prepared("b.txt", "abcdef"), 6, 0.0, 0).unwrap();
         let expected = "sample 0: 7 tokens in 1 documents, 6 are trained on\n  a«bcdef<256>»\n";

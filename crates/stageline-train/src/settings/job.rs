@@ -133,7 +133,7 @@ impl Job {
             training: Training {
                 steps: flags.steps,
                 epochs: flags.epochs,
-                learning_rate: Rate::of(&flags).schedule(flags.schedule_steps(), batch_size)?,
+                learning_rate: Rate::of(&flags).before_data(&flags, batch_size)?,
                 rate: Rate::of(&flags),
                 optimizer: flags.optimizer,
                 weight_decay: flags.weight_decay,
@@ -205,6 +205,15 @@ impl Rate {
         Self { peak: flags.learning_rate, warm_up: flags.warm_up, steps: flags.schedule_steps }
     }
 
+    /// Returns the schedule of the learning rate. If its length depends on the data, the result is a placeholder, which
+    /// [`Job::count_epochs`] replaces.
+    fn before_data(&self, flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
+        match (flags.epochs > 0.0, self.steps) {
+            (true, None) => Ok(WarmupCosine::new(self.peak, 0, 1)?),
+            _ => self.schedule(flags.schedule_steps(), batch_size),
+        }
+    }
+
     /// Returns the schedule of the learning rate over `steps` steps: a linear warm-up to the peak, then a cosine down to a
     /// tenth of the peak.
     fn schedule(&self, steps: usize, batch_size: usize) -> Result<WarmupCosine> {
@@ -229,7 +238,8 @@ impl Job {
             return Ok(());
         }
         let samples = samples.context("--epochs: the data does not tell how many samples it has; give --steps")?;
-        training.steps = (training.epochs * samples as f64 / training.batch_size as f64).ceil() as usize;
+        // Without the small number, 1.1 epochs of 10 samples would be 12 samples.
+        training.steps = (training.epochs * samples as f64 / training.batch_size as f64 - 1e-9).ceil() as usize;
         let schedule = training.rate.steps.unwrap_or(training.steps.max(1));
         training.learning_rate = training.rate.schedule(schedule, training.batch_size)?;
         self.settings.0.insert("schedule_steps".to_owned(), schedule.into());
@@ -340,6 +350,9 @@ mod tests {
         let mut job = Job::of_line(&format!("{line} --schedule-steps 90")).unwrap();
         job.count_epochs(Some(13)).unwrap();
         assert_eq!((job.training.steps, &job.settings.0["schedule_steps"]), (6, &90.into()));
+        let mut job = Job::of_line("--epochs 1.1 --micro-batches 1 --micro-batch-size 11 --warm-up 500").unwrap();
+        let error = job.count_epochs(Some(10)).unwrap_err();
+        assert!(format!("{error:#}").contains("500") && job.training.steps == 1, "{error:#}");
         let error = Job::of_line(line).unwrap().count_epochs(None).unwrap_err().to_string();
         assert_eq!(error, "--epochs: the data does not tell how many samples it has; give --steps");
         let error = Job::of_line("--epochs=-1").err().unwrap();

@@ -33,6 +33,10 @@ pub(super) const OF_THE_RUN: [&str; 7] =
 /// The maximum length of the value of a setting, in bytes.
 pub(super) const LONGEST_VALUE: usize = 65_536;
 
+/// The names of the two settings that give the length of a training.
+const STEPS: &str = "steps";
+const EPOCHS: &str = "epochs";
+
 /// The maximum length of the TOML file of `--config`, in bytes.
 const LONGEST: u64 = 1 << 20;
 
@@ -75,6 +79,7 @@ pub fn merge(
     // A flag that must be set may be set by any source, so only the last parse requires it.
     let lenient = command.clone().mut_args(|flag| flag.required(false));
     let parse_some = |flags: &[OsString]| lenient.clone().try_get_matches_from([&program].into_iter().chain(flags));
+    check_length(flags)?;
     // Of a flag that is given twice, one value would have no effect.
     let once = lenient.clone().args_override_self(false);
     let given = once.try_get_matches_from([&program].into_iter().chain(flags))?;
@@ -90,7 +95,11 @@ pub fn merge(
         Err(error) => Err(anyhow!("{}", without_usage(&error.to_string()))),
     };
     if let Some(path) = given.get_one::<PathBuf>("config") {
-        let from_file = || parsed(&all, from_text(&command, &read(path)?)?);
+        let from_file = || {
+            let flags = from_text(&command, &read(path)?)?;
+            check_length(&flags)?;
+            parsed(&all, flags)
+        };
         let from_file = from_file().with_context(|| format!("--config {}", path.display()))?;
         replace_lists(&mut all, &from_file, &command);
         all.extend(from_file);
@@ -104,7 +113,11 @@ pub fn merge(
     replace_lists(&mut all, flags, &command);
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
-    Ok(Merged { settings: settings(&command, &matches)?, matches })
+    let mut settings = settings(&command, &matches)?;
+    // Only the one that decides the length of the training is kept.
+    let has_epochs = settings.0.get(EPOCHS).and_then(Value::as_f64).is_some_and(|epochs| epochs > 0.0);
+    settings.0.remove(if has_epochs { STEPS } else { EPOCHS });
+    Ok(Merged { settings, matches })
 }
 
 /// Returns the message of an error of clap without its first word, `error:`, and the advice at its end.
@@ -128,16 +141,29 @@ fn with_value(flag: Arg) -> Arg {
 /// Removes flags with lists from the arguments `all` if the arguments `later` set them again. The later list then
 /// replaces the earlier one. Otherwise the parser clap would join the two lists.
 fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
-    let name = |argument: &OsString| {
-        let text = argument.to_str()?.strip_prefix("--")?;
-        Some(text.split_once('=').map_or(text, |(name, _)| name).to_owned())
-    };
     let is_list = |name: &String| {
         let mut lists = command.get_arguments().filter(|flag| matches!(flag.get_action(), ArgAction::Append));
         lists.any(|flag| flag.get_long() == Some(name))
     };
-    let again: Vec<_> = later.iter().filter_map(name).filter(is_list).collect();
-    all.retain(|argument| name(argument).is_none_or(|name| !again.contains(&name)));
+    // A later number of steps replaces a number of epochs.
+    if later.iter().filter_map(name_of).any(|name| name == STEPS) {
+        all.retain(|argument| name_of(argument).is_none_or(|name| name != EPOCHS));
+    }
+    let again: Vec<_> = later.iter().filter_map(name_of).filter(is_list).collect();
+    all.retain(|argument| name_of(argument).is_none_or(|name| !again.contains(&name)));
+}
+
+/// Checks that the arguments of one source do not give the length of the training twice.
+fn check_length(arguments: &[OsString]) -> Result<()> {
+    let has = |name: &str| arguments.iter().filter_map(name_of).any(|given| given == name);
+    ensure!(!(has(STEPS) && has(EPOCHS)), "--steps and --epochs exclude each other: give one of them");
+    Ok(())
+}
+
+/// Returns the name of the flag in an argument such as `--name` or `--name=value`; `None` for another argument.
+fn name_of(argument: &OsString) -> Option<String> {
+    let text = argument.to_str()?.strip_prefix("--")?;
+    Some(text.split_once('=').map_or(text, |(name, _)| name).to_owned())
 }
 
 /// Reads the text of the TOML file of `--config`. A file of more than [`LONGEST`] bytes is an error.

@@ -258,11 +258,33 @@ mod tests {
     fn a_flag_given_twice_is_an_error_and_a_text_may_have_several_lines() {
         let error = merged("train --width 5 --steps 3 --steps 4", None, "").unwrap_err().to_string();
         assert!(error.contains("'--steps <STEPS>' cannot be used multiple times"), "{error}");
+        for both in ["--steps 3 --epochs 2", "--epochs=2 --steps=3"] {
+            let error = merged(&format!("train --width 5 {both}"), None, "").unwrap_err().to_string();
+            assert_eq!(error, "--steps and --epochs exclude each other: give one of them");
+        }
         let (_, settings) =
             merged("train --width 5 --steps 3 --config file", None, "steps = 4\nlog = \"two\\n\\tlines\"").unwrap();
         assert_eq!((&settings.0["steps"], &settings.0["log"]), (&3.into(), &"two\n\tlines".into()));
         let error = merged("train --width 5 --config file", None, "log = \"\\u001b[2J\"").unwrap_err().to_string();
         assert!(error.contains("without control characters other than line feeds and tabs"), "{error}");
+    }
+
+    #[test]
+    fn the_last_source_with_steps_or_epochs_decides_the_length() {
+        let length = |line: &str, before: Option<&Settings>, file: &str| {
+            let (_, settings) = merged(&format!("train --width 5 {line}"), before, file).unwrap();
+            ["steps", "epochs"].map(|name| settings.0.get(name).and_then(Value::as_f64))
+        };
+        let of_file = |line: &str, file: &str| length(&format!("--config file {line}"), None, file);
+        assert_eq!(of_file("--steps 7", "epochs = 2.0"), [Some(7.0), None]);
+        assert_eq!(of_file("--steps 0", "epochs = 2.0"), [Some(0.0), None]);
+        assert_eq!(of_file("--epochs 1.5", "steps = 9"), [None, Some(1.5)]);
+        assert_eq!(of_file("--epochs 0", "steps = 9"), [Some(9.0), None]);
+        let (_, kept) = merged("train --width 5 --epochs 3", None, "").unwrap();
+        assert_eq!(length("", Some(&kept), ""), [None, Some(3.0)]);
+        assert_eq!(length("--steps 4", Some(&kept), ""), [Some(4.0), None]);
+        let error = merged("train --width 5 --config file", None, "steps = 4\nepochs = 2.0").unwrap_err();
+        assert_eq!(format!("{error:#}"), "--config file: --steps and --epochs exclude each other: give one of them");
     }
 
     /// Tests a program's own switches, lists and required flags. A checkpoint or a settings file sets them like the

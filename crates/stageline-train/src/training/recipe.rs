@@ -12,7 +12,8 @@ use serde_json::Value;
 use stageline::checkpoint::Checkpoint;
 use stageline::remote::{LinkSpeed, link_speeds};
 use stageline::{
-    Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, Pipeline, PipelineBuilder, StageConfig, Verify,
+    Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, ParameterCount, Pipeline, PipelineBuilder,
+    StageConfig, Verify,
 };
 use stageline_report::record::{Link, Run as RunLine};
 
@@ -256,9 +257,12 @@ pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
 /// Returns the model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training
 /// on one sample per second needs. The utilisation of a step is this fraction times the step's samples per second.
 /// Returns `None` if the peak or the model's FLOPs are not known.
-pub fn utilisation(job: &Job, costs: Option<&Costs>) -> Option<f64> {
-    // A backward takes twice the FLOPs of a forward. Recomputed work does not count (Chowdhery et al., 2022,
-    // arXiv:2204.02311, appendix B).
-    let flops = 3.0 * costs?.flops();
+pub fn utilisation(job: &Job, costs: Option<&Costs>, parameters: Option<ParameterCount>) -> Option<f64> {
+    // A backward takes the FLOPs of a forward for the gradients of inputs, and as many for those of weights. Recomputed
+    // work does not count (Chowdhery et al., 2022, arXiv:2204.02311, appendix B). Frozen weights have no gradient.
+    let trained = parameters.map_or(1.0, |ParameterCount { trained, frozen, .. }| {
+        trained as f64 / (trained as f64 + frozen as f64).max(1.0)
+    });
+    let flops = (2.0 + trained) * costs?.flops();
     Some(flops / job.running.peak_flops?).filter(|share| *share > 0.0)
 }

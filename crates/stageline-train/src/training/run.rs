@@ -198,7 +198,7 @@ impl<F> Run<F> {
             evaluate(pipeline, &*data, &validation, log, steps)
         };
         validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
-        let utilisation = utilisation(&job, costs.as_ref());
+        let utilisation = utilisation(&job, costs.as_ref(), model.parameters());
         let amount = Amount::of(&*data, training.batch_size);
         amount.tell(training.steps)?;
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
