@@ -50,7 +50,7 @@ fn every_refused_flag_works_as_its_message_suggests() {
         ),
         ("--config @absent.toml", "it cannot be read; give the path of a TOML file", "--config @mended.toml"),
         ("--set width=wide", "invalid value 'wide' for '--width <WIDTH>'", "--set width=8"),
-        ("--watchdog -1", "unexpected argument '-1' found", "--watchdog 1"),
+        ("--watchdog -1", "invalid value '-1' for '--watchdog <SECONDS>'", "--watchdog 1"),
         ("--keep 0", "invalid value '0' for '--keep <KEEP>'", "--keep 1"),
         ("--stages 5", "Error: 4 layers cannot be cut into 5 stages; ask for 1 to 4 stages", "--stages 4"),
         ("--stages 0", "Error: --stages 0: give 1 to 65536", "--stages 1"),

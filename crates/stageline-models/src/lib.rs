@@ -34,9 +34,10 @@
 //! - `initial`: parts of layers with their initial values.
 //! - `names`: the names that parameters have as tensors of the hub.
 //! - `position`: the place of a parameter in a model. `parameters`: the parameters as tensors of a folder.
-//!   `read_lazily`: reads them when they are first used.
+//!   `lazy`: parameters that are read when they are first used. `read_lazily`: makes those of new layers so.
 //! - `lora`: adapters of linear layers, which are trained in the place of the weights (`Lora`).
 //! - `torch`: the names of a PyTorch model (`TorchFormat`) and its weights (`TorchWeights`), for models of one's own.
+//! - `export_adapters`: writes the adapters of a pipeline as a folder of the library PEFT.
 //! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
 //! - `scope`: the tokens that a token attends to, in its sample, its document or the generated text (`Scope`).
 //! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
@@ -48,6 +49,7 @@
 mod cache;
 mod error;
 mod export;
+mod export_adapters;
 mod family;
 #[cfg(feature = "flags")]
 pub mod flags;
@@ -56,6 +58,7 @@ mod generation_config;
 mod gpt2;
 mod head;
 mod initial;
+mod lazy;
 mod limits;
 mod llama;
 mod lora;

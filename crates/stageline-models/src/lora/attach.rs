@@ -9,20 +9,20 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::error::ModelError;
+use crate::lazy::parameter_of;
 use crate::lora::settings::{Lora, Source};
 use crate::names::{HubTensor, Naming};
 use crate::parameters::{StoredParameter, Unknown, is_float, unknown};
-use crate::read_lazily::parameter_of;
 
 /// The LoRA adapters of one model.
 #[derive(Clone)]
 pub struct Adapters {
-    pub(super) lora: Lora,
-    pub(super) naming: Naming,
+    pub lora: Lora,
+    pub naming: Naming,
 }
 
 /// The names that PEFT gives to the two matrices of an adapter. Each is stored transposed.
-pub(super) const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
+pub const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
 
 impl Adapters {
     /// Creates the adapters of a model with the given `parameters`.
@@ -81,13 +81,13 @@ impl Adapters {
 
     /// Returns the names of the two matrices of an adapter in PEFT's files. `weight` is the name of the adapted weight's
     /// tensor on the Hugging Face hub.
-    pub(super) fn factors(&self, weight: &str) -> [String; 2] {
+    pub fn factors(&self, weight: &str) -> [String; 2] {
         let module = self.naming.module_of(weight);
         FACTORS.map(|factor| format!("base_model.model.{module}.{factor}.weight"))
     }
 
     /// Whether the linear layer whose weight has the name `weight` on the Hugging Face hub has an adapter.
-    pub(super) fn selects(&self, weight: &str) -> bool {
+    pub fn selects(&self, weight: &str) -> bool {
         match &self.lora.source {
             Source::New { targets, .. } => targets(weight),
             Source::Folder(folder) => folder.has(&self.factors(weight)[0]),

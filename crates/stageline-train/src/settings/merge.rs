@@ -80,8 +80,8 @@ pub fn merge(
     let lenient = command.clone().mut_args(|flag| flag.required(false));
     let parse_some = |flags: &[OsString]| lenient.clone().try_get_matches_from([&program].into_iter().chain(flags));
     check_length(flags)?;
-    // Of a flag that is given twice, one value would have no effect.
-    let once = lenient.clone().args_override_self(false);
+    // Of two files, one would have no effect. A number may be given again, as after a list of defaults in a script.
+    let once = lenient.clone().args_override_self(false).mut_args(replaces_itself);
     let given = once.try_get_matches_from([&program].into_iter().chain(flags))?;
     let mut all = Vec::new();
     if let Some(settings) = resumed {
@@ -136,6 +136,16 @@ fn with_value(flag: Arg) -> Arg {
     }
     let flag = flag.action(ArgAction::Set).value_parser(clap::value_parser!(bool)).num_args(0..=1);
     flag.require_equals(true).default_missing_value("true").default_value("false")
+}
+
+/// Lets the last value of a flag replace an earlier one, except for paths and lists.
+fn replaces_itself(flag: Arg) -> Arg {
+    let is_path = flag.get_value_parser().type_id() == TypeId::of::<PathBuf>();
+    if is_path || matches!(flag.get_action(), ArgAction::Append) {
+        return flag;
+    }
+    let itself = flag.get_id().clone();
+    flag.overrides_with(itself)
 }
 
 /// Removes flags with lists from the arguments `all` if the arguments `later` set them again. The later list then

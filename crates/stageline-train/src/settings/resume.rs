@@ -255,9 +255,10 @@ mod tests {
 
     /// Tests that no value of a flag is dropped silently, and that a prompt may have several lines.
     #[test]
-    fn a_flag_given_twice_is_an_error_and_a_text_may_have_several_lines() {
-        let error = merged("train --width 5 --steps 3 --steps 4", None, "").unwrap_err().to_string();
-        assert!(error.contains("'--steps <STEPS>' cannot be used multiple times"), "{error}");
+    fn a_path_given_twice_is_an_error_and_a_text_may_have_several_lines() {
+        let error = merged("train --width 5 --log a --log b", None, "").unwrap_err().to_string();
+        assert!(error.contains("'--log <FILE>' cannot be used multiple times"), "{error}");
+        assert_eq!(merged("train --width 5 --steps 3 --steps 4", None, "").unwrap().1.0["steps"], 4);
         for both in ["--steps 3 --epochs 2", "--epochs=2 --steps=3"] {
             let error = merged(&format!("train --width 5 {both}"), None, "").unwrap_err().to_string();
             assert_eq!(error, "--steps and --epochs exclude each other: give one of them");

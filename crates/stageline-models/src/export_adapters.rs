@@ -11,7 +11,7 @@ use stageline_hub::{Layout, check_weights, write_adapter_config};
 
 use crate::error::ModelError;
 use crate::export::new_tensor;
-use crate::lora::attach::Adapters;
+use crate::lora::Adapters;
 use crate::model::LanguageModel;
 use crate::parameters::{StoredValue, StoredValues};
 use crate::position::Position;

@@ -1,0 +1,60 @@
+//! Parameters whose values are read from a folder when they are first used.
+
+use std::sync::Arc;
+
+use burn::module::{Param, ParamId};
+use burn::tensor::{Device, Shape, Tensor, TensorData};
+use stageline_hub::{FolderError, ModelFolder, TensorView};
+use stageline_nn::params::is_trained;
+
+use crate::names::HubTensor;
+use crate::parameters::transposed;
+
+/// Returns a parameter of the given shape, which is trained if `is_trained`. Its value is read from `tensor` in the
+/// model folder when it is first used.
+pub fn parameter_of<const D: usize>(
+    folder: Arc<ModelFolder>,
+    tensor: HubTensor,
+    shape: [usize; D],
+    device: Device,
+) -> Param<Tensor<D>> {
+    read_from(ParamId::new(), folder, tensor, device, true, shape.into())
+}
+
+/// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is. Its value is read from
+/// `tensor` in the model folder when it is first used.
+pub fn read_lazily<const D: usize>(
+    param: &Param<Tensor<D>>,
+    folder: Arc<ModelFolder>,
+    tensor: HubTensor,
+) -> Param<Tensor<D>> {
+    read_from(param.id, folder, tensor, param.lazy_device(), is_trained(param), param.lazy_shape())
+}
+
+fn read_from<const D: usize>(
+    id: ParamId,
+    folder: Arc<ModelFolder>,
+    tensor: HubTensor,
+    device: Device,
+    is_trained: bool,
+    shape: Shape,
+) -> Param<Tensor<D>> {
+    let init = move |device: &Device, is_trained: bool| {
+        let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
+        Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
+    };
+    Param::uninitialized(id, init, device, is_trained, shape)
+}
+
+/// Reads the values of a parameter as f32 from its tensor in the model folder. Transposes them if the tensor is stored
+/// transposed.
+fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
+    let view: TensorView = folder.tensor(&tensor.name)?;
+    let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
+    // The file is mapped into memory, and the memory of all tensors that were read would add up to that of the model.
+    folder.release(&tensor.name);
+    Ok(match (tensor.transposed, shape.as_slice()) {
+        (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),
+        _ => TensorData::new(numbers, Shape::from(shape)),
+    })
+}
