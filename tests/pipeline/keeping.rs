@@ -282,9 +282,8 @@ fn a_resume_that_cannot_work_is_refused_with_its_cause_and_a_fix() {
 
     fs::write(place.path("new"), "another text, and a longer one\n".repeat(3000)).unwrap();
     let text = resume("--data @new");
-    assert!(
-        text.starts_with("Error: --resume: data was \"") && text.contains("give the former data, or start a new run")
-    );
+    let expected = "the data or its settings have changed: give the former ones, or start a new run";
+    assert!(text.starts_with("Error: --resume: data was \"") && text.contains(expected), "{text}");
 
     // Another run's checkpoints would be removed as the oldest ones.
     place.said("--steps 1 --checkpoint @another");

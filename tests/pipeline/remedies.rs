@@ -74,7 +74,7 @@ fn every_refused_flag_works_as_its_message_suggests() {
             "--stop-after 1 --checkpoint @new",
         ),
         ("--learning-rate 0", "Error: --learning-rate 0: give a number above 0 and at most 1", "--learning-rate 1e-3"),
-        ("--clip -1", "error: unexpected argument '-1' found", "--clip 0"),
+        ("--clip -1", "Error: --clip -1: give 0 or more", "--clip 0"),
         ("--cores-per-stage 0", "Error: --cores-per-stage 0: give 1 to 1024", "--cores-per-stage 1"),
         ("--read-ahead 0", "Error: --read-ahead 0: give 1 to 1024", "--read-ahead 1"),
         ("--schedule-steps 0", "Error: --schedule-steps 0: give 1 or more", "--schedule-steps 1"),

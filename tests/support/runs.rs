@@ -33,7 +33,8 @@ impl Place {
     pub fn command(&self, flags: &str) -> Command {
         let mut command = example("gpt");
         command.env("RUST_BACKTRACE", "0");
-        command.args(self.words(&format!("{SMALL} --data @text {flags}")));
+        let data = if flags.contains("--data ") { "" } else { "--data @text" };
+        command.args(self.words(&format!("{SMALL} {data} {flags}")));
         command
     }
 
