@@ -10,8 +10,8 @@ use stageline_nn::params::is_trained;
 use crate::names::HubTensor;
 use crate::parameters::transposed;
 
-/// Returns a parameter of the given shape, which is trained if `is_trained`. Its value is read from `tensor` in the
-/// model folder when it is first used.
+/// Returns a new trained parameter of the given shape. Its value is read from `tensor` in the model folder when it is
+/// first used.
 pub fn parameter_of<const D: usize>(
     folder: Arc<ModelFolder>,
     tensor: HubTensor,

@@ -7,6 +7,7 @@ use burn::module::{Initializer, LoraAdapter, Module, Param, ParamId, Reparameter
 use burn::tensor::{Device, Tensor, TensorData};
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
+use stageline_hub::ModelFolder;
 
 use crate::error::ModelError;
 use crate::lazy::parameter_of;
@@ -22,28 +23,28 @@ pub struct Adapters {
 }
 
 /// The names that PEFT gives to the two matrices of an adapter. Each is stored transposed.
-pub const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
+const FACTORS: [&str; 2] = ["lora_A", "lora_B"];
 
 impl Adapters {
     /// Creates the adapters of a model with the given `parameters`.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the rank is 0 or larger than every layer, if alpha is not finite, if no linear layer is selected, or if the
-    /// folder of the adapters is empty or has tensors of other layers or shapes than the model.
+    /// Returns [`ModelError`] if the rank is 0 or larger than every layer, if alpha is not finite, if no linear layer is
+    /// selected, or if the folder of the adapters is empty or has tensors of other layers or shapes than the model.
     pub fn new(lora: Lora, naming: Naming, parameters: &[StoredParameter]) -> Result<Self, ModelError> {
         let adapters = Self { lora, naming };
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
-        let sizes = parameters.iter().filter(|parameter| parameter.is_linear).flat_map(|parameter| &parameter.shape);
-        let most = sizes.copied().max().unwrap_or(0);
+        let linear: Vec<_> = parameters.iter().filter(|parameter| parameter.is_linear).collect();
+        let most = linear.iter().flat_map(|parameter| &parameter.shape).copied().max().unwrap_or(0);
         if rank == 0 || rank > most || !alpha.is_finite() {
             return Err(ModelError::LoraScale { rank, alpha, most });
         }
-        let mut linear = parameters.iter().filter(|parameter| parameter.is_linear);
         match adapters.lora.folder() {
-            Some(_) => adapters.check(linear)?,
-            None if linear.any(|parameter| adapters.selects(&parameter.name)) => {}
+            Some(folder) => adapters.check(folder, &linear)?,
+            None if linear.iter().any(|parameter| adapters.selects(&parameter.name)) => {}
             None => {
-                return Err(ModelError::NoLinearLayer { known: parameters.iter().filter_map(linear_name).collect() });
+                let known = linear.into_iter().map(|parameter| parameter.name.clone()).collect();
+                return Err(ModelError::NoLinearLayer { known });
             }
         }
         Ok(adapters)
@@ -51,8 +52,7 @@ impl Adapters {
 
     /// Checks that the folder of the adapters has both matrices of an adapter or none for each linear layer, in the
     /// right shapes, and nothing else.
-    fn check<'a>(&self, linear: impl Iterator<Item = &'a StoredParameter>) -> Result<(), ModelError> {
-        let Some(folder) = self.lora.folder() else { return Ok(()) };
+    fn check(&self, folder: &ModelFolder, linear: &[&StoredParameter]) -> Result<(), ModelError> {
         let (mut known, rank) = (HashSet::new(), self.lora.config.rank);
         for parameter in linear {
             let names = self.factors(&parameter.name);
@@ -143,10 +143,6 @@ fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Ten
 /// Returns the 64-bit FNV-1a hash of a text, which is the same on every host.
 fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
-}
-
-fn linear_name(parameter: &StoredParameter) -> Option<String> {
-    parameter.is_linear.then(|| parameter.name.clone())
 }
 
 /// Adds an adapter to one parameter.

@@ -101,16 +101,16 @@ pub fn merge(
             parsed(&all, flags)
         };
         let from_file = from_file().with_context(|| format!("--config {}", path.display()))?;
-        replace_lists(&mut all, &from_file, &command);
+        remove_replaced(&mut all, &from_file, &command);
         all.extend(from_file);
     }
     for assignment in given.get_many::<String>("set").unwrap_or_default() {
         let assigned = || parsed(&all, vec![from_assignment(&command, assignment)?]);
         let assigned = assigned().with_context(|| format!("--set {assignment}"))?;
-        replace_lists(&mut all, &assigned, &command);
+        remove_replaced(&mut all, &assigned, &command);
         all.extend(assigned);
     }
-    replace_lists(&mut all, flags, &command);
+    remove_replaced(&mut all, flags, &command);
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
     let mut settings = settings(&command, &matches)?;
@@ -148,14 +148,13 @@ fn replaces_itself(flag: Arg) -> Arg {
     flag.overrides_with(itself)
 }
 
-/// Removes flags with lists from the arguments `all` if the arguments `later` set them again. The later list then
-/// replaces the earlier one. Otherwise the parser clap would join the two lists.
-fn replace_lists(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
+/// Removes from the arguments `all` what the arguments `later` replace, and the parser clap would keep: lists that are
+/// set again, which it would join, and a number of epochs if a number of steps is set.
+fn remove_replaced(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let is_list = |name: &String| {
         let mut lists = command.get_arguments().filter(|flag| matches!(flag.get_action(), ArgAction::Append));
         lists.any(|flag| flag.get_long() == Some(name))
     };
-    // A later number of steps replaces a number of epochs.
     if later.iter().filter_map(name_of).any(|name| name == STEPS) {
         all.retain(|argument| name_of(argument).is_none_or(|name| name != EPOCHS));
     }

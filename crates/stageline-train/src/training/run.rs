@@ -162,7 +162,7 @@ impl<F> Run<F> {
         job.count_epochs(data.samples_per_epoch())?;
         let data = Arc::new(data);
         let place = if job.verify.is_some() { None } else { checkpoints::place(&job.keeping, saved.as_ref())? };
-        check_parameters(model, &job, self.optimizer.is_none(), saved.is_some(), smaller)?;
+        let parameters = check_parameters(model, &job, self.optimizer.is_none(), saved.is_some(), smaller)?;
         let sample = first_sample(&*data)?;
         let of_step = sample.bytes().saturating_mul(job.training.batch_size as u64);
         let purpose = Purpose::Training { is_written: job.outputs.have_lines() };
@@ -198,7 +198,7 @@ impl<F> Run<F> {
             evaluate(pipeline, &*data, &validation, log, steps)
         };
         validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
-        let utilisation = utilisation(&job, costs.as_ref(), model.parameters());
+        let utilisation = utilisation(&job, costs.as_ref(), parameters);
         let amount = Amount::of(&*data, training.batch_size);
         amount.tell(training.steps)?;
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
@@ -240,7 +240,7 @@ fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: R
     first.map_or(Ok(()), Err)
 }
 
-/// Prints how many parameters are trained, if some are not. Returns an error if they are too large for the memory. The
+/// Counts the parameters, and prints how many are trained if some are not. Returns an error if they are too large for the memory. The
 /// error contains the advice `smaller`. The state of a program's own optimizer is not known, so then
 /// (`has_known_optimizer` is false) the size is not checked.
 fn check_parameters<M: Model>(
@@ -249,13 +249,16 @@ fn check_parameters<M: Model>(
     has_known_optimizer: bool,
     resumes: bool,
     smaller: &str,
-) -> Result<()> {
-    let Some(parameters) = model.parameters() else { return Ok(()) };
+) -> Result<Option<ParameterCount>> {
+    let Some(parameters) = model.parameters() else { return Ok(None) };
     if parameters.frozen > 0 {
         let ParameterCount { trained, frozen, .. } = parameters;
         say(format_args!("{trained} of {} parameters are trained", trained + frozen))?;
     }
-    if has_known_optimizer { demand::refuse_too_many_parameters(job, parameters, resumes, smaller) } else { Ok(()) }
+    if has_known_optimizer {
+        demand::refuse_too_many_parameters(job, parameters, resumes, smaller)?;
+    }
+    Ok(Some(parameters))
 }
 
 /// Returns the input of a batch of one sample. The costs of the model's layers are counted or measured on it.
