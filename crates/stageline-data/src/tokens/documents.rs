@@ -64,7 +64,7 @@ struct Documents<'a> {
 
 impl Documents<'_> {
     /// Encodes the documents of a JSON-lines file in batches. A text that is longer than a piece is encoded on its own.
-    /// Of several faulty lines, the error is that of the first.
+    /// If several lines are faulty, the error is that of the first.
     fn lines(&mut self, mut lines: JsonLines<impl BufRead>) -> Result<(), TokenError> {
         let (mut batch, mut length) = (Vec::new(), 0);
         loop {

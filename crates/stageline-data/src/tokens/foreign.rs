@@ -59,11 +59,11 @@ struct Format {
     remedy: &'static str,
 }
 
-/// What shows that a file has a format, besides the bytes at its start.
+/// Evidence that a file has a format, in addition to the bytes at its start.
 enum Proof {
     /// Nothing, because no text begins so.
     None,
-    /// The same bytes at its end, because a text may begin so.
+    /// The file ends with the bytes with which it begins. They are needed because a text may begin so.
     End,
     /// The extension of its name, because other binary files begin so.
     Extension(&'static str),
