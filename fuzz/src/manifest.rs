@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 
 use sha2::{Digest, Sha256};
 use stageline_checkpoint::{
-    Checkpoint, CheckpointError, Damage, Dtype, LossScale, Manifest, Progress, Saved, Store, Tensor,
+    Checkpoint, CheckpointError, Damage, Dtype, FrozenTensor, LossScale, Manifest, Progress, Saved, Store, Tensor,
 };
 use tempfile::TempDir;
 
@@ -105,6 +105,7 @@ fn sound() -> &'static Files {
             run: BTreeMap::from([("seed".to_owned(), 7.into())]),
             parameters: parameters.map(|(name, tensor)| (name.to_owned(), tensor)).into(),
             optimizer: optimizer.map(|(name, tensor)| (name.to_owned(), tensor)).into(),
+            frozen: BTreeMap::from([("blocks.0.base".to_owned(), FrozenTensor::of(&of(Dtype::U8, &[1], &[0])))]),
         };
         let root = folder();
         let mut store = Store::open(root.path(), NonZero::<usize>::MIN).expect("folders can be made");

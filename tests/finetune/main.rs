@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use serde_json::json;
+use serde_json::{Value, json};
 use stageline_workspace::programs::{example, stdout_of};
 
 /// Returns a command that runs the example `finetune` with the given flags in `folder`. Its token files are in the
@@ -99,6 +99,16 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     assert!(whole.contains("\n1536 of 16016 parameters are trained\n"), "{whole}");
     let stopped = said(folder, &format!("{training} --checkpoint kept --stop-after 6 --export merged-early"));
     assert!(stopped.contains("nothing is exported, because this run has not ended the training\n"), "{stopped}");
+    // A checkpoint holds the adapters, and the resumed run reads the model again.
+    let checkpoint = fs::read_dir(folder.join("kept")).unwrap().map(|entry| entry.unwrap().path());
+    let index = checkpoint.filter(|path| path.is_dir()).max().unwrap().join("model.safetensors.index.json");
+    let index: Value = serde_json::from_slice(&fs::read(index).unwrap()).unwrap();
+    assert_eq!(index["metadata"]["total_size"], 1536 * size_of::<f32>());
+    said(folder, "--init config.json --seed 5 --export other");
+    let error = command(folder, "--resume kept --model other").output().unwrap().stderr;
+    let error = String::from_utf8(error).unwrap();
+    let expected = "is frozen, and its values in the model are not those of the checkpoint";
+    assert!(error.contains(expected) && error.contains("blocks.0.") && error.contains("and 4 more"), "{error}");
     said(folder, "--resume kept --stages 3 --schedule zb-h1 --export-adapter resumed");
     let [resumed, expected] = ["resumed", "whole"].map(|name| contents(&folder.join(name)));
     assert!(resumed == expected && expected.len() == 2);

@@ -20,6 +20,7 @@ mod fallbacks;
 mod flush;
 #[cfg(target_os = "linux")]
 mod frozen;
+mod frozen_from;
 mod gpt;
 mod health;
 mod infer;

@@ -422,11 +422,11 @@ fn invalid_replicas_are_refused() {
     assert!(matches!(&error, BuildError::BatchNormReplicas { stage: 0, path } if path == "0.norm.norm"), "{text}");
 }
 
-/// A stage for tests of replicas: a layer followed by a batch norm, which pipelines with replicas reject.
+/// A stage for tests: a layer followed by a batch norm, which pipelines with replicas reject.
 #[derive(Module, Debug)]
-struct Normed {
-    layer: Layer,
-    norm: stageline::AccumulatedBatchNorm,
+pub struct Normed {
+    pub layer: Layer,
+    pub norm: stageline::AccumulatedBatchNorm,
 }
 
 impl Stage for Normed {

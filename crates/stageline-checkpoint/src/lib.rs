@@ -16,6 +16,7 @@
 //!     run: BTreeMap::from([("seed".to_owned(), 7.into())]),
 //!     parameters: BTreeMap::from([("blocks.0.weight".to_owned(), weight)]),
 //!     optimizer: BTreeMap::new(),
+//!     frozen: BTreeMap::new(),
 //! };
 //! # let folder = tempfile::tempdir().unwrap();
 //! # let dir = folder.path();
@@ -80,6 +81,11 @@
 //! JSON parsers do not return every float bit for bit. Such a float is written as a string: a loss scale as the plain
 //! string, a value in `run` as `{"$f64": "<float>"}`.
 //!
+//! # Frozen parameters
+//!
+//! A training that updates a small part of a large model may leave its frozen parameters out of its checkpoints. The
+//! manifest then has their types, shapes and SHA-256 under `frozen`, and the model that resumes has their values.
+//!
 //! # Guarantees
 //!
 //! - **Complete or absent.** The name of a checkpoint refers to a complete checkpoint or to nothing, at whatever moment
@@ -141,7 +147,7 @@ mod write;
 
 pub use damage::Damage;
 pub use error::CheckpointError;
-pub use format::{Checkpoint, FileEntry, LossScale, Manifest, Progress, Tensor, TensorEntry};
+pub use format::{Checkpoint, FileEntry, FrozenTensor, LossScale, Manifest, Progress, Tensor, TensorEntry};
 pub use open::open_at_once;
 pub use printable::Printable;
 pub use read::Saved;

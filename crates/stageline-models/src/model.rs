@@ -9,7 +9,7 @@ use burn::module::ParamId;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
-use stageline::{Row, seeded};
+use stageline::{FrozenFrom, Row, seeded};
 use stageline_hub::{FolderError, ModelFolder, read_file};
 
 use crate::cache::KeyValueCache;
@@ -187,7 +187,7 @@ impl LanguageModel {
             },
         );
         let [embeddings, blocks, head] = LAYERS;
-        row.names(embeddings, blocks, head)
+        row.names(embeddings, blocks, head).frozen_from(FrozenFrom::Model)
     }
 
     /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the

@@ -111,6 +111,7 @@ pub use stageline_checkpoint as checkpoint;
 pub use stageline_nn::{AccumulatedBatchNorm, BlockOutOfRange, BlockSet, Dropout, Recompute, Samples, seeded};
 pub use stageline_schedule as schedule;
 pub use stageline_schedule::{Account, Activity, Event, Held, WaitCause, WorkerMemory};
+pub use state::frozen::FrozenFrom;
 pub use state::mismatch::{Difference, Kind, Mismatch};
 pub use state::names::Names;
 pub use threads::failure::{BoxError, Failure};

@@ -7,6 +7,7 @@ use serde_json::Value;
 
 use crate::damage::Damage;
 use crate::error::CheckpointError;
+use crate::format::frozen::FrozenTensor;
 use crate::format::json;
 use crate::format::tensor::Tensor;
 
@@ -14,7 +15,8 @@ use crate::format::tensor::Tensor;
 /// 2^53 exactly.
 const MOST_STEPS: u64 = 1 << 53;
 
-/// Everything that a training run needs to resume: progress, configuration, parameters and optimizer state.
+/// Everything that a training run needs to resume: progress, configuration, parameters and optimizer state. Frozen
+/// parameters may be left out, with their hashes in place of their values.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Checkpoint {
     /// The step counts and the loss scale of the training run at the time of the checkpoint.
@@ -27,6 +29,9 @@ pub struct Checkpoint {
     /// The tensors of the optimizer state by name; a name is `<parameter>/<field>`, such as
     /// `blocks.3.up.weight/momentum.moment_1`.
     pub optimizer: BTreeMap<String, Tensor>,
+    /// The frozen tensors whose values the checkpoint does not hold, by their names in the whole model; usually empty.
+    /// The model that resumes must have them with the same values.
+    pub frozen: BTreeMap<String, FrozenTensor>,
 }
 
 /// The progress of a training run, which a checkpoint stores: its step counts and its loss scale.

@@ -9,6 +9,7 @@ use serde_json::Value;
 
 use crate::damage::Damage;
 use crate::format::checkpoint::Progress;
+use crate::format::frozen::FrozenTensor;
 use crate::format::tensor::Tensor;
 use crate::format::{json, seal};
 
@@ -43,6 +44,10 @@ pub struct Manifest {
     /// `<parameter>/<field>`.
     #[serde(deserialize_with = "json::unique_keys")]
     pub optimizer: BTreeMap<String, TensorEntry>,
+    /// The type, shape and hash of each frozen tensor whose values the checkpoint does not hold, by the tensor's name
+    /// in the whole model. A checkpoint that holds all values has no such entry.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty", deserialize_with = "json::unique_keys")]
+    pub frozen: BTreeMap<String, FrozenTensor>,
 }
 
 /// The manifest's entry for a file of the checkpoint: its name, length and hash.

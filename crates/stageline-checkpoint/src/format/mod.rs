@@ -14,6 +14,7 @@
 //!   `000007-step-100`, and the list of them in a folder.
 //! - `tensor`, `finite`, `checkpoint`: [`Tensor`] and [`Checkpoint`], the data to save; the search for infinities and
 //!   NaNs.
+//! - `frozen`: [`FrozenTensor`], the hash of a frozen tensor whose values a checkpoint does not hold.
 //! - `manifest`: [`Manifest`], the JSON file with everything but the tensors: [`FileEntry`] and [`TensorEntry`].
 //! - `shard`: a tensor file in the safetensors format. `index`: Hugging Face's index of the parameters.
 //! - `validate`: checks that the names, sizes and files of a manifest agree with each other.
@@ -21,6 +22,7 @@
 pub(crate) mod checkpoint;
 pub(crate) mod finite;
 pub(crate) mod folder;
+pub(crate) mod frozen;
 pub(crate) mod index;
 pub(crate) mod json;
 pub(crate) mod manifest;
@@ -31,5 +33,6 @@ pub(crate) mod tensor;
 pub(crate) mod validate;
 
 pub use checkpoint::{Checkpoint, LossScale, Progress};
+pub use frozen::FrozenTensor;
 pub use manifest::{FileEntry, Manifest, TensorEntry};
 pub use tensor::Tensor;

@@ -21,7 +21,12 @@ pub(crate) fn sha256(bytes: &[u8]) -> String {
 
 /// Finishes the hash computation `hasher`, and returns the SHA-256 in lowercase hexadecimal digits.
 pub(crate) fn to_hex(hasher: Sha256) -> String {
-    hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+    digits(&hasher.finalize())
+}
+
+/// Returns bytes as lowercase hexadecimal digits.
+pub(crate) fn digits(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
 /// Returns the JSON text of a manifest with the seal, the SHA-256 of all text before it, added as the last field.

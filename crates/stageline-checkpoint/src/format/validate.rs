@@ -26,6 +26,10 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     let mut tensors = BTreeMap::new();
     add(&mut tensors, &manifest.parameters, parameter_file)?;
     add(&mut tensors, &manifest.optimizer, optimizer_file)?;
+    if let Some(tensor) = manifest.frozen.keys().find(|tensor| manifest.parameters.contains_key(*tensor)) {
+        let tensor = Printable::new(tensor);
+        return Err(Damage::malformed(format_args!("`{tensor}` has values, and a hash in their place")));
+    }
     let mut listed = BTreeSet::new();
     for file in &manifest.files {
         if !listed.insert(file.name.as_str()) {

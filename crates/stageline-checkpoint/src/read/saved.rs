@@ -100,12 +100,13 @@ impl Saved {
     ///
     /// No part of the checkpoint is returned then.
     pub fn read(&self) -> Result<Checkpoint, CheckpointError> {
-        let Manifest { progress, run, parameters, optimizer, .. } = &self.manifest;
+        let Manifest { progress, run, parameters, optimizer, frozen, .. } = &self.manifest;
         let mut checkpoint = Checkpoint {
             progress: *progress,
             run: run.clone(),
             parameters: BTreeMap::new(),
             optimizer: BTreeMap::new(),
+            frozen: frozen.clone(),
         };
         let parameters_by_file = by_file(parameters);
         let optimizer_by_file = by_file(optimizer);

@@ -94,6 +94,7 @@ fn manifest_text(plan: &Plan, files: Vec<FileEntry>) -> Result<String, Checkpoin
         files,
         parameters: plan.parameters.clone(),
         optimizer: plan.optimizer.clone(),
+        frozen: plan.checkpoint.frozen.clone(),
     };
     let invalid = |bytes, reason| CheckpointError::Manifest { bytes, reason };
     let text = manifest.to_text().map_err(|error| invalid(0, error.to_string()))?;

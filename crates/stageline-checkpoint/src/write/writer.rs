@@ -133,7 +133,8 @@ mod tests {
 
     fn checkpoint(steps: u64) -> Checkpoint {
         let progress = Progress { steps, optimizer_steps: 0, loss_scale: None };
-        Checkpoint { progress, run: BTreeMap::new(), parameters: BTreeMap::new(), optimizer: BTreeMap::new() }
+        let (parameters, optimizer, frozen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer, frozen }
     }
 
     fn path_of(checkpoint: &Checkpoint) -> PathBuf {

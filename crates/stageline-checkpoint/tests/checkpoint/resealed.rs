@@ -111,10 +111,21 @@ fn steps() -> Vec<WrongValue> {
     ]
 }
 
+fn frozen() -> Vec<WrongValue> {
+    let hash = "00".repeat(32);
+    let entry = |sha256: &str| json!({"dtype": "F32", "shape": [1, 2], "sha256": sha256});
+    let digits = |sha256: &str| {
+        let message = "is malformed: a SHA-256 is not 64 lowercase hexadecimal digits";
+        ("/frozen/tail.w", entry(sha256), message.to_owned())
+    };
+    let both = "is malformed: `head.w` has values, and a hash in their place";
+    vec![digits(""), digits(&hash[2..]), digits(&"AA".repeat(32)), ("/frozen/head.w", entry(&hash), both.to_owned())]
+}
+
 #[test]
 fn every_wrong_value_in_a_manifest_is_refused_with_its_reason() {
     let target = Target::new();
-    let wrong_values = [files(), places(), sizes(), forms(), steps(), scales()].concat();
+    let wrong_values = [files(), places(), sizes(), forms(), steps(), scales(), frozen()].concat();
     let (tried, mut refused) = (wrong_values.len(), 0);
     for (place, value, expected) in wrong_values {
         let mut manifest = target.manifest.clone();
@@ -128,7 +139,7 @@ fn every_wrong_value_in_a_manifest_is_refused_with_its_reason() {
         assert!(damage.starts_with(&expected), "{place}: {damage}");
         refused += 1;
     }
-    assert_eq!((tried, refused), (43, 43));
+    assert_eq!((tried, refused), (47, 47));
     target.seal(&pretty(&target.manifest));
     assert_eq!(toy::read(&target.path).unwrap(), toy::checkpoint(20), "the seal of this test is correct");
 }
@@ -153,7 +164,8 @@ fn a_missing_field_or_file_of_a_manifest_is_named() {
     target.seal(&pretty(&manifest));
     let expected = "does not list the file `model.safetensors.index.json`, which this checkpoint must have";
     assert_eq!(target.damage("manifest.json"), expected);
-    for field in target.manifest.as_object().unwrap().keys() {
+    // A checkpoint that holds all values does not have the field `frozen`.
+    for field in target.manifest.as_object().unwrap().keys().filter(|field| *field != "frozen") {
         let mut manifest = target.manifest.clone();
         manifest.as_object_mut().unwrap().remove(field);
         target.seal(&pretty(&manifest));

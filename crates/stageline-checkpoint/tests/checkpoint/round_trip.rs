@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use proptest::prelude::*;
 use serde_json::{Value, json};
-use stageline_checkpoint::{Checkpoint, Dtype, LossScale, Progress, Saved, Tensor};
+use stageline_checkpoint::{Checkpoint, Dtype, FrozenTensor, LossScale, Progress, Saved, Tensor};
 
 use crate::toy;
 
@@ -43,6 +43,7 @@ fn an_empty_checkpoint_is_read_back() {
         run: BTreeMap::new(),
         parameters: BTreeMap::new(),
         optimizer: BTreeMap::new(),
+        frozen: BTreeMap::new(),
     };
     let path = toy::store(dir.path(), 1).save(&empty).unwrap();
     assert_eq!(toy::names(&path), ["manifest.json", "model.safetensors.index.json"]);
@@ -63,6 +64,16 @@ fn long_and_odd_names_and_empty_tensors_are_read_back() {
     }
     let path = toy::store(dir.path(), 1).save(&checkpoint).unwrap();
     assert_eq!(toy::read(&path).unwrap(), checkpoint);
+}
+
+#[test]
+fn a_tensor_has_values_or_a_hash_and_not_both() {
+    let dir = tempfile::tempdir().unwrap();
+    let mut checkpoint = toy::checkpoint(1);
+    checkpoint.frozen.insert("head.w".to_owned(), FrozenTensor::of(&checkpoint.parameters["head.w"]));
+    let error = toy::store(dir.path(), 1).save(&checkpoint).unwrap_err().to_string();
+    assert!(error.contains("`head.w` has values, and a hash in their place"), "{error}");
+    assert!(toy::names(dir.path()).iter().all(|name| name == ".lock"));
 }
 
 const DTYPES: [Dtype; 17] = [
@@ -132,9 +143,12 @@ proptest! {
         run in prop::collection::btree_map(".{0,6}", value(), 0..4),
         parameters in tensors("[a-c]{0,2}(\\.[0-2]{0,2}){0,2}|.{0,12}"),
         optimizer in tensors("[a-c]{0,2}(\\.[0-2]{0,2})?/[xy.]{0,3}|.{0,12}"),
+        frozen in tensors("[f-h]{1,2}(\\.[0-2]{0,2}){0,2}"),
     ) {
         let dir = toy::quick_folder();
-        let checkpoint = Checkpoint { progress, run, parameters, optimizer };
+        let frozen = frozen.iter().filter(|(name, _)| !parameters.contains_key(*name));
+        let frozen = frozen.map(|(name, tensor)| (name.clone(), FrozenTensor::of(tensor))).collect();
+        let checkpoint = Checkpoint { progress, run, parameters, optimizer, frozen };
         let path = toy::store(dir.path(), 1).save(&checkpoint).unwrap();
         let read = toy::read(&path).unwrap();
         let bits = |checkpoint: &Checkpoint| checkpoint.progress.loss_scale.map(|scale| scale.scale.to_bits());

@@ -4,7 +4,9 @@ use std::collections::BTreeMap;
 use std::num::NonZero;
 use std::path::{Path, PathBuf};
 
-use stageline_checkpoint::{Checkpoint, CheckpointError, Dtype, LossScale, Progress, Saved, Store, Tensor};
+use stageline_checkpoint::{
+    Checkpoint, CheckpointError, Dtype, FrozenTensor, LossScale, Progress, Saved, Store, Tensor,
+};
 
 use crate::rules;
 
@@ -30,6 +32,7 @@ pub fn checkpoint(steps: u64) -> Checkpoint {
         run: BTreeMap::from([("seed".to_owned(), serde_json::json!(7)), ("plan".to_owned(), "1f1b".into())]),
         parameters: owned(parameters),
         optimizer: owned(optimizer),
+        frozen: BTreeMap::from([("blocks.0.base".to_owned(), FrozenTensor::of(&f32s(&[4], seed)))]),
     }
 }
 

@@ -36,5 +36,7 @@ pub use read_many::read_many;
 pub use seed::{materialize, seeded_on, unseeded};
 pub use sending::is_remote;
 pub use shared::unify;
-pub use visit::{Description, FloatParameter, describe, is_trained, map_floats, read, visit_floats, with_value, write};
+pub use visit::{
+    Description, FloatParameter, describe, is_trained, map_floats, read, read_each, visit_floats, with_value, write,
+};
 pub use widest_float::widest_float;

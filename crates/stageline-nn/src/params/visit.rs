@@ -37,18 +37,18 @@ pub struct Description {
 /// Returns the descriptions (id, path, type, shape, and whether it is trained) of all tensors of a module, in the order
 /// of the module's fields. A tensor that the module uses twice is in the list once. Lazy parameters are initialised.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
-    visit(module, |found, _| found)
+    read_each(module, |found, _| found)
 }
 
 /// Returns the ids and values of all tensors of a module, read to the host, in the order of the module's fields. A
 /// tensor that the module uses twice is returned once.
 pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
-    visit(module, |found, read| (found.id, read()))
+    read_each(module, |found, read| (found.id, read()))
 }
 
 /// Calls `each` once for every tensor of a module, and returns the results in the order of the module's fields. `each`
-/// takes the tensor's description and a closure that reads its values.
-fn visit<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
+/// takes the tensor's description and a closure that reads its values to the host.
+pub fn read_each<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found

@@ -12,6 +12,7 @@ use crate::model::stage::Stage;
 use crate::runner::Stages;
 use crate::runner::stage::StageSlot;
 use crate::runner::warnings::warn_of_fallbacks;
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::Restored;
 use crate::state::optimizer_check::Unfit;
 use crate::transfer::hand_over::off_other_hosts;
@@ -48,14 +49,14 @@ impl<S: Stage> Unplaced<S> {
     /// optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let slot = assembly.slot(self.stage);
-        let SharedSettings { precision, rollback, .. } = assembly.settings;
+        let SharedSettings { precision, rollback, frozen_from, .. } = assembly.settings;
         warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
         let module = off_other_hosts(self.module.clone(), &slot.device);
         let module = unify(fork(module, &slot.device));
         let (optimizer, learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let mut trained = Trained::new(module, precision, optimizer, learning_rate, rollback);
         match assembly.restored.get_mut(self.stage) {
-            Some(restored) if slot.collective.is_root() => match trained.restore(restored) {
+            Some(restored) if slot.collective.is_root() => match trained.restore(restored, frozen_from) {
                 // The rate of the first stage stands for that of the model.
                 Ok(rate) => assembly.learning_rate = assembly.learning_rate.or(rate),
                 Err(unfit) => assembly.unfit.extend(unfit),
@@ -72,6 +73,7 @@ impl<S: Stage> Unplaced<S> {
 pub(crate) struct SharedSettings {
     pub(crate) precision: Precision,
     pub(crate) rollback: Rollback,
+    pub(crate) frozen_from: FrozenFrom,
     /// Whether a stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead
     /// of logging a warning.
     pub(crate) refuses_fallbacks: bool,

@@ -11,6 +11,7 @@ use crate::build::assemble::Joined;
 use crate::build::fallbacks::Fallbacks;
 use crate::failure::watchdog::Watchdog;
 use crate::model::payload::Payload;
+use crate::state::frozen::FrozenFrom;
 use crate::state::names::Names;
 use crate::update::clip::Clip;
 use crate::update::finite::OnNonFinite;
@@ -40,6 +41,7 @@ pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) ordered_transfers: bool,
     pub(super) watchdog: Option<Watchdog>,
     pub(super) names: Option<Names>,
+    pub(super) frozen_from: FrozenFrom,
     pub(super) restore: Option<Checkpoint>,
     pub(super) flush: FlushConfig,
 }
@@ -63,6 +65,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             ordered_transfers: false,
             watchdog: Some(Watchdog::default()),
             names: None,
+            frozen_from: FrozenFrom::default(),
             restore: None,
             flush: FlushConfig::default(),
         }
@@ -243,6 +246,15 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// stages.
     pub fn names(mut self, names: Names) -> Self {
         self.names = Some(names);
+        self
+    }
+
+    /// Sets where a training that resumes from a checkpoint of this pipeline takes the values of frozen parameters
+    /// from; [`FrozenFrom::Checkpoint`] if unset. With [`FrozenFrom::Model`], checkpoints do not hold them. Then a
+    /// module with a batch norm is an error of [`build`](Self::build), because its running statistics, which change, are
+    /// not trained either.
+    pub fn frozen_from(mut self, source: FrozenFrom) -> Self {
+        self.frozen_from = source;
         self
     }
 

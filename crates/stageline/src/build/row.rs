@@ -12,6 +12,7 @@ use crate::build::cut::{Cut, CutError};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
+use crate::state::frozen::FrozenFrom;
 use crate::state::names::Names;
 use stageline_nn::params::{describe, seeded_on, unseeded};
 
@@ -71,6 +72,7 @@ pub struct Row<F, B, L> {
     pub(super) seed: u64,
     /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
     pub(super) names: [String; 3],
+    pub(super) frozen_from: FrozenFrom,
 }
 
 type Create<M> = Box<dyn Fn(&Device) -> M>;
@@ -115,8 +117,15 @@ where
         block: impl Fn(usize, &Device) -> B + 'static,
         last: impl Fn(&Device) -> L + 'static,
     ) -> Self {
-        let names = ["first", "blocks", "last"].map(str::to_owned);
-        Self { first: Box::new(first), block: Box::new(block), last: Box::new(last), blocks, seed: 0, names }
+        Self {
+            first: Box::new(first),
+            block: Box::new(block),
+            last: Box::new(last),
+            blocks,
+            seed: 0,
+            names: ["first", "blocks", "last"].map(str::to_owned),
+            frozen_from: FrozenFrom::default(),
+        }
     }
 
     /// Sets the seed for the initial parameters of all layers of the model; 0 if unset.
@@ -130,6 +139,14 @@ where
     #[must_use]
     pub fn names(self, first: &str, blocks: &str, last: &str) -> Self {
         Self { names: [first, blocks, last].map(str::to_owned), ..self }
+    }
+
+    /// Sets where a resumed training takes the values of frozen parameters from; [`FrozenFrom::Checkpoint`] if unset.
+    /// With [`FrozenFrom::Model`], the functions of the row must create frozen parameters with the same values in each
+    /// run, for example because they read them from a file.
+    #[must_use]
+    pub fn frozen_from(self, source: FrozenFrom) -> Self {
+        Self { frozen_from: source, ..self }
     }
 
     /// Returns the number of layers of the model: its blocks, its first layer and its last layer.
@@ -219,7 +236,7 @@ where
             };
         };
         drop(stages);
-        Ok(builder.names(names))
+        Ok(builder.names(names).frozen_from(self.frozen_from))
     }
 
     /// Creates all layers of the model on one device, with the same initial parameters as in the stages of a pipeline.

@@ -55,8 +55,10 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let streams = self.streams(&plan, &devices);
         let tied: Vec<_> = self.stages.owners.shared.keys().copied().collect();
         let paths = TransferPaths::of(&devices, &tied);
-        let parameters: Vec<_> = Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision);
-        let layout = Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref())?;
+        let parameters: Vec<_> =
+            Parameters::by_replica(&self.stages.owners.tensors, &devices, self.precision, self.frozen_from);
+        let layout =
+            Layout::new(std::mem::take(&mut self.stages.owners.tensors), self.names.as_ref(), self.frozen_from)?;
         self.restore.as_ref().map_or(Ok(()), |checkpoint| validate_progress(checkpoint.progress, loss_scale))?;
         let restored = self.restore.as_ref().map(|checkpoint| layout.restore(checkpoint)).transpose();
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
@@ -106,7 +108,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 
     fn shared_settings(&self) -> SharedSettings {
         let refuses_fallbacks = self.fallbacks == Some(Fallbacks::Refuse);
-        SharedSettings { precision: self.precision, rollback: self.rollback, refuses_fallbacks }
+        SharedSettings {
+            precision: self.precision,
+            rollback: self.rollback,
+            frozen_from: self.frozen_from,
+            refuses_fallbacks,
+        }
     }
 
     /// Returns the number of the communication stream of each stage's device, with one list for each replica. A

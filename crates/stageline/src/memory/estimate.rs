@@ -33,9 +33,10 @@ pub struct StageEstimate {
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's parameters without a copy in a lower precision. In replicas after the first, and for
+    /// The bytes of the stage's tensors that a checkpoint holds: no copies in a lower precision, and no frozen parameters
+    /// if resumed trainings take them from the model. In replicas after the first, and for
     /// tied parameters, a trained parameter in the same memory as its owner is counted with the owner alone.
-    pub(crate) parameters_in_full: u64,
+    pub(crate) parameters_in_checkpoint: u64,
     /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that it owns.
     pub gradients: u64,
     /// The bytes of the state of the stage's optimizer, such as Adam's moments, on the stage's device.
@@ -230,7 +231,7 @@ pub(crate) mod tests {
         let stage = |&bytes: &f64| StageEstimate {
             device: Device::flex(),
             parameters: 0,
-            parameters_in_full: 0,
+            parameters_in_checkpoint: 0,
             gradients: 0,
             optimizer: 0,
             optimizer_on_host: 0,

@@ -16,6 +16,7 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 use crate::model::payload::bytes_of_kind;
 use crate::recording::memory::sent;
+use crate::state::frozen::FrozenFrom;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
@@ -27,8 +28,9 @@ pub(crate) struct Parameters {
     /// The bytes of the stage's parameters, with their copies in a lower precision. If the owner of a trained parameter
     /// (another stage, or replica 0) is in the same memory, only the low-precision copy counts.
     pub(crate) bytes: u64,
-    /// The bytes of the stage's parameters without their copies in a lower precision.
-    in_full: u64,
+    /// The bytes of the stage's tensors that a checkpoint holds: without copies in a lower precision, and without frozen
+    /// parameters if they are taken from the model.
+    in_checkpoint: u64,
     /// The bytes of the f32 gradients of the trained parameters that this stage owns.
     gradients: u64,
     /// The bytes of the f32 gradient of the largest trained parameter that this stage owns.
@@ -45,19 +47,26 @@ impl Parameters {
         stages: &[Vec<Description>],
         devices: &[Vec<Device>],
         precision: Precision,
+        frozen_from: FrozenFrom,
     ) -> Vec<Vec<Self>> {
         let root = |replica| (replica > 0).then_some(&*devices[0]);
         let replicas = devices.iter().enumerate();
-        replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision)).collect()
+        replicas.map(|(replica, devices)| Self::of(stages, devices, root(replica), precision, frozen_from)).collect()
     }
 
     /// Returns the parameter sizes of the stages of one replica. `root` has the devices of replica 0; it is `None` for
     /// replica 0 itself. A trained parameter in the same memory as its owner takes no memory, except for its copy in a
     /// lower precision.
-    fn of(stages: &[Vec<Description>], devices: &[Device], root: Option<&[Device]>, precision: Precision) -> Vec<Self> {
+    fn of(
+        stages: &[Vec<Description>],
+        devices: &[Device],
+        root: Option<&[Device]>,
+        precision: Precision,
+        frozen_from: FrozenFrom,
+    ) -> Vec<Self> {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
-            let mut parameters = Self { bytes: 0, in_full: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
+            let mut parameters = Self { bytes: 0, in_checkpoint: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
             for Description { id, shape, dtype, trained, .. } in descriptions {
                 let elements: usize = shape.iter().product();
                 let is_quantized = matches!(dtype, DType::QFloat(_));
@@ -68,7 +77,9 @@ impl Parameters {
                 let is_there = *trained && of_owner.is_some_and(|owner| share_memory(owner, &devices[stage]));
                 let in_full = if is_there { 0 } else { own };
                 parameters.bytes += (in_full + elements * copied) as u64;
-                parameters.in_full += in_full as u64;
+                if *trained || frozen_from == FrozenFrom::Checkpoint {
+                    parameters.in_checkpoint += in_full as u64;
+                }
                 if owner != stage && *trained {
                     let bytes = if copied > 0 { elements * copied } else { own };
                     parameters.of_copies.push((owner, bytes as u64));
@@ -180,7 +191,7 @@ impl Rehearsal<'_> {
         Some(StageEstimate {
             device: device.clone(),
             parameters: parameters.bytes,
-            parameters_in_full: parameters.in_full,
+            parameters_in_checkpoint: parameters.in_checkpoint,
             gradients: parameters.gradients,
             // A step allocates new parameters and optimizer states, and the rollback frees both.
             optimizer: u64::try_from(-undone.kept).unwrap_or(0).saturating_sub(parameters.gradients),

@@ -199,7 +199,7 @@ impl MemoryEstimate {
             let half = StageEstimate {
                 device: stage.device.clone(),
                 parameters: stage.parameters / 2,
-                parameters_in_full: stage.parameters_in_full / 2,
+                parameters_in_checkpoint: stage.parameters_in_checkpoint / 2,
                 gradients: stage.gradients / 2,
                 gradients_beside: stage.gradients_beside / 2,
                 optimizer: stage.optimizer / 2,
@@ -242,7 +242,7 @@ impl MemoryEstimate {
                 return None;
             }
             joined.parameters += stage.parameters;
-            joined.parameters_in_full += stage.parameters_in_full;
+            joined.parameters_in_checkpoint += stage.parameters_in_checkpoint;
             joined.gradients += stage.gradients;
             joined.gradients_beside += stage.gradients_beside;
             joined.optimizer += stage.optimizer;
@@ -293,7 +293,7 @@ mod tests {
         let mut estimate = of_activations(&[0.0, 0.0], 4);
         for stage in &mut estimate.stages {
             (stage.parameters, stage.gradients, stage.optimizer) = (1000, 1000, 2000);
-            stage.parameters_in_full = 700; // the others are copies in a lower precision
+            stage.parameters_in_checkpoint = 700; // the others are copies in a lower precision
             (stage.flush, stage.largest) = (3000, 100);
         }
         assert_eq!(estimate.with_states_on_host(), None, "on CPUs both memories are the same");

@@ -235,8 +235,8 @@ impl Row<'_> {
         let checkpoints = u64::from(self.estimate.copies == Copies::ForACheckpoint);
         let rollbacks = u64::from(self.estimate.rollback == Rollback::Kept);
         // Replica 0 alone writes a checkpoint, without the copies of its parameters in a lower precision.
-        let in_full = sum(|stage| stage.parameters_in_full);
-        let copies = if replica.is_first() { checkpoints * (in_full + optimizer) } else { 0 };
+        let saved = sum(|stage| stage.parameters_in_checkpoint);
+        let copies = if replica.is_first() { checkpoints * (saved + optimizer) } else { 0 };
         let (other, checkpoint_on_host) = if on_host { (other + copies, 0) } else { (other, copies) };
         let resident = other + parameters + optimizer;
         // With overlapping steps, a worker keeps three things of the previous step until the verdict: the optimizer

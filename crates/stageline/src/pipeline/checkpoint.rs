@@ -6,6 +6,7 @@ use crate::failure::activity::During;
 use crate::failure::step_error::StepError;
 use crate::model::payload::Payload;
 use crate::pipeline::Pipeline;
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::{NamedTensor, StageState};
 use crate::state::run_settings::RunSettings;
 
@@ -13,6 +14,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Takes a checkpoint: copies to the host everything from which training resumes. It consists of the parameters,
     /// the optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline that is
     /// built with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
+    ///
+    /// With [`PipelineBuilder::frozen_from`](crate::PipelineBuilder::frozen_from), frozen parameters are left out.
     ///
     /// The checkpoint's field `run` has room for a program's own state. The pipeline adds an entry `pipeline` to it,
     /// with the numbers of micro-batches and of gradient groups and the last learning rate. If these values differ in
@@ -74,7 +77,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if a stage's state cannot be
     /// copied from its device. Other errors are the errors of [`step`](Self::step).
     pub fn checkpoint(&mut self) -> Result<Checkpoint, StepError> {
-        let states = self.states()?;
+        let states = self.states(self.layout.frozen_from())?;
         let progress = Progress {
             steps: self.done.steps as u64,
             optimizer_steps: self.done.optimizer_steps,
@@ -91,20 +94,20 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// Copies the tensors of the model to the host, and returns them with their names in checkpoints. They are in the
     /// order of the stages and of the fields of the stages' modules.
     pub(crate) fn named_tensors(&mut self) -> Result<Vec<NamedTensor>, StepError> {
-        let states = self.states()?;
+        let states = self.states(FrozenFrom::Checkpoint)?;
         Ok(self.layout.named(states))
     }
 
     /// Copies the parameters and optimizer states of all stages of the first replica to the host, as the last step left
-    /// them.
-    fn states(&mut self) -> Result<Vec<StageState>, StepError> {
+    /// them. If `frozen_from` is the model, frozen parameters are copied as hashes.
+    fn states(&mut self, frozen_from: FrozenFrom) -> Result<Vec<StageState>, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
         }
         if self.workers.running() == 0 {
-            return self.workers.states();
+            return self.workers.states(frozen_from);
         }
-        let copied = self.workers.copy_states(During::Checkpoint { steps: self.done.steps });
+        let copied = self.workers.copy_states(During::Checkpoint { steps: self.done.steps }, frozen_from);
         copied.map_err(|ended| self.end(ended))
     }
 

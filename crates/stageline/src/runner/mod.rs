@@ -57,6 +57,7 @@ use stageline_schedule::Instruction;
 use crate::failure::stop::{Stopped, Waits};
 use crate::model::replica::Replica;
 use crate::runner::pass::Pass;
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::StageState;
 use crate::threads::failure::BoxError;
 use crate::update::flush::{Outcome, Verdict};
@@ -144,7 +145,7 @@ pub(crate) trait Runner: Send {
     /// Rolls back the stage's last optimizer step: restores the state from before the step, and the step's gradient
     /// sums if a copy was kept.
     fn roll_back(&mut self);
-    fn state(&self) -> StageState;
+    fn state(&self, frozen_from: FrozenFrom) -> StageState;
     /// Returns a copy of the stage's module without autodiff, in the precision of the trained parameters (not the lower
     /// one of forward and backward passes).
     fn copy(&self) -> ErasedModule;

@@ -21,6 +21,7 @@ use crate::runner::slots::Slots;
 use crate::runner::sums::{Numbers, StageSums};
 use crate::runner::warnings::Warned;
 use crate::runner::{Conclusion, ErasedModule, Interrupt, Runner};
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::StageState;
 use crate::transfer::hand_over::hand_over_module;
 use crate::transfer::leaves::Leaves;
@@ -268,8 +269,8 @@ impl<M: Module + 'static, K: Sink<M>> Runner for StageRunner<M, K> {
         self.parameters.trained.roll_back();
     }
 
-    fn state(&self) -> StageState {
-        self.parameters.trained.state(self.stage)
+    fn state(&self, frozen_from: FrozenFrom) -> StageState {
+        self.parameters.trained.state(self.stage, frozen_from)
     }
 
     fn copy(&self) -> ErasedModule {

@@ -7,9 +7,10 @@ use std::sync::Arc;
 use burn::module::ParamId;
 use burn::tensor::TensorData;
 use burn_pack::Scalar;
-use stageline_checkpoint::{Checkpoint, Progress, Tensor};
+use stageline_checkpoint::{Checkpoint, FrozenTensor, Progress, Tensor};
 
 use crate::state::convert::{data_of_parameter, kind_of, tensor_of};
+use crate::state::frozen::FrozenFrom;
 use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_check::{Reason, Unfit};
@@ -23,12 +24,16 @@ const SEPARATOR: char = '/';
 pub(crate) struct StageState {
     pub(crate) stage: usize,
     pub(crate) tensors: Vec<(ParamId, TensorData)>,
+    /// The frozen tensors of the module that are not in `tensors`, as their hashes.
+    pub(crate) frozen: Vec<(ParamId, FrozenTensor)>,
     pub(crate) optimizer: Vec<Field>,
 }
 
 /// The values in a checkpoint that one stage resumes from: the stage's tensors and its optimizer state.
 pub(crate) struct Restored {
     pub(crate) tensors: HashMap<ParamId, TensorData>,
+    /// The hashes of the tensors whose values the checkpoint does not hold.
+    pub(crate) frozen: HashMap<ParamId, FrozenTensor>,
     pub(crate) optimizer: Vec<Field>,
     /// The parameters that the checkpoint marks as having no optimizer state, because they have had no gradient yet.
     pub(crate) stateless: HashSet<ParamId>,
@@ -62,6 +67,7 @@ pub(crate) struct Layout {
     /// The tensors of each stage, as parameter ids with the paths in the stage's module. A tied parameter is listed for
     /// every stage that has it.
     paths: Vec<Vec<(ParamId, String)>>,
+    frozen_from: FrozenFrom,
 }
 
 impl Layout {
@@ -72,8 +78,12 @@ impl Layout {
     ///
     /// # Errors
     /// Returns [`NameError`] if a tensor is missing from `given`, or if two tensors have the same name.
-    pub(crate) fn new(stages: Vec<Vec<Description>>, given: Option<&Names>) -> Result<Self, NameError> {
-        let mut layout = Self { entries: BTreeMap::new(), names: HashMap::new(), paths: Vec::new() };
+    pub(crate) fn new(
+        stages: Vec<Vec<Description>>,
+        given: Option<&Names>,
+        frozen_from: FrozenFrom,
+    ) -> Result<Self, NameError> {
+        let mut layout = Self { entries: BTreeMap::new(), names: HashMap::new(), paths: Vec::new(), frozen_from };
         for (stage, descriptions) in stages.into_iter().enumerate() {
             let path = |description: &Description| (description.id, description.path.clone());
             layout.paths.push(descriptions.iter().map(path).collect());
@@ -93,6 +103,11 @@ impl Layout {
             }
         }
         Ok(layout)
+    }
+
+    /// Where a training that resumes from the checkpoints takes frozen parameters from.
+    pub(crate) fn frozen_from(&self) -> FrozenFrom {
+        self.frozen_from
     }
 
     pub(crate) fn name(&self, id: ParamId) -> Arc<str> {
@@ -137,8 +152,8 @@ impl Layout {
     /// Builds a checkpoint from the training's progress and the states of all stages. A tied parameter is taken from
     /// the first stage that has it.
     pub(crate) fn checkpoint(&self, progress: Progress, states: Vec<StageState>) -> Checkpoint {
-        let (mut parameters, mut optimizer) = (BTreeMap::new(), BTreeMap::new());
-        for StageState { stage, tensors, optimizer: optimizer_fields } in states {
+        let (mut parameters, mut optimizer, mut frozen) = (BTreeMap::new(), BTreeMap::new(), BTreeMap::new());
+        for StageState { stage, tensors, frozen: hashes, optimizer: optimizer_fields } in states {
             let own = |id: &ParamId| self.names.get(id).filter(|name| self.entries[&***name].stage == stage);
             let with_state: HashSet<_> = optimizer_fields.iter().map(|field| field.id).collect();
             for (id, data) in tensors {
@@ -151,11 +166,14 @@ impl Layout {
                 }
                 own(&id).map(|name| parameters.insert(name.to_string(), tensor_of(data)));
             }
+            for (id, hash) in hashes {
+                own(&id).map(|name| frozen.insert(name.to_string(), hash));
+            }
             for Field { id, name: field, value } in optimizer_fields {
                 own(&id).map(|name| optimizer.insert(format!("{name}{SEPARATOR}{field}"), value.into()));
             }
         }
-        Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer }
+        Checkpoint { progress, run: BTreeMap::new(), parameters, optimizer, frozen }
     }
 
     /// Divides a checkpoint into one part for each stage, which the stage resumes from.
@@ -167,6 +185,7 @@ impl Layout {
         let mut differences = self.differences(checkpoint);
         let restored = |(stage, paths): (usize, &Vec<(ParamId, String)>)| Restored {
             tensors: HashMap::new(),
+            frozen: HashMap::new(),
             optimizer: Vec::new(),
             stateless: HashSet::new(),
             own: paths.iter().filter(|(id, _)| self.entries[&*self.names[id]].stage == stage).cloned().collect(),
@@ -199,13 +218,16 @@ impl Layout {
             stages.iter_mut().for_each(|stage| stage.stateless.clear());
         }
         for (stage, paths) in stages.iter_mut().zip(&self.paths) {
-            let tensor = |(id, _): &(ParamId, String)| {
+            for (id, _) in paths {
                 let name = &self.names[id];
                 let Description { dtype, shape, .. } = &self.entries[&**name].description;
+                if let Some(hash) = checkpoint.frozen.get(&**name) {
+                    stage.frozen.insert(*id, hash.clone());
+                    continue;
+                }
                 let data = data_of_parameter(&checkpoint.parameters[&**name], *dtype, shape);
-                (*id, data.expect("the tensor has the type, shape and bytes of the model's"))
-            };
-            stage.tensors = paths.iter().map(tensor).collect();
+                stage.tensors.insert(*id, data.expect("the tensor has the type, shape and bytes of the model's"));
+            }
         }
         Ok(stages)
     }
@@ -215,27 +237,30 @@ impl Layout {
         let of_own_tensors = self.entries.iter().filter_map(|(name, entry)| {
             let model = kind_of(entry.description.dtype, &entry.description.shape);
             let name = name.clone();
-            match checkpoint.parameters.get(&name) {
-                None => Some(Difference::NotInCheckpoint { name }),
-                Some(Tensor { dtype, shape, bytes }) => {
-                    let checkpoint = Kind { dtype: *dtype, shape: shape.clone() };
-                    match checkpoint == model {
-                        true => model.wrong_bytes(&name, bytes.len()),
-                        false => Some(Difference::Kind { name, model, checkpoint }),
-                    }
-                }
+            let (dtype, shape, bytes) = match (checkpoint.parameters.get(&name), checkpoint.frozen.get(&name)) {
+                (Some(Tensor { dtype, shape, bytes }), _) => (dtype, shape, Some(bytes.len())),
+                (None, Some(FrozenTensor { dtype, shape, .. })) => (dtype, shape, None),
+                (None, None) => return Some(Difference::NotInCheckpoint { name }),
+            };
+            let checkpoint = Kind { dtype: *dtype, shape: shape.clone() };
+            match checkpoint == model {
+                true => bytes.and_then(|bytes| model.wrong_bytes(&name, bytes)),
+                false => Some(Difference::Kind { name, model, checkpoint }),
             }
         });
-        let others = checkpoint.parameters.keys().filter(|name| !self.entries.contains_key(*name));
+        let all = checkpoint.parameters.keys().chain(checkpoint.frozen.keys());
+        let others = all.filter(|name| !self.entries.contains_key(*name));
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Converts rejected fields of optimizer states to differences for the error message. Each difference names its
-    /// field as checkpoints do: the parameter's name, `/` and the field.
+    /// Converts rejected parts of stages' states to differences for the error message. Each difference names its field
+    /// of optimizer state as checkpoints do: the parameter's name, `/` and the field.
     pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         let difference = |Unfit { id, field, reason }| {
-            let name = format!("{}{SEPARATOR}{field}", self.names[&id]);
+            let tensor = &self.names[&id];
+            let name = format!("{tensor}{SEPARATOR}{field}");
             match reason {
+                Reason::Frozen => Difference::Frozen { name: tensor.to_string() },
                 Reason::OtherOptimizer => Difference::OtherOptimizer { name },
                 Reason::Value { found, expected } => Difference::Value { name, found, expected },
             }

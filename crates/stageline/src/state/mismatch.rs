@@ -54,6 +54,12 @@ pub enum Difference {
         /// name, `/` and the field's name.
         name: String,
     },
+    /// A frozen tensor whose values the checkpoint does not hold has other values in the model than in the training that
+    /// the checkpoint is from.
+    Frozen {
+        /// The name of the frozen tensor whose values have changed.
+        name: String,
+    },
     /// A field of an optimizer's state in the checkpoint has a value that the optimizer cannot produce.
     Value {
         /// The name of the field of optimizer state whose value is wrong. As in checkpoints, it consists of the
@@ -113,6 +119,11 @@ impl fmt::Display for Mismatch {
             0 => {}
             more => write!(f, "\n  and {more} more")?,
         }
+        if self.0.iter().any(|difference| matches!(difference, Difference::Frozen { .. })) {
+            let hint = "the checkpoint has only the SHA-256 of frozen parameters; build the model from the weights from which \
+                        the training began";
+            write!(f, "\n  {hint}")?;
+        }
         if self.0.iter().any(Difference::is_named_by_stage) {
             let hint = "names that begin with a stage, such as `stage0.`, fit only the cut with which the checkpoint was taken; \
                         restore it on that cut, and set `PipelineBuilder::names` for later ones";
@@ -157,6 +168,9 @@ impl fmt::Display for Difference {
             }
             Self::Bytes { name, found, expected: None } => {
                 write!(f, "{} has {found} bytes in the checkpoint, and a shape too large for any memory", shown(name))
+            }
+            Self::Frozen { name } => {
+                write!(f, "{} is frozen, and its values in the model are not those of the checkpoint", shown(name))
             }
             Self::OtherOptimizer { name } => {
                 write!(f, "{} does not match the state that the optimizer of its stage keeps", shown(name))

@@ -12,6 +12,7 @@
 //! - `layout`: the names of all stages' tensors (`Layout`), with the stage that each is taken from (`Entry`); a stage's
 //!   state (`StageState`) to a checkpoint, and a checkpoint to each stage's part (`Restored`) or to tensors by name
 //!   (`NamedTensor`).
+//! - `frozen`: the source of frozen parameters in a resumed training (`FrozenFrom`), and their hashes.
 //! - `optimizer_state`: the fields of an optimizer's state (`Field`, `Value`), read from burn's saved form and written
 //!   to it (`Reader` and `Writer` of `burn_pack`).
 //! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
@@ -24,6 +25,7 @@
 //!   shape), with a hint about names that begin with a stage.
 
 pub(crate) mod convert;
+pub(crate) mod frozen;
 pub(crate) mod layout;
 pub(crate) mod mismatch;
 pub(crate) mod names;

@@ -29,11 +29,12 @@ fn kind(name: &str, value: &Value) -> Kind {
     }
 }
 
-/// A field of a checkpoint's optimizer state that the stage's optimizer rejects, or a required field that the
-/// checkpoint lacks.
+/// A part of a checkpoint that a stage cannot resume from: a field of optimizer state that the stage's optimizer
+/// rejects, a required field that the checkpoint lacks, or a frozen tensor with other values.
 #[derive(Debug, PartialEq)]
 pub(crate) struct Unfit {
     pub(crate) id: ParamId,
+    /// The field of the optimizer state; empty for a frozen tensor.
     pub(crate) field: String,
     pub(crate) reason: Reason,
 }
@@ -54,8 +55,8 @@ impl From<NotRestored> for Unfit {
     }
 }
 
-/// Why a field of a checkpoint's optimizer state is rejected: the stage's optimizer does not keep such a field, or
-/// cannot have its value.
+/// Why a part of a checkpoint is rejected: the stage's optimizer does not keep such a field or cannot have its value, or
+/// a frozen tensor has other values.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint lacks a field of optimizer state that the stage's optimizer keeps. Or it has a field that the
@@ -64,6 +65,8 @@ pub(crate) enum Reason {
     /// The optimizer cannot produce the value `found`, which the checkpoint contains in a field of optimizer state.
     /// `expected` describes the possible values.
     Value { found: String, expected: String },
+    /// The checkpoint has the hash of a frozen tensor, and the stage's tensor has another hash.
+    Frozen,
 }
 
 /// The optimizer state that a checkpoint contains for the parameters of one stage.

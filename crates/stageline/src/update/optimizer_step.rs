@@ -2,22 +2,25 @@
 //! in a lower precision, the optimizer and the learning rate; it also reads and restores their state in checkpoints.
 
 use std::collections::HashMap;
+use std::sync::OnceLock;
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::module::{Module, ParamId};
 use burn::optim::{GradientsParams, ModuleOptimizer};
-use burn::tensor::Device;
+use burn::tensor::{Device, TensorData};
 
 use crate::device::location::{host, is_host};
-use crate::state::convert::read_now;
+use crate::state::convert::{read_now, tensor_of};
+use crate::state::frozen::{FrozenFrom, hashes};
 use crate::state::layout::{Restored, StageState};
-use crate::state::optimizer_check::{Given, Unfit, unfit};
+use crate::state::optimizer_check::{Given, Reason, Unfit, unfit};
 use crate::state::optimizer_state;
 use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
 use crate::update::state_memory::counting_moved;
 use crate::update::take_ownership::settle;
-use stageline_nn::params::{self, unify, zero_gradients};
+use stageline_checkpoint::FrozenTensor;
+use stageline_nn::params::{self, Description, unify, zero_gradients};
 
 pub(super) struct Before<M> {
     module: M,
@@ -38,6 +41,9 @@ pub(crate) struct Trained<M> {
     rounding: Option<Rounding>,
     optimizer: ModuleOptimizer,
     learning_rate: ModuleLrScheduler,
+    /// The hashes of frozen tensors that have the values with which the pipeline was built. They are computed when the
+    /// first checkpoint needs them.
+    frozen: OnceLock<HashMap<ParamId, FrozenTensor>>,
     /// The stage's module and optimizer before its last optimizer step. They are dropped when all stages are known to
     /// have stepped.
     before: Option<Before<M>>,
@@ -88,6 +94,7 @@ impl<M: Module> Trained<M> {
             rounding,
             optimizer,
             learning_rate,
+            frozen: OnceLock::new(),
             before: None,
             rollback,
             is_ahead: false,
@@ -175,22 +182,42 @@ impl<M: Module> Trained<M> {
         }
     }
 
-    /// Returns the stage's tensors and optimizer states, read to the host, for a checkpoint.
-    pub(crate) fn state(&self, stage: usize) -> StageState {
-        let mut tensors = params::read(self.module());
+    /// Returns the stage's tensors and optimizer states, read to the host, for a checkpoint. If resumed trainings take
+    /// frozen parameters from the model, these are returned as hashes.
+    pub(crate) fn state(&self, stage: usize, frozen_from: FrozenFrom) -> StageState {
+        let module = self.module();
+        let hashes = match frozen_from {
+            FrozenFrom::Model => self.frozen.get_or_init(|| hashes(module, |tensor| !tensor.trained)),
+            FrozenFrom::Checkpoint => &HashMap::new(),
+        };
+        let mut frozen = Vec::new();
+        let read = |Description { id, trained, .. }, read: &dyn Fn() -> _| match hashes.get(&id) {
+            Some(hash) if !trained => {
+                frozen.push((id, hash.clone()));
+                None
+            }
+            _ => Some((id, read())),
+        };
+        let mut tensors: Vec<_> = params::read_each(module, read).into_iter().flatten().collect();
         // The bytes are read here, where a fault of the device is one of this stage, and after the stage's own work.
-        if !self.module().devices().iter().all(is_host) {
+        if !module.devices().iter().all(is_host) {
             tensors.iter_mut().for_each(|(_, data)| *data = read_now(data));
         }
-        StageState { stage, tensors, optimizer: optimizer_state::read(&self.optimizer) }
+        StageState { stage, tensors, frozen, optimizer: optimizer_state::read(&self.optimizer) }
     }
 
     /// Restores the stage's tensors, optimizer state and learning rate from a checkpoint. Returns the base learning
     /// rate of the checkpoint's last optimizer step; `None` before the first step.
     ///
     /// # Errors
-    /// Returns the parts of the checkpoint's optimizer state that the stage's optimizer cannot use, if there are any.
-    pub(crate) fn restore(&mut self, restored: &mut Restored) -> Result<Option<f64>, Vec<Unfit>> {
+    /// Returns the parts of the checkpoint that do not fit the stage, if there are any: of optimizer states, and frozen
+    /// tensors that have other values.
+    pub(crate) fn restore(
+        &mut self,
+        restored: &mut Restored,
+        frozen_from: FrozenFrom,
+    ) -> Result<Option<f64>, Vec<Unfit>> {
+        self.compare_frozen(restored, frozen_from)?;
         self.restore_tensors(restored);
         let Restored { optimizer, stateless, own, optimizer_steps: steps, .. } = restored;
         let optimizer = std::mem::take(optimizer);
@@ -206,6 +233,29 @@ impl<M: Module> Trained<M> {
         let restored = optimizer_state::write(self.optimizer.clone(), optimizer, own());
         self.optimizer = restored.map_err(|fields| fields.into_iter().map(Unfit::from).collect::<Vec<_>>())?;
         Ok(last)
+    }
+
+    /// Compares the frozen tensors of which the checkpoint has only the hashes with those of the stage. Later checkpoints
+    /// have the hashes of the frozen tensors whose values the checkpoint does not change.
+    ///
+    /// # Errors
+    /// Returns the stage's own tensors that have another hash.
+    fn compare_frozen(&mut self, restored: &Restored, frozen_from: FrozenFrom) -> Result<(), Vec<Unfit>> {
+        let Restored { frozen, tensors, own, .. } = restored;
+        if frozen.is_empty() && frozen_from == FrozenFrom::Checkpoint {
+            return Ok(());
+        }
+        let mut found = hashes(self.module(), |tensor| !tensor.trained || frozen.contains_key(&tensor.id));
+        let is_other = |id: &ParamId| frozen.get(id).is_some_and(|hash| found.get(id) != Some(hash));
+        let others = own.iter().map(|(id, _)| *id).filter(is_other);
+        let others: Vec<_> = others.map(|id| Unfit { id, field: String::new(), reason: Reason::Frozen }).collect();
+        if !others.is_empty() {
+            return Err(others);
+        }
+        let is_same = |data: &TensorData, hash: &FrozenTensor| FrozenTensor::of(&tensor_of(data.clone())) == *hash;
+        found.retain(|id, hash| tensors.get(id).is_none_or(|data| is_same(data, hash)));
+        self.frozen = found.into();
+        Ok(())
     }
 
     /// Restores the tensors of the stage's module from a checkpoint, without the optimizer state. Replicas other than

@@ -11,6 +11,7 @@ use crate::model::replica::Replica;
 use crate::recording::Clock;
 use crate::runner::pass::Pass;
 use crate::runner::{Conclusion, ErasedModule};
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::StageState;
 use crate::threads::{Receiver, Sender};
 use crate::update::flush::{Flush, Outcome, Verdict};
@@ -19,8 +20,9 @@ use crate::update::flush::{Flush, Outcome, Verdict};
 pub(crate) enum Command {
     /// The command to run one pass, such as a training step: the worker executes its instructions of the plan once.
     Run(Run),
-    /// The command to send a copy of each stage's state (parameters and optimizer state), for a checkpoint.
-    Save { during: During },
+    /// The command to send a copy of each stage's state (parameters and optimizer state), for a checkpoint. If
+    /// `frozen_from` is the model, hashes of frozen parameters are sent in place of their values.
+    Save { during: During, frozen_from: FrozenFrom },
     /// The command to send a copy of each stage's module, for a snapshot of a running pipeline.
     Copy { during: During },
     /// The command to receive the true verdict on the last step (step, or skip it), if the stages have ended that step

@@ -191,7 +191,9 @@ impl Worker {
     fn execute(&mut self, command: Command) -> Result<(), Interrupt> {
         match command {
             Command::Run(run) => self.run(run)?,
-            Command::Save { during } => self.send_copies(during, |runner| runner.state(), |replies| &replies.saved)?,
+            Command::Save { during, frozen_from } => {
+                self.send_copies(during, |runner| runner.state(frozen_from), |replies| &replies.saved)?;
+            }
             Command::Copy { during } => {
                 let copy = |runner: &dyn Runner| (runner.stage(), runner.copy());
                 self.send_copies(during, copy, |replies| &replies.copied)?;

@@ -13,6 +13,7 @@ use crate::model::micro_batches::MicroBatches;
 use crate::pipeline::report::{LossTerm, Metric};
 use crate::runner::ErasedModule;
 use crate::runner::pass::{Context, Pass};
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::StageState;
 use crate::threads::Receiver;
 use crate::update::finite::Culprit;
@@ -108,10 +109,10 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 
     /// Returns a copy of the parameters and the optimizer state of every stage of the first replica, for a checkpoint.
-    pub(crate) fn copy_states(&mut self, during: During) -> Result<Vec<StageState>, Ended> {
+    pub(crate) fn copy_states(&mut self, during: During, frozen_from: FrozenFrom) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
-            self.send(&worker.commands, Command::Save { during })?;
+            self.send(&worker.commands, Command::Save { during, frozen_from })?;
         }
         self.gather(&self.replies.saved, 1)
     }

@@ -9,6 +9,7 @@ use crate::failure::step_error::StepError;
 use crate::failure::watchdog::Place;
 use crate::model::replica::ReplicaStage;
 use crate::runner::Runner;
+use crate::state::frozen::FrozenFrom;
 use crate::state::layout::StageState;
 use crate::threads::ends_within;
 use crate::threads::failure::Failure;
@@ -106,7 +107,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     /// # Errors
     /// Returns [`StepError::Lost`] if a stage is lost, and [`StepError::Unreadable`] if the state cannot be read from a
     /// stage's device.
-    pub(crate) fn states(&self) -> Result<Vec<StageState>, StepError> {
+    pub(crate) fn states(&self, frozen_from: FrozenFrom) -> Result<Vec<StageState>, StepError> {
         // This check comes before any read, because a read from a lost host would wait for ever.
         if let Some(&stage) = self.out_of_reach.first() {
             return Err(StepError::Lost { stage });
@@ -115,7 +116,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         let state = |stage| {
             let runner = whole(stage).ok_or(StepError::Lost { stage })?;
             // The failure may be the device's, and then the read panics.
-            let read = catch_unwind(AssertUnwindSafe(|| runner.state()));
+            let read = catch_unwind(AssertUnwindSafe(|| runner.state(frozen_from)));
             read.map_err(|panic| StepError::Unreadable { stage, failure: Failure::of_panic(panic) })
         };
         (0..self.stages).map(state).collect()

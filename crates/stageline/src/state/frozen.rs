@@ -1,0 +1,37 @@
+//! Where a resumed training takes the values of frozen parameters from ([`FrozenFrom`]), and the hashes by which it
+//! finds that they are the same as before.
+
+use std::collections::HashMap;
+
+use burn::module::{Module, ParamId};
+use stageline_checkpoint::FrozenTensor;
+use stageline_nn::params::{Description, read_each};
+
+use crate::state::convert::tensor_of;
+
+/// Where a resumed training takes the values of frozen parameters from. It decides whether checkpoints hold them.
+///
+/// The frozen parameters of a model that is adapted with LoRA are almost the whole model. A checkpoint without them is
+/// smaller by as much, is written faster, and needs less memory on the host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum FrozenFrom {
+    /// A resumed training takes frozen parameters from the checkpoint, which holds the whole model.
+    #[default]
+    Checkpoint,
+    /// A resumed training takes frozen parameters from the stages with which its pipeline is built, as they were read
+    /// from a file, for example. A checkpoint holds their SHA-256, and `build` returns an error if they have changed.
+    /// Frozen parameters with other values than those of the stages are in the checkpoint: they were trained before
+    /// they were frozen.
+    Model,
+}
+
+/// Returns the hashes of the tensors of a module that `is_hashed` selects. The tensors are read to the host one by one.
+pub(crate) fn hashes<M: Module>(
+    module: &M,
+    is_hashed: impl Fn(&Description) -> bool,
+) -> HashMap<ParamId, FrozenTensor> {
+    let hash = |tensor: Description, read: &dyn Fn() -> _| {
+        is_hashed(&tensor).then(|| (tensor.id, FrozenTensor::of(&tensor_of(read()))))
+    };
+    read_each(module, hash).into_iter().flatten().collect()
+}
