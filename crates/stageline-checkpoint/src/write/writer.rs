@@ -67,10 +67,10 @@ impl Writer {
     /// panic of the thread, every later write returns [`CheckpointError::Panicked`].
     pub fn write(&mut self, checkpoint: Checkpoint) -> Result<Option<PathBuf>, CheckpointError> {
         let before = self.wait()?;
-        match self.checkpoints.as_ref().map(|checkpoints| checkpoints.send(checkpoint)) {
-            Some(Ok(())) => self.pending = true,
-            _ => return Err(self.panic()),
+        if self.checkpoints.as_ref().is_none_or(|checkpoints| checkpoints.send(checkpoint).is_err()) {
+            return Err(self.panic());
         }
+        self.pending = true;
         Ok(before)
     }
 
