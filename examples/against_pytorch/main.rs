@@ -21,7 +21,7 @@ use burn::tensor::Device;
 use clap::Parser;
 use serde_json::json;
 use stageline::schedule::schedule_named;
-use stageline::{Batch, Clip, StageConfig, Update, WarmupCosine};
+use stageline::{Batch, Clip, StageConfig, Update, WarmupDecay};
 
 use crate::export::{Parameters, tensors};
 use crate::flags::Flags;
@@ -67,7 +67,7 @@ fn main() -> Result<()> {
 }
 
 /// Returns the learning rate schedule: a linear warm-up, and then a cosine down to a tenth of the peak.
-fn learning_rate(flags: &Flags) -> Result<WarmupCosine> {
+fn learning_rate(flags: &Flags) -> Result<WarmupDecay> {
     let peak = flags.learning_rate;
-    Ok(WarmupCosine::new(peak, flags.warm_up, flags.steps)?.down_to(peak / 10.0)?)
+    Ok(WarmupDecay::new(peak, flags.warm_up, flags.steps)?.down_to(peak / 10.0)?)
 }

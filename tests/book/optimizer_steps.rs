@@ -3,7 +3,7 @@
 
 use burn::optim::SgdConfig;
 use burn::tensor::Device;
-use stageline::{Batch, BoxError, Pipeline, StageConfig, WarmupCosine};
+use stageline::{Batch, BoxError, Pipeline, StageConfig, WarmupDecay};
 
 use crate::model::{Line, column};
 
@@ -12,7 +12,7 @@ use crate::model::{Line, column};
 fn a_warm_up_counts_optimizer_steps() -> Result<(), BoxError> {
     for micro_batches in [1, 4] {
         // Ten steps of warm-up, then a cosine: the eleventh step has the peak, whatever M is.
-        let rate = WarmupCosine::new(1e-3, 10, 100)?;
+        let rate = WarmupDecay::new(1e-3, 10, 100)?;
         let stage = StageConfig::new(Device::flex(), SgdConfig::new().init(), rate);
         let mut pipeline = Pipeline::builder().loss(Line::new(), stage).micro_batches(micro_batches).build()?;
         let mut rates = Vec::new();

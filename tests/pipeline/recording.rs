@@ -7,7 +7,7 @@ use std::time::Duration;
 use burn::module::Module;
 use burn::optim::{AdamWState, Optimizer, SgdConfig};
 use burn::tensor::{Device, Tensor};
-use stageline::schedule::{GPipe, Instruction, Interleaved, OneFOneB, Schedule};
+use stageline::schedule::{GPipe, Instruction, Interleaved, OneFOneB, Schedule, ZbH1};
 use stageline::{
     Account, Activity, Batch, Clock, Event, LossStage, Payload, PayloadMapper, Pipeline, PipelineBuilder, Stage,
     StageConfig, StepReport, WaitCause, Weight,
@@ -27,6 +27,34 @@ fn step(builder: PipelineBuilder<Tensor<2>, Tensor<2>, Target>) -> StepReport {
     let mut pipeline = builder.build().unwrap();
     pipeline.step(batch(8)).unwrap();
     pipeline.step(batch(8)).unwrap()
+}
+
+/// Tests the ideal bubbles against the formulas of the papers, for a forward of 1, a backward of 2 and halves of 1.
+#[test]
+fn ideal_bubbles_are_those_of_the_papers() {
+    let ideal = |stages: usize, micro_batches, schedule: &'static (dyn Schedule + Sync)| {
+        let builder = Mlp::new(7, WIDTH, 1).split(stages, &config()).micro_batches(micro_batches).schedule(schedule);
+        step(builder).ideal_bubble()
+    };
+    // Narayanan et al., 2021: (P-1)/(VM+P-1).
+    for schedule in [&OneFOneB as &(dyn Schedule + Sync), &GPipe] {
+        assert!((ideal(4, 8, schedule) - 3.0 / 11.0).abs() < 1e-12);
+        assert!((ideal(1, 8, schedule)).abs() < 1e-12);
+    }
+    assert!((ideal(8, 8, &Interleaved { chunks: 2 }) - 3.0 / 19.0).abs() < 1e-12);
+    // Qi et al., 2023: P-1 times (forward + input gradient - weight gradient) of idle time.
+    assert!((ideal(4, 8, &ZbH1) - 3.0 / (3.0 * 8.0 + 3.0)).abs() < 1e-12);
+}
+
+#[test]
+fn a_whole_backward_takes_the_time_of_its_halves() {
+    let report = step(Mlp::new(3, WIDTH, 1).split(2, &config()).micro_batches(4).schedule(ZbH1));
+    let costs = report.recording.costs();
+    for (stage, micro_batch) in (0..2).flat_map(|stage| (0..4).map(move |micro_batch| (stage, micro_batch))) {
+        let cost = costs.stage(stage, micro_batch);
+        assert!(cost.input_gradient > 0.0 && cost.weight_gradient > 0.0, "{cost:?}");
+        assert_eq!(cost.backward, cost.input_gradient + cost.weight_gradient);
+    }
 }
 
 #[test]

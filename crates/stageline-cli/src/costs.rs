@@ -3,7 +3,7 @@
 
 use std::collections::BTreeSet;
 
-use anyhow::ensure;
+use anyhow::{bail, ensure};
 use clap::Args;
 use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Transfers};
 
@@ -23,13 +23,13 @@ pub(crate) struct CostFlags {
     #[arg(allow_hyphen_values = true)]
     forward: Vec<f64>,
     /// Time of the input-gradient half of the backward of one micro-batch on a worker, in ms, or a list as for
-    /// --forward
-    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    /// --forward [default: 1, or half of --backward]
+    #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     input_grad: Vec<f64>,
     /// Time of the weight-gradient half of the backward of one micro-batch on a worker, in ms, or a list as for
-    /// --forward
-    #[arg(long, value_delimiter = ',', value_name = "MS", default_value = "1", value_parser = amount)]
+    /// --forward [default: 1, or half of --backward]
+    #[arg(long, value_delimiter = ',', value_name = "MS", value_parser = amount)]
     #[arg(allow_hyphen_values = true)]
     weight_grad: Vec<f64>,
     /// Time of the whole backward of one micro-batch on a worker, in ms, or a list as for --forward [default: the sum
@@ -90,8 +90,18 @@ impl CostFlags {
     pub(crate) fn costs(&self, placement: &Placement) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--forward", &self.forward)?;
-        let input_gradient = shared("--input-grad", &self.input_grad)?;
-        let weight_gradient = shared("--weight-grad", &self.weight_grad)?;
+        let [input_gradient, weight_gradient] = match (&*self.input_grad, &*self.weight_grad, &*self.backward) {
+            ([], [], backward @ [_, ..]) => {
+                let halves: Vec<_> = shared("--backward", backward)?.iter().map(|whole| whole / 2.0).collect();
+                [halves.clone(), halves]
+            }
+            ([], [..], [_, ..]) => bail!("--weight-grad and --backward need --input-grad, the other half"),
+            ([..], [], [_, ..]) => bail!("--input-grad and --backward need --weight-grad, the other half"),
+            (input, weight, _) => {
+                let or_one = |list: &[f64]| if list.is_empty() { vec![1.0] } else { list.to_vec() };
+                [shared("--input-grad", &or_one(input))?, shared("--weight-grad", &or_one(weight))?]
+            }
+        };
         let mut stages: Vec<_> = (0..placement.stages())
             .map(|stage| StageCost::new(forward[stage], input_gradient[stage], weight_gradient[stage]))
             .collect();

@@ -116,6 +116,9 @@ struct Predicted<'a> {
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
+    /// The number of the host's cores, if each worker would have another part of them than in the logged run. Its times
+    /// would then differ from the logged ones. `None` if the part is the same or not known.
+    other_cores: Option<usize>,
     /// The relative error of the step time that is simulated for the logged run itself, with its own plan: |simulated /
     /// measured - 1|. If the run has no network links, predictions are corrected for this error.
     own_step_error: f64,
@@ -154,6 +157,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         peak_live: &prediction.peak_live,
         peak_bytes: prediction.peak_bytes.as_deref(),
         layers: layers(&log, &prediction.cut),
+        other_cores: log.other_cores(workers),
         own_step_error: own.step,
         own_bubble_error: own.bubble,
     };
@@ -181,8 +185,15 @@ fn text(predicted: &Predicted) -> String {
         )
     };
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
+    let cores = predicted.other_cores.map_or_else(String::new, |cores| {
+        format!(
+            "not comparable {cores} cores are shared by the workers, and each has another part of them than in the log; log a short run \
+             with --stages {stages}\n"
+        )
+    });
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
+         {cores}\
          {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\

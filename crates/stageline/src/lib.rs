@@ -123,7 +123,7 @@ pub use update::noise::{GradientNoise, NoiseAverage, NoiseReport};
 pub use update::parameter_gradient::ParameterGradient;
 pub use update::precision::Precision;
 pub use update::state_memory::{OptimizerState, OptimizerStateError, PlacedState};
-pub use update::warmup_cosine::{WarmupCosine, WarmupCosineError};
+pub use update::warmup_decay::{Decay, WarmupDecay, WarmupDecayError};
 pub use verify::Verification;
 pub use verify::Verify;
 

@@ -69,7 +69,7 @@ impl Accumulation<'_> {
         tables += without_memory(&trainings);
         tables += &beside_workers(&log.run);
         if !alternatives.found.is_empty() {
-            tables += "other settings, each with its fastest M:\n";
+            tables += "other settings, each with the M that is recommended for it:\n";
             let rows = alternatives.found.iter();
             let name =
                 |(change, training): &(_, PredictedTraining)| format!("{change}, M = {}", training.micro_batches);

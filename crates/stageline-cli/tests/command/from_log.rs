@@ -48,6 +48,15 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
     text(&format!("page --from {log} --html {html}"));
     let page = fs::read_to_string(folder.path().join("run.html")).unwrap();
     assert!(page.contains("<td>front</td>") && page.contains("<td>seed</td>"));
+    // On a host with 2 cores, one worker would have both of them.
+    let on_cores = LOG.replace(r#""seed":1}"#, r#""device":"cpu"},"machine":{"cores":2}"#);
+    let [alone, own] = [1, 2].map(|stages| {
+        let path = folder.path().join("cores.jsonl");
+        fs::write(&path, &on_cores).unwrap();
+        text(&format!("predict --from {} --stages {stages}", path.display()))
+    });
+    let expected = "2 cores are shared by the workers, and each has another part of them than in the log";
+    assert!(alone.contains(expected) && !own.contains("cores"), "{alone}{own}");
     let refused = error(&format!("predict --from {log} --stages 3"));
     assert!(refused.contains("2 layers cannot be cut into 3 stages"), "{refused}");
 }

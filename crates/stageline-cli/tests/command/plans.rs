@@ -66,6 +66,21 @@ fn the_report_of_a_simulation_has_all_its_fields() {
 }
 
 #[test]
+fn a_whole_backward_without_its_halves_is_two_equal_halves() {
+    let bound = |flags: &str| {
+        let report = json(&format!("simulate --schedule zb-h1 --stages 4 --micro-batches 8 --json {flags}"));
+        (report["step_ms"].as_f64(), report["bound_ms"].as_f64())
+    };
+    let whole = bound("--forward 20,10,20,30 --backward 40,20,40,60");
+    assert_eq!(whole, bound("--forward 20,10,20,30 --input-grad 20,10,20,30 --weight-grad 20,10,20,30"));
+    assert!(whole.0.unwrap() >= 8.0 * 90.0, "the dearest worker computes 8 times 90 ms");
+    for (one, other) in [("input", "weight"), ("weight", "input")] {
+        let error = error(&format!("simulate --stages 2 --micro-batches 2 --backward 4 --{one}-grad 2"));
+        assert!(error.contains(&format!("--{one}-grad and --backward need --{other}-grad")), "{error}");
+    }
+}
+
+#[test]
 fn costs_are_given_for_all_stages_or_for_each() {
     let step = |flags: &str| json(&format!("simulate --stages 2 --micro-batches 1 --json {flags}"))["step_ms"].as_f64();
     assert_eq!(step("--forward 2 --input-grad 3 --weight-grad 4"), Some(2.0 * (2.0 + 7.0)));

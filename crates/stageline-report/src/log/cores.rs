@@ -1,26 +1,29 @@
-//! Checks, from the log of a run on a host's CPU, whether the host has enough cores for more workers, if each gets as
-//! many cores as a worker of the run had.
+//! Tells, from the log of a run on a host's CPU, whether the workers of another run would have other numbers of cores.
 
 use serde_json::Value;
 
 use super::run_log::RunLog;
 
 impl RunLog {
-    /// Returns the host's number of CPU cores if it is too small for `workers` workers in each replica. It is too small
-    /// if each worker would have fewer cores than a worker of the logged run had.
+    /// Returns the host's number of CPU cores if a run with `workers` workers in each replica would give each worker
+    /// another part of the cores than the logged run did. Each is then faster or slower than the log shows.
     ///
-    /// Returns `None` if the cores suffice or the log does not state them. Also returns `None` if the logged run had at
-    /// least `workers` workers, or used devices other than the CPU.
-    pub(crate) fn too_few_cores(&self, workers: usize) -> Option<usize> {
+    /// Returns `None` if the part is the same or the log does not state the cores. Also returns `None` if the logged run
+    /// used devices other than the CPU.
+    pub fn other_cores(&self, workers: usize) -> Option<usize> {
         let cores = number(self.run.machine.get("cores")?).filter(|cores| *cores > 0)?;
         let devices = self.run.configuration.get("device")?.as_str()?;
-        let (own, replicas) = (self.plan.workers(), self.run.replicas.max(1));
-        if workers <= own || devices.split(',').any(|device| device.trim() != "cpu") {
+        if devices.split(',').any(|device| device.trim() != "cpu") {
             return None;
         }
-        let shared = || (cores / replicas.saturating_mul(own).max(1)).max(1);
-        let each = self.run.configuration.get("cores_per_stage").and_then(number).unwrap_or_else(shared);
-        (replicas.saturating_mul(workers).saturating_mul(each) > cores).then_some(cores)
+        let given = self.run.configuration.get("cores_per_stage").and_then(number);
+        let of_one = |workers: usize| {
+            let all = workers.saturating_mul(self.run.replicas).max(1);
+            let used = given.unwrap_or((cores / all).max(1));
+            // More workers than cores share them.
+            (used as f64).min(cores as f64 / all as f64)
+        };
+        (of_one(workers) != of_one(self.plan.workers())).then_some(cores)
     }
 }
 

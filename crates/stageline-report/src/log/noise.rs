@@ -2,9 +2,9 @@
 //!
 //! *Window.* The noise scale is a ratio, and the estimates of one step are too rough for it. The noise scale at a
 //! measured step is therefore the mean of the variances over the mean of the squared norms in a window of 9 measured
-//! steps: the step itself and 4 on each side, fewer at both ends of the run. The window is short because the squared
-//! norm falls by orders of magnitude at the start of a training run, where the first steps would dominate a mean over
-//! more steps. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the
+//! steps: the step itself and 4 on each side, fewer at both ends of the run. Both estimates of a step are divided by the
+//! squared norm of its gradient first. Otherwise a step with a large gradient, such as a spike of the loss or the first
+//! steps of a training, would outweigh all others in its window. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the
 //! noise scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
@@ -95,7 +95,10 @@ impl RunLog {
     /// Returns [`NoNoise`] if too few steps measured the noise, or if the gradient cannot be told from its noise.
     pub fn noise_scales(&self) -> Result<NoiseScales, NoNoise> {
         let updated: Vec<&Step> = self.steps.iter().filter(|step| step.gradient_norm.is_some()).collect();
-        let estimates = updated.iter().enumerate().filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total)));
+        let estimates = updated
+            .iter()
+            .enumerate()
+            .filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total.relative_to(step.gradient_norm?))));
         let (at, totals): (Vec<_>, Vec<_>) = estimates.unzip();
         match totals.len() {
             // Replicas have micro-batches of their own.
@@ -158,6 +161,14 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
+    /// Returns the estimates divided by the square of the step's gradient norm. So a step with a large gradient counts
+    /// as much in an average as any other. Returns the estimates unchanged if the norm is 0.
+    #[must_use]
+    pub fn relative_to(self, gradient_norm: f64) -> Self {
+        let square = if gradient_norm == 0.0 { 1.0 } else { gradient_norm * gradient_norm };
+        Self { squared_norm: self.squared_norm / square, variance: self.variance / square }
+    }
+
     /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight (in most models, a
     /// number of tokens). Returns `None` if the mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {

@@ -21,15 +21,10 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     }
     let about = "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger \
                  ones more tokens to the same loss. Solid lines are smoothed over the measured steps so far, dashed lines are of one step.";
-    let last = measured.last().and_then(|(_, noise)| noise.smoothed_scale);
-    let end = match (log.noise_scales(), last) {
-        (Ok(_), Some(scale)) => format!(" At the end of the run it is {} tokens.", number(scale)),
-        (Ok(scales), None) if scales.last().is_infinite() => {
-            " At the end of the run the noise hides the gradient.".to_owned()
-        }
-        // A log that a program wrote by itself may have no smoothed scales.
-        (Ok(_), None) => String::new(),
-        (Err(reason), _) => format!(" The noise scale of the run is not known: {reason}."),
+    let end = match log.noise_scales().map(|scales| scales.last()) {
+        Ok(scale) if scale.is_infinite() => " At the end of the run the noise hides the gradient.".to_owned(),
+        Ok(scale) => format!(" At the end of the run it is {} tokens.", number(scale)),
+        Err(reason) => format!(" The noise scale of the run is not known: {reason}."),
     };
     page.section("Gradient noise", &(about.to_owned() + &end));
     let stages = 0..log.plan.stages();

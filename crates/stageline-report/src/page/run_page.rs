@@ -89,12 +89,11 @@ fn summary(log: &RunLog) -> String {
         let percent = |figure: fn(&Step) -> f64| 100.0 * median(log.warm_steps().map(figure)).unwrap_or(f64::NAN);
         let _ = write!(
             text,
-            " A typical step took {} s, with a bubble of {:.1}% of the total stage time by the {}. For equal stages under {} the bubble \
-             would be {:.1}%; a simulation with the measured costs gives {:.1}%.",
+            " A typical step took {} s, with a bubble of {:.1}% of the total stage time by the {}. With equal stages, the bubble of \
+             this plan would be {:.1}%; a simulation with the measured costs gives {:.1}%.",
             number(seconds),
             100.0 * bubble,
             log.clock(),
-            whole_backwards(log),
             percent(|step| step.bubble_ideal),
             percent(|step| step.bubble_simulated),
         );
@@ -123,16 +122,6 @@ fn summary(log: &RunLog) -> String {
         let _ = write!(text, " Validation loss {} after {} steps.", number(last.validation_loss), last.after_steps);
     }
     text
-}
-
-/// Returns the names of the schedules whose bubble with equal stages the page gives for comparison. They have as many
-/// stages on each worker as the run, and do not split backward passes.
-fn whole_backwards(log: &RunLog) -> String {
-    let (workers, stages) = (log.plan.workers(), log.plan.stages());
-    match stages == workers {
-        true => "1F1B or GPipe".to_owned(),
-        false => format!("the interleaved schedule with V = {}", number(stages as f64 / workers as f64)),
-    }
 }
 
 fn validations(log: &RunLog) -> Option<Series> {

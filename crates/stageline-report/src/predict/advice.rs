@@ -42,9 +42,9 @@ impl Measured {
             return Err(PredictError::NoMemory);
         }
         let trainings = self.trainings(Some(question.noise), &question.target)?;
-        let own = question.fastest(&trainings);
-        let alternatives = self.alternatives(question, own);
         let unchanged = recommended_m(question, &trainings);
+        let own = unchanged.as_ref().map(|unchanged| &unchanged.training);
+        let alternatives = self.alternatives(question, own);
         let recommendation = recommended_change(question, own, &alternatives.found).or_else(|| unchanged.clone());
         Ok(Advice { trainings, alternatives, recommendation, unchanged })
     }

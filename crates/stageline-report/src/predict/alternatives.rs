@@ -7,6 +7,7 @@ use super::change::Change;
 use super::error::PredictError;
 use super::measured::Measured;
 use super::question::Question;
+use super::recommendation::recommended_m;
 use super::target::{Cut, Target};
 use super::trainings::PredictedTraining;
 
@@ -48,9 +49,9 @@ pub enum LeftOut {
     UnknownMemory,
     /// No training run with larger micro-batches is predicted, because the same batch cannot be divided into them. Its
     /// number of micro-batches is not a multiple of `rows`, the factor of their growth.
-    #[error("the fastest M = {micro_batches} is no multiple of {rows}")]
+    #[error("the recommended M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
-        /// The number of micro-batches in a step of the fastest training run with the settings of the plan that the
+        /// The number of micro-batches in a step of the recommended training run with the settings of the plan that the
         /// user gives to `stageline advise`.
         micro_batches: usize,
         /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
@@ -63,11 +64,12 @@ pub enum LeftOut {
         /// The number of larger micro-batches in the same batch. The schedule has no plan for this number.
         micro_batches: usize,
     },
-    /// No training run with more workers is predicted, because the workers share the CPU cores of their host. Each
-    /// worker would have fewer cores than in the logged run, so it would be slower than the log shows.
+    /// No training run with this number of workers is predicted, because the workers share the CPU cores of their host.
+    /// Each worker would have another part of them than in the logged run, so it would be slower or faster than the log
+    /// shows.
     #[error(
-        "the workers share the {cores} cores of their host, so more of them are slower than the log shows; log a short run with these \
-         --stages"
+        "the workers share the {cores} cores of their host, and each would have another part of them than in the log; log a short run \
+         with these --stages"
     )]
     SharedCores {
         /// The number of CPU cores of the host that all workers share.
@@ -84,21 +86,21 @@ pub enum LeftOut {
 
 impl Measured {
     /// Predicts training runs in which one setting, such as the schedule, differs from the plan that the user gives to
-    /// `stageline advise`. `own` is the fastest training run with the settings of that plan; `None` if no such training
+    /// `stageline advise`. `own` is the recommended training run with the settings of that plan; `None` if no such training
     /// run fits into the memory.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
             let target = Target { schedule: &*schedule, cut: question.target.cut.clone(), ..question.target };
-            all.add(change, self.fastest(question, &target));
+            all.add(change, self.best(question, &target));
         }
         for workers in self.workers(question) {
             let target = Target { workers, cut: Cut::Balanced, ..question.target };
-            let fastest = match question.log.too_few_cores(workers) {
+            let best = match question.log.other_cores(workers) {
                 Some(cores) => Err(LeftOut::SharedCores { cores }),
-                None => self.fastest(question, &target),
+                None => self.best(question, &target),
             };
-            all.add(Change::Workers(workers), fastest);
+            all.add(Change::Workers(workers), best);
         }
         for (rows, own) in ROWS.into_iter().flat_map(|rows| own.map(|own| (rows, own))) {
             all.add(Change::Rows(rows), self.with_rows(question, own, rows).map(Some));
@@ -157,7 +159,7 @@ impl Measured {
     }
 
     /// Predicts a training run with the same batch as `own`, but in micro-batches with `rows` times as many rows
-    /// (samples). `own` is the fastest training run with the settings of the plan that the user gives to `stageline
+    /// (samples). `own` is the recommended training run with the settings of the plan that the user gives to `stageline
     /// advise`.
     fn with_rows(
         &self,
@@ -179,27 +181,28 @@ impl Measured {
         training.ok_or(LeftOut::NoPlan { micro_batches })
     }
 
-    /// Predicts training runs with the plan `target` and several numbers of micro-batches. Returns the one that fits
-    /// into the memory and reaches the loss of the logged run in the least time.
+    /// Predicts training runs with the plan `target` and several numbers of micro-batches (M). Returns the one whose M is
+    /// recommended by the rule for the user's own plan ([`recommended_m`]), so that a changed setting is compared at the
+    /// M of the run if other M are about as fast.
     ///
     /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training run
     /// fits.
-    fn fastest(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
+    fn best(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.
             Err(PredictError::Schedule(ScheduleError::Shape { .. }) | PredictError::Workers { .. }) => return Ok(None),
             trainings => trainings?,
         };
-        match (question.fastest(&trainings), question.memory) {
+        match (recommended_m(question, &trainings), question.memory) {
             (None, Some(limit)) if !trainings.is_empty() => Err(LeftOut::Memory(limit / 1e6)),
-            (fastest, _) => Ok(fastest.cloned()),
+            (recommended, _) => Ok(recommended.map(|recommended| recommended.training)),
         }
     }
 }
 
 impl Alternatives {
-    fn add(&mut self, change: Change, fastest: Result<Option<PredictedTraining>, LeftOut>) {
-        match fastest {
+    fn add(&mut self, change: Change, best: Result<Option<PredictedTraining>, LeftOut>) {
+        match best {
             Ok(Some(training)) => self.found.push((change, training)),
             // A schedule whose plans all need other numbers of micro-batches is no alternative.
             Ok(None) => {}

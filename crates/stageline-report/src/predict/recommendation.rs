@@ -99,7 +99,7 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// Recommends one of `alternatives`, the predicted training runs with one changed setting. Returns `None` if no change
 /// is worth recommending.
 ///
-/// `own` is the shortest training run with the settings of the plan that the user gives to `stageline advise`. It is
+/// `own` is the recommended training run with the settings of the plan that the user gives to `stageline advise`. It is
 /// `None` if no such training run fits into the memory.
 ///
 /// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter than `own`.
@@ -124,7 +124,7 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training run with a changed setting is recommended in place of `own`. `own` is the shortest training run
+/// Whether a training run with a changed setting is recommended in place of `own`. `own` is the recommended training run
 /// with the settings of the plan that the user gives to `stageline advise`.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
@@ -140,7 +140,7 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
 }
 
 /// Returns a text that says why a changed setting is recommended. It has the figures of the training run with this
-/// setting beside the figures of `own`. `own` is the shortest training run with the settings of the plan that the user
+/// setting beside the figures of `own`. `own` is the recommended training run with the settings of the plan that the user
 /// gives to `stageline advise`.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });

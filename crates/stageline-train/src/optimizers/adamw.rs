@@ -10,19 +10,13 @@ use stageline_nn::kernels::{AdamWStep, AdamWUpdate};
 /// burn 0.22 computes the bias correction `1 - beta_2^t` in f32, with an error of about 1e-5 in the first steps. Within
 /// 50 steps, its losses then differ from PyTorch's losses by about a millionth. This optimizer computes both bias
 /// corrections in f64. On the CPU, it updates a parameter in one pass over the memory.
-#[derive(Clone)]
+#[derive(Clone, Copy)]
 pub struct AdamW {
-    weight_decay: f64,
-}
-
-impl AdamW {
-    const BETAS: [f64; 2] = [0.9, 0.999];
-    const EPSILON: f64 = 1e-8;
-
-    /// Creates the optimizer AdamW with the given weight decay, the betas 0.9 and 0.999, and the epsilon 1e-8.
-    pub fn new(weight_decay: f32) -> Self {
-        Self { weight_decay: weight_decay.into() }
-    }
+    /// The shares of the old averages of the gradient and of its square that remain in a step.
+    pub betas: [f64; 2],
+    /// The number that is added to the root of the averaged square.
+    pub epsilon: f64,
+    pub weight_decay: f32,
 }
 
 impl Optimizer for AdamW {
@@ -40,10 +34,10 @@ impl Optimizer for AdamW {
             None => (1, None),
         };
         let step = AdamWStep {
-            betas: Self::BETAS,
-            epsilon: Self::EPSILON,
+            betas: self.betas,
+            epsilon: self.epsilon,
             learning_rate: lr,
-            weight_decay: self.weight_decay,
+            weight_decay: self.weight_decay.into(),
             time,
         };
         let AdamWUpdate { parameter, first, second } = step.update(tensor, grad, moments);
@@ -66,8 +60,9 @@ mod tests {
     fn steps_match_the_definition_in_f64() {
         const RATE: f64 = 1e-3;
         let device = Device::flex();
-        for decay in [0.0, 0.1] {
-            let optimizer = AdamW::new(decay);
+        for (decay, betas, epsilon) in [(0.0, [0.9, 0.999], 1e-8), (0.1, [0.9, 0.999], 1e-8), (0.1, [0.8, 0.95], 1e-5)]
+        {
+            let optimizer = AdamW { betas, epsilon, weight_decay: decay };
             let start = [0.5, -0.25, 2.0];
             let mut tensor = Tensor::<1>::from_floats(start.map(|x| x as f32), &device);
             let (mut state, mut exact) = (None, start.map(|x: f64| (x, 0.0, 0.0)));
@@ -77,10 +72,10 @@ mod tests {
                 let gradient = Tensor::<1>::from_floats(gradients, &device);
                 (tensor, state) = optimizer.step(RATE, tensor, gradient, state);
                 for ((x, m, v), gradient) in exact.iter_mut().zip(gradients.map(f64::from)) {
-                    *m = 0.9 * *m + 0.1 * gradient;
-                    *v = 0.999 * *v + 0.001 * gradient * gradient;
-                    let [m, v] = [*m / (1.0 - 0.9_f64.powi(step)), *v / (1.0 - 0.999_f64.powi(step))];
-                    *x = *x * (1.0 - RATE * f64::from(decay)) - RATE * m / (v.sqrt() + 1e-8);
+                    *m = betas[0] * *m + (1.0 - betas[0]) * gradient;
+                    *v = betas[1] * *v + (1.0 - betas[1]) * gradient * gradient;
+                    let [m, v] = [*m / (1.0 - betas[0].powi(step)), *v / (1.0 - betas[1].powi(step))];
+                    *x = *x * (1.0 - RATE * f64::from(decay)) - RATE * m / (v.sqrt() + epsilon);
                 }
             }
             let moved = tensor.into_data();

@@ -34,12 +34,12 @@ pub enum State<const D: usize> {
 }
 
 impl MuonAndAdamW {
-    /// Creates an optimizer that steps matrices with Muon and other parameters with AdamW. Both have the given weight
-    /// decay.
-    pub fn new(weight_decay: f32) -> Self {
-        let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(weight_decay)));
+    /// Creates an optimizer that steps matrices with Muon, and other parameters with `others`. Both have the weight decay
+    /// of `others`.
+    pub fn new(others: AdamW) -> Self {
+        let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(others.weight_decay)));
         let muon = muon.with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();
-        Self { muon, others: AdamW::new(weight_decay) }
+        Self { muon, others }
     }
 }
 
@@ -120,7 +120,7 @@ mod tests {
 
     #[test]
     fn matrices_are_stepped_by_muon_and_other_parameters_by_adamw() {
-        let both = MuonAndAdamW::new(0.1);
+        let both = MuonAndAdamW::new(AdamW { betas: [0.9, 0.999], epsilon: 1e-8, weight_decay: 0.1 });
         assert_eq!(trained(&both, [3, 2]), trained(&both.muon, [3, 2]));
         assert_ne!(trained(&both, [3, 2]), trained(&both.others, [3, 2]));
         assert_eq!(trained(&both, [6]), trained(&both.others, [6]));

@@ -13,9 +13,10 @@ impl Training {
     /// Returns the optimizer that `--optimizer` names. It decays the weights of all parameters except norms and biases.
     /// `state` says which memory keeps the optimizer states: the memory of the device or of the host.
     pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
-        let decay = self.weight_decay;
+        let decay = self.adamw.weight_decay;
+        let plain = AdamW { weight_decay: 0.0, ..self.adamw };
         match self.optimizer {
-            OptimizerName::Adamw => with_and_without_decay(state, AdamW::new(decay), AdamW::new(0.0)),
+            OptimizerName::Adamw => with_and_without_decay(state, self.adamw, plain),
             OptimizerName::Adafactor => {
                 // Adafactor's relative step and parameter scaling would change the configured learning rate.
                 let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
@@ -26,7 +27,7 @@ impl Training {
                 let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
                 with_and_without_decay(state, lion(decay), lion(0.0))
             }
-            OptimizerName::Muon => with_and_without_decay(state, MuonAndAdamW::new(decay), AdamW::new(0.0)),
+            OptimizerName::Muon => with_and_without_decay(state, MuonAndAdamW::new(self.adamw), plain),
             OptimizerName::Sgd => {
                 let decaying = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
                 with_and_without_decay(state, decaying.build(), SgdConfig::new().build())
@@ -37,7 +38,7 @@ impl Training {
     /// Returns the optimizer of a model's first and last layer (embeddings and head); `None` if the blocks have the
     /// same optimizer. With `--optimizer muon` it is AdamW, because Muon is made for the matrices of hidden layers.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
-        (self.optimizer == OptimizerName::Muon).then(|| AdamW::new(self.weight_decay))
+        (self.optimizer == OptimizerName::Muon).then_some(self.adamw)
     }
 }
 

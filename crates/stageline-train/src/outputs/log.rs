@@ -144,8 +144,8 @@ impl Log {
             // next step is in flight, and its tensors count as well.
             step.device_memory = record::device_memory(&self.gpus);
         }
-        if let Some(noise) = &mut step.noise {
-            self.noise.smooth(noise);
+        if let (Some(noise), Some(gradient_norm)) = (&mut step.noise, step.gradient_norm) {
+            self.noise.smooth(noise, gradient_norm);
         }
         // JSON has no NaN and no infinity.
         metrics.retain(|_, value| value.is_finite());

@@ -22,18 +22,19 @@ impl SmoothedNoise {
     }
 
     /// Adds a measured step to the averages of the gradient noise, and sets the smoothed noise scales of the step's
-    /// record.
-    pub fn smooth(&mut self, noise: &mut Noise) {
+    /// record. `gradient_norm` is that of the step before clipping. The step's estimates are divided by its square, so
+    /// that a step with a large gradient counts as much as any other.
+    pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
+        let estimate = |estimate: SignalAndNoise| {
+            let SignalAndNoise { squared_norm, variance } = estimate.relative_to(gradient_norm);
+            GradientNoise { squared_norm, variance }
+        };
         noise.smoothed_scale = self.total.add(estimate(noise.total)).scale();
         self.stages.resize(noise.stages.len(), NoiseAverage::over(AVERAGED));
         for (average, stage) in self.stages.iter_mut().zip(&mut noise.stages) {
             stage.smoothed_scale = average.add(estimate(stage.estimate)).scale();
         }
     }
-}
-
-fn estimate(SignalAndNoise { squared_norm, variance }: SignalAndNoise) -> GradientNoise {
-    GradientNoise { squared_norm, variance }
 }
 
 #[cfg(test)]
@@ -57,9 +58,11 @@ mod tests {
     #[test]
     fn noise_scales_are_ratios_of_averages_in_each_stage() {
         let mut smoothed = SmoothedNoise::new();
-        let mut scales = |stages| {
-            let mut noise = measured(stages);
-            smoothed.smooth(&mut noise);
+        let mut scales = |stages: [(f64, f64); 2]| {
+            // Estimates and norm of a step that are larger by a factor give the same scales.
+            let factor = stages[0].0;
+            let mut noise = measured(stages.map(|(norm, variance)| (norm * factor, variance * factor)));
+            smoothed.smooth(&mut noise, factor.sqrt());
             [noise.smoothed_scale, noise.stages[0].smoothed_scale, noise.stages[1].smoothed_scale]
         };
         let near = |found: [Option<f64>; 3], expected: [f64; 3]| {

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 
 use super::flags::TrainingFlags;
-use super::values::CutBy;
+use super::values::{CutBy, OptimizerName};
 
 /// The largest accepted value of `--stages`, `--chunks`, `--micro-batches` and `--micro-batch-size`.
 pub const LARGEST: usize = 65_536;
@@ -66,11 +66,27 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     ensure!((0.0..=1e6).contains(&epochs), "--epochs {epochs}: give 0 to 1000000");
     let decay = flags.weight_decay;
     ensure!(decay >= 0.0 && decay.is_finite(), "--weight-decay {decay}: give 0 or more");
+    check_adamw(flags)?;
     ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);
     let peak = flags.peak_tflops.unwrap_or(1.0);
     ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
     let memory = flags.memory.unwrap_or(1.0);
     ensure!(memory > 0.0 && memory.is_finite(), "--memory {memory}: give a number of GB above 0");
+    Ok(())
+}
+
+/// Checks the betas and the epsilon of AdamW, which an optimizer without AdamW does not have.
+fn check_adamw(flags: &TrainingFlags) -> Result<()> {
+    let numbers = [("--beta1", flags.beta1), ("--beta2", flags.beta2), ("--epsilon", flags.epsilon)];
+    let has_adamw = matches!(flags.optimizer, OptimizerName::Adamw | OptimizerName::Muon);
+    for (flag, number) in numbers.into_iter().filter_map(|(flag, number)| Some((flag, number?))) {
+        ensure!(has_adamw, "{flag}: only adamw and muon have it; leave it out, or give one of them as --optimizer");
+        if flag == "--epsilon" {
+            ensure!(number > 0.0 && number.is_finite(), "{flag} {number}: give a number above 0");
+        } else {
+            ensure!((0.0..1.0).contains(&number), "{flag} {number}: give 0 or more, and less than 1");
+        }
+    }
     Ok(())
 }
 
@@ -129,6 +145,9 @@ mod tests {
         for (flags, expected) in [
             ("--verify 0", "--verify 0: give 1 or more"),
             ("--tuned-for 0", "--tuned-for 0: give 1 or more"),
+            ("--beta2 1", "--beta2 1: give 0 or more, and less than 1"),
+            ("--epsilon 0", "--epsilon 0: give a number above 0"),
+            ("--optimizer sgd --beta1 0.8", "--beta1: only adamw and muon have it"),
             ("--loss-scale 1e300", "`1e300` is not a loss scale; give a number above 0 that f32 can represent"),
             ("--loss-scale 1e-300", "`1e-300` is not a loss scale"),
             ("--log a --report a", "--log and --report are both a: give each a file of its own"),

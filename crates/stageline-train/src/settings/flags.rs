@@ -10,8 +10,8 @@ use clap::{Args, Command};
 use stageline::{OptimizerState, Precision};
 
 use super::values::{
-    CutBy, FallbacksName, FlushName, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy,
-    WarmUp,
+    CutBy, DecayName, FallbacksName, FlushName, Length, LossScaleBy, NonFiniteName, OptimizerName, RecomputeBy,
+    ScheduleBy, SpeedsBy,
 };
 
 /// The default number of training steps of a program that sets no other default.
@@ -76,11 +76,21 @@ pub struct TrainingFlags {
     /// Peak learning rate, which is reached at the end of the warm-up
     #[arg(help_heading = "Training", long, default_value_t = 2e-3)]
     pub learning_rate: f64,
-    /// Length of the warm-up, in which the learning rate rises to its peak: a number of steps, or `samples:N`. A length
-    /// in samples does not depend on the batch size. After the warm-up, the learning rate falls along a cosine to a
-    /// tenth of the peak. If unset, the warm-up is a tenth of --schedule-steps
-    #[arg(help_heading = "Training", long, value_name = "STEPS")]
-    pub warm_up: Option<WarmUp>,
+    /// Length of the warm-up, in which the learning rate rises to its peak: a number of steps, a share of
+    /// --schedule-steps such as 3%, or `samples:N`, which does not depend on the batch size
+    #[arg(help_heading = "Training", long, value_name = "LENGTH", default_value = "10%")]
+    pub warm_up: Length,
+    /// Shape in which the learning rate falls from its peak to its lowest value: half a cosine, a line, or one minus a
+    /// square root. `none` keeps the peak
+    #[arg(help_heading = "Training", long, value_enum, default_value = "cosine", value_name = "SHAPE")]
+    pub decay: DecayName,
+    /// Length of the decay at the end of the schedule, in the forms of --warm-up. Before it, the learning rate stays at
+    /// its peak. If unset, the decay begins after the warm-up
+    #[arg(help_heading = "Training", long, value_name = "LENGTH")]
+    pub decay_length: Option<Length>,
+    /// Learning rate at the end of the decay and after it. If unset, it is a tenth of the peak
+    #[arg(help_heading = "Training", long, value_name = "RATE")]
+    pub lowest_rate: Option<f64>,
     /// Weight decay of all parameters except norms and biases
     #[arg(help_heading = "Training", long, default_value_t = 0.1)]
     pub weight_decay: f32,
@@ -113,6 +123,15 @@ pub struct TrainingFlags {
     /// AdamW
     #[arg(help_heading = "Training", long, default_value = "adamw")]
     pub optimizer: OptimizerName,
+    /// AdamW's first beta: the share of the old average of gradients that remains in a step [default: 0.9]
+    #[arg(help_heading = "Training", long, value_name = "BETA")]
+    pub beta1: Option<f64>,
+    /// AdamW's second beta: the share of the old average of squared gradients that remains in a step [default: 0.999]
+    #[arg(help_heading = "Training", long, value_name = "BETA")]
+    pub beta2: Option<f64>,
+    /// AdamW's epsilon, which is added to the root of the average of squared gradients [default: 1e-8]
+    #[arg(help_heading = "Training", long)]
+    pub epsilon: Option<f64>,
     /// Activations that stages recompute in backwards instead of keeping them. `none` recomputes nothing. `selective`
     /// recomputes attention, and `feed-forward` the feed-forward parts. `full` recomputes all blocks, `first:N` the
     /// first N blocks of a stage, and `every:N` every N-th block. `blocks:0,2,3` recomputes the blocks with these

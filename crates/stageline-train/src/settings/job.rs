@@ -7,7 +7,7 @@ use anyhow::{Context, Result, ensure};
 use burn::tensor::{Device, FloatDType};
 use stageline::remote::Token;
 use stageline::{
-    Clip, DeviceName, Fallbacks, LossScale, OnNonFinite, OptimizerState, Precision, WarmupCosine, Watchdog,
+    Clip, DeviceName, Fallbacks, LossScale, OnNonFinite, OptimizerState, Precision, WarmupDecay, Watchdog,
     device_speeds,
 };
 
@@ -15,9 +15,9 @@ use super::check::check;
 use super::flags::TrainingFlags;
 use super::keeping::Keeping;
 use super::merge::Settings;
-use super::values::{
-    CutBy, FallbacksName, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy, WarmUp,
-};
+use super::rate::Rate;
+use super::values::{CutBy, FallbacksName, FlushName, NonFiniteName, OptimizerName, RecomputeBy, ScheduleBy, SpeedsBy};
+use crate::optimizers::adamw::AdamW;
 use crate::outputs::log::Outputs;
 use crate::terminal::say;
 
@@ -41,10 +41,11 @@ pub struct Training {
     pub steps: usize,
     /// The number of passes over the training data that decides the number of steps; 0 if `--steps` does.
     pub epochs: f64,
-    pub learning_rate: WarmupCosine,
+    pub learning_rate: WarmupDecay,
     rate: Rate,
     pub optimizer: OptimizerName,
-    pub weight_decay: f32,
+    /// The settings of AdamW. The other optimizers use its weight decay.
+    pub adamw: AdamW,
     pub clip: Option<Clip>,
     pub loss_scale: Option<LossScale>,
     pub on_non_finite: OnNonFinite,
@@ -58,14 +59,6 @@ pub struct Training {
     /// The number of samples in a training step, over all micro-batches and replicas.
     pub batch_size: usize,
     pub tuned_for: usize,
-}
-
-/// The flags of the learning rate schedule.
-struct Rate {
-    peak: f64,
-    warm_up: Option<WarmUp>,
-    /// The length of the schedule in steps; `None` if it is the number of steps of `--epochs`.
-    steps: Option<usize>,
 }
 
 /// The settings that say how a training run is executed: workers, devices, schedule, precision, memory and watchdog.
@@ -127,16 +120,21 @@ impl Job {
         if flags.flush == FlushName::Ahead && (!flags.rollback || flags.replicas > 1) {
             tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");
         }
-        let (devices, batch_size, keeping) = (devices(&flags)?, flags.batch_size(), Keeping::of(&flags));
+        let (rate, batch_size, keeping) = (Rate::of(&flags), flags.batch_size(), Keeping::of(&flags));
+        let devices = devices(&flags)?;
         let used = devices.len().min(flags.replicas * flags.stages);
         Ok(Self {
             training: Training {
                 steps: flags.steps,
                 epochs: flags.epochs,
-                learning_rate: Rate::of(&flags).before_data(&flags, batch_size)?,
-                rate: Rate::of(&flags),
+                learning_rate: rate.before_data()?,
+                rate,
                 optimizer: flags.optimizer,
-                weight_decay: flags.weight_decay,
+                adamw: AdamW {
+                    betas: [flags.beta1.unwrap_or(0.9), flags.beta2.unwrap_or(0.999)],
+                    epsilon: flags.epsilon.unwrap_or(1e-8),
+                    weight_decay: flags.weight_decay,
+                },
                 health_every: flags.health_every,
                 noise_every: flags.noise_every,
                 validate_every: flags.validate_every,
@@ -200,32 +198,6 @@ fn fallbacks(name: FallbacksName) -> Fallbacks {
     }
 }
 
-impl Rate {
-    fn of(flags: &TrainingFlags) -> Self {
-        Self { peak: flags.learning_rate, warm_up: flags.warm_up, steps: flags.schedule_steps }
-    }
-
-    /// Returns the schedule of the learning rate. If its length depends on the data, the result is a placeholder, which
-    /// [`Job::count_epochs`] replaces.
-    fn before_data(&self, flags: &TrainingFlags, batch_size: usize) -> Result<WarmupCosine> {
-        match (flags.epochs > 0.0, self.steps) {
-            (true, None) => Ok(WarmupCosine::new(self.peak, 0, 1)?),
-            _ => self.schedule(flags.schedule_steps(), batch_size),
-        }
-    }
-
-    /// Returns the schedule of the learning rate over `steps` steps: a linear warm-up to the peak, then a cosine down to a
-    /// tenth of the peak.
-    fn schedule(&self, steps: usize, batch_size: usize) -> Result<WarmupCosine> {
-        let warm_up = match self.warm_up {
-            Some(WarmUp::Steps(steps)) => steps,
-            Some(WarmUp::Samples(samples)) => samples.div_ceil(batch_size),
-            None => steps / 10,
-        };
-        Ok(WarmupCosine::new(self.peak, warm_up, steps).context("the warm-up")?.down_to(self.peak / 10.0)?)
-    }
-}
-
 impl Job {
     /// Sets the number of steps to that of `--epochs`, and the length of the learning rate schedule to the same number if
     /// it is unset. `samples` is the number of samples in an epoch, if the data has one. Does nothing without `--epochs`.
@@ -241,7 +213,7 @@ impl Job {
         // Without the small number, 1.1 epochs of 10 samples would be 12 samples.
         training.steps = (training.epochs * samples as f64 / training.batch_size as f64 - 1e-9).ceil() as usize;
         let schedule = training.rate.steps.unwrap_or(training.steps.max(1));
-        training.learning_rate = training.rate.schedule(schedule, training.batch_size)?;
+        training.learning_rate = training.rate.schedule(schedule)?;
         self.settings.0.insert("schedule_steps".to_owned(), schedule.into());
         Ok(())
     }

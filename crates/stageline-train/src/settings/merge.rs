@@ -332,6 +332,7 @@ fn check_text(flag: &Arg, text: &str) -> Result<()> {
 /// consist of digits.
 fn is_number(flag: &Arg) -> bool {
     let numbers = [
+        TypeId::of::<f32>(),
         TypeId::of::<f64>(),
         TypeId::of::<u32>(),
         TypeId::of::<u64>(),

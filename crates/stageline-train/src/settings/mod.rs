@@ -11,6 +11,7 @@
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `check`: checks the ranges of flags, and that they do not contradict each other.
 //! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
+//! - `rate`: the settings of the learning rate schedule (`Rate`).
 //! - `keeping`: the settings of a job that concern checkpoints (`Keeping`).
 
 pub mod check;
@@ -18,5 +19,6 @@ pub mod flags;
 pub mod job;
 pub mod keeping;
 pub mod merge;
+pub mod rate;
 pub mod resume;
 pub mod values;

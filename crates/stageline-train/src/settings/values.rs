@@ -108,24 +108,51 @@ impl FromStr for ScheduleBy {
     }
 }
 
-/// The value of the flag `--warm-up`: how long the learning rate rises to its peak.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum WarmUp {
-    /// The learning rate rises for this number of training steps.
-    Steps(usize),
-    /// The learning rate rises for as many training steps as train on this number of samples, rounded up.
-    Samples(usize),
+/// The values of the flag `--decay`: the shape in which the learning rate falls from its peak to its lowest value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum DecayName {
+    Cosine,
+    Linear,
+    Sqrt,
+    None,
 }
 
-impl FromStr for WarmUp {
+/// The value of the flags `--warm-up` and `--decay-length`: the length of a part of the learning rate schedule.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Length {
+    /// This number of training steps.
+    Steps(usize),
+    /// As many training steps as train on this number of samples, rounded up.
+    Samples(usize),
+    /// This share of the steps of the schedule, from 0 to 1, rounded down.
+    Share(f64),
+}
+
+impl Length {
+    /// Returns the length in steps, for a schedule of `schedule` steps that train on `batch_size` samples each.
+    pub fn steps(self, schedule: usize, batch_size: usize) -> usize {
+        match self {
+            Self::Steps(steps) => steps,
+            Self::Samples(samples) => samples.div_ceil(batch_size),
+            // Without the small number, a product just below a whole number would lose a step.
+            Self::Share(share) => (share * schedule as f64 + 1e-9) as usize,
+        }
+    }
+}
+
+impl FromStr for Length {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let found = match text.strip_prefix("samples:") {
-            Some(samples) => samples.parse().map(Self::Samples),
-            None => text.parse().map(Self::Steps),
+        let percent = |text: &str| text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+        let found = match (text.strip_prefix("samples:"), text.strip_suffix('%')) {
+            (Some(samples), _) => samples.parse().ok().map(Self::Samples),
+            (None, Some(text)) => percent(text).map(|percent| Self::Share(percent / 100.0)),
+            (None, None) => text.parse().ok().map(Self::Steps),
         };
-        found.map_err(|_| format!("`{text}` is not a warm-up; give a number of steps, or samples:N"))
+        found.ok_or_else(|| {
+            format!("`{text}` is no length; give a number of steps, samples:N, or a share of the schedule such as 10%")
+        })
     }
 }
 
@@ -221,7 +248,7 @@ impl RecomputeBy {
 mod tests {
     use std::num::NonZero;
 
-    use stageline::{Fallbacks, OnNonFinite, WarmupCosine};
+    use stageline::{Fallbacks, OnNonFinite};
 
     use super::*;
     use crate::settings::job::Job;
@@ -276,20 +303,6 @@ mod tests {
         for wrong in ["0", "-1", "inf", "NaN", "static"] {
             assert!(Job::of_line(&format!("--loss-scale={wrong}")).is_err(), "{wrong}");
         }
-    }
-
-    #[test]
-    fn a_warm_up_in_samples_takes_the_steps_that_train_on_them() {
-        // A step has 8 x 4 = 32 samples, so 100 samples take 4 steps.
-        let rates = |flags: &str| {
-            Job::of_line(&format!("--learning-rate 0.01 --steps 500 {flags}")).unwrap().training.learning_rate
-        };
-        let expected = |steps: usize| WarmupCosine::new(0.01, steps, 500).unwrap().down_to(0.01 / 10.0).unwrap();
-        assert_eq!(rates("--warm-up samples:100"), expected(4));
-        assert_eq!(rates("--warm-up samples:100 --micro-batches 1"), expected(25));
-        assert_eq!(rates("--warm-up 7"), expected(7));
-        assert_eq!(rates(""), expected(50));
-        assert!(Job::of_line("--warm-up samples:few").is_err() && Job::of_line("--warm-up rows:3").is_err());
     }
 
     #[test]

@@ -3,6 +3,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use stageline_schedule::{Costs, simulate};
+
 use crate::recording::Recording;
 use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
@@ -172,21 +174,16 @@ impl StepReport {
         self.recording.events().len()
     }
 
-    /// Returns the ideal bubble of GPipe and 1F1B: the idle fraction, from 0 to 1, of the total stage time (workers x
-    /// step time). On P workers with M micro-batches it is (P-1)/(M+P-1), or (P-1)/(VM+P-1) with V stages per worker.
-    /// All stages are assumed to take equal time, and transfers no time. The formula is from Narayanan et al., 2021
-    /// ([arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
+    /// Returns the ideal bubble of the plan: the idle fraction, from 0 to 1, of the total stage time (workers x step
+    /// time) in a simulated step. All stages take equal time, the backward takes twice that of the forward, its two
+    /// halves take equal time, and transfers and optimizer steps take no time.
+    ///
+    /// On P workers with M micro-batches, GPipe and 1F1B have (P-1)/(M+P-1), and interleaved 1F1B with V stages on each
+    /// worker has (P-1)/(VM+P-1) (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).
     pub fn ideal_bubble(&self) -> f64 {
-        let workers = self.recording.plan().plan().workers();
-        ideal_bubble(workers, self.micro_batches * self.stages.len() / workers.max(1))
+        let plan = self.recording.plan();
+        simulate(plan, &Costs::uniform(plan.plan().stages(), 1.0, 2.0)).bubble()
     }
-}
-
-/// Returns the ideal bubble (P-1)/(VM+P-1) of P workers. `chunk_forwards` is VM: V stages per worker times M
-/// micro-batches.
-fn ideal_bubble(workers: usize, chunk_forwards: usize) -> f64 {
-    let fill = workers.saturating_sub(1) as f64;
-    fill / (chunk_forwards as f64 + fill).max(1.0)
 }
 
 /// The report of an evaluation, as [`Pipeline::eval`](crate::Pipeline::eval) returns it: the loss and the metrics of
@@ -229,13 +226,6 @@ impl EvalReport {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn ideal_bubble_follows_the_formula_of_narayanan() {
-        assert_eq!(ideal_bubble(2, 4), 1.0 / 5.0);
-        assert_eq!(ideal_bubble(1, 1), 0.0);
-        assert_eq!(ideal_bubble(2, 8), 1.0 / 9.0);
-    }
 
     #[test]
     fn batches_are_averaged_by_their_weights() {

@@ -135,7 +135,7 @@ impl Recording {
     ///
     /// The latency of a send is the time that it kept the sending worker busy plus the time that it kept the receiving
     /// worker busy. If backward passes were not split, the input gradient and the weight gradient are each assumed to
-    /// take half the time of the backward pass. For another replica, call this method on the recording that
+    /// take half the time of the backward pass. If they were split, the backward pass takes the sum of both. For another replica, call this method on the recording that
     /// [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
@@ -305,9 +305,13 @@ fn send_of(cost: &mut StageCost, carried: Carried) -> &mut f64 {
 impl Tally {
     fn compute(&mut self, action: Action, worked: f64) {
         *self.cost(action) = worked;
-        if action.compute == Compute::Backward {
-            let cost = &mut self.costs[action.stage][action.micro_batch];
-            (cost.input_gradient, cost.weight_gradient) = (worked / 2.0, worked / 2.0);
+        let cost = &mut self.costs[action.stage][action.micro_batch];
+        match action.compute {
+            Compute::Forward => {}
+            Compute::Backward => (cost.input_gradient, cost.weight_gradient) = (worked / 2.0, worked / 2.0),
+            Compute::InputGradient | Compute::WeightGradient => {
+                cost.backward = cost.input_gradient + cost.weight_gradient;
+            }
         }
     }
 

@@ -33,7 +33,7 @@
 //! - `health`: the health of each parameter in a step: norms, zeros, `Histogram` (`ParameterHealth`, `Examination`).
 //! - `moments`, `parameter_gradient`: the optimizer's second moments of each parameter, and the gradients that are
 //!   returned to the caller (`ParameterGradient`).
-//! - `warmup_cosine`: a learning rate schedule with a warm-up and a cosine decay (`WarmupCosine`, `WarmupCosineError`).
+//! - `warmup_decay`: a learning rate schedule with a warm-up and a decay (`WarmupDecay`, `Decay`, `WarmupDecayError`).
 //! - `take_ownership`: copies of parameters in memory that the calling thread allocates.
 
 pub(crate) mod clip;
@@ -52,4 +52,4 @@ pub(crate) mod parameter_gradient;
 pub(crate) mod precision;
 pub(crate) mod state_memory;
 pub(crate) mod take_ownership;
-pub(crate) mod warmup_cosine;
+pub(crate) mod warmup_decay;
