@@ -10,7 +10,9 @@ use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost,
 use stageline::{Costs, Cut};
 
 use crate::model::Model;
-use crate::settings::job::{Job, Running, Training};
+use crate::settings::job::Job;
+use crate::settings::running::Running;
+use crate::settings::training::Training;
 use crate::settings::values::{CutBy, ScheduleBy};
 use crate::terminal::say;
 

@@ -14,7 +14,8 @@ use crate::memory::batches::BatchMemory;
 use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;
 use crate::settings::check::LARGEST;
-use crate::settings::job::{Job, Running};
+use crate::settings::job::Job;
+use crate::settings::running::Running;
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 

@@ -5,7 +5,7 @@ use anyhow::Result;
 use stageline::{DeviceMemory, DeviceName};
 
 use crate::kernels::gpus;
-use crate::settings::job::Running;
+use crate::settings::running::Running;
 use crate::terminal::say;
 
 /// Prints which GPUs of this host report no size of their memory, so that the memory estimate is not compared with it.

@@ -6,7 +6,7 @@ use stageline::OptimizerState;
 
 use crate::optimizers::adamw::AdamW;
 use crate::optimizers::muon::MuonAndAdamW;
-use crate::settings::job::Training;
+use crate::settings::training::Training;
 use crate::settings::values::OptimizerName;
 
 impl Training {

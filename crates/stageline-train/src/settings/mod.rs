@@ -10,9 +10,10 @@
 //! - `merge`: merges the sources of settings, of which the later one wins (`Settings`, `Merged`).
 //! - `resume`: the command line together with the checkpoint that it resumes (`CommandLine`).
 //! - `check`: checks the ranges of flags, and that they do not contradict each other.
-//! - `job`: the validated settings (`Job`): hyperparameters, execution, checkpoints and outputs.
-//! - `rate`: the settings of the learning rate schedule (`Rate`).
-//! - `keeping`: the settings of a job that concern checkpoints (`Keeping`).
+//! - `job`: the validated settings (`Job`), which consist of the following three.
+//! - `training`: the hyperparameters (`Training`), and `rate`: those of the learning rate schedule (`Rate`).
+//! - `running`: the execution: workers, devices, schedule, memory (`Running`).
+//! - `keeping`: the checkpoints (`Keeping`).
 
 pub mod check;
 pub mod flags;
@@ -21,4 +22,6 @@ pub mod keeping;
 pub mod merge;
 pub mod rate;
 pub mod resume;
+pub mod running;
+pub mod training;
 pub mod values;

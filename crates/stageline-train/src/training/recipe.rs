@@ -112,7 +112,7 @@ impl<'a, M: Model> Recipe<'a, M> {
         let config = |device: &Device| {
             let config = StageConfig::new(device.clone(), self.optimizer.clone(), self.learning_rate.clone());
             let config = config.recompute(recompute);
-            let Some(adamw) = self.ends.clone().map(|adamw| state.of(adamw)) else { return config };
+            let Some(adamw) = self.ends.map(|adamw| state.of(adamw)) else { return config };
             config.ends(move |optimizer, ends| optimizer.with_group(ends.exclude(without_decay()), adamw.clone(), None))
         };
         let configs = devices[0].iter().map(config).collect();

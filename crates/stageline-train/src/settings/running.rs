@@ -1,0 +1,134 @@
+//! The settings that say how a training run is executed ([`Running`]), and the opening of its devices.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use anyhow::{Context, Result, ensure};
+use burn::tensor::{Device, FloatDType};
+use stageline::remote::Token;
+use stageline::{DeviceName, Fallbacks, OptimizerState, Precision, Watchdog, device_speeds};
+
+use super::flags::TrainingFlags;
+use super::values::{CutBy, FallbacksName, FlushName, RecomputeBy, ScheduleBy, SpeedsBy};
+use crate::terminal::say;
+
+/// The settings that say how a training run is executed: workers, devices, schedule, precision, memory and watchdog.
+pub struct Running {
+    /// The number of workers (P) of each data-parallel replica.
+    pub workers: usize,
+    pub replicas: usize,
+    pub chunks: Option<usize>,
+    pub cut: CutBy,
+    pub schedule: ScheduleBy,
+    /// The devices of the workers, in the order of the workers, one replica after the other. If there are fewer devices
+    /// than workers, consecutive workers share a device.
+    pub devices: Vec<Device>,
+    /// The relative speed of each entry in `devices`; `None` if all are equally fast. The cut (the partition of the
+    /// layers into stages) gives faster devices more layers.
+    pub speeds: Option<Vec<f64>>,
+    pub precision: Precision,
+    /// The reaction to an operation that has no kernel on the stage's device; `None` if `--fallbacks` is unset.
+    pub fallbacks: Option<Fallbacks>,
+    pub synchronise_every: Option<usize>,
+    /// The peak throughput of all devices of the run together, in FLOP/s; `None` if `--peak-tflops` is unset.
+    pub peak_flops: Option<f64>,
+    pub channel_capacity: Option<usize>,
+    pub cores_per_stage: Option<usize>,
+    pub recompute: RecomputeBy,
+    pub flush: FlushName,
+    pub rollback: bool,
+    pub optimizer_state: OptimizerState,
+    /// The memory of each device in bytes, as `--memory` gives it; `None` if the flag is unset.
+    pub memory: Option<u64>,
+    /// The number of batches that are read in advance, each by a thread of its own.
+    pub read_ahead: usize,
+    pub watchdog: Option<Watchdog>,
+}
+
+impl Running {
+    /// Returns the settings that the flags give, and opens the devices. The flags must have passed `check`.
+    ///
+    /// # Errors
+    /// Returns an error if a device cannot be opened, or if there is not one speed for each device.
+    pub fn of(flags: &TrainingFlags) -> Result<Self> {
+        if flags.flush == FlushName::Ahead && (!flags.rollback || flags.replicas > 1) {
+            tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");
+        }
+        let devices = devices(flags)?;
+        let used = devices.len().min(flags.replicas * flags.stages);
+        Ok(Self {
+            workers: flags.stages,
+            replicas: flags.replicas,
+            chunks: flags.chunks,
+            cut: flags.cut.clone(),
+            schedule: flags.schedule.clone(),
+            speeds: flags.speeds.as_ref().map(|list| speeds(list, &devices, flags.precision)).transpose()?,
+            devices,
+            precision: flags.precision,
+            fallbacks: flags.fallbacks.map(fallbacks),
+            synchronise_every: flags.synchronise_every,
+            peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),
+            channel_capacity: flags.channel_capacity,
+            cores_per_stage: flags.cores_per_stage,
+            recompute: flags.recompute,
+            flush: flags.flush,
+            rollback: flags.rollback,
+            optimizer_state: flags.optimizer_state,
+            memory: flags.memory.map(|gigabytes| (gigabytes * 1e9) as u64),
+            read_ahead: flags.read_ahead,
+            watchdog: watchdog(flags.watchdog),
+        })
+    }
+}
+
+fn fallbacks(name: FallbacksName) -> Fallbacks {
+    match name {
+        FallbacksName::Refuse => Fallbacks::Refuse,
+        FallbacksName::Warn => Fallbacks::Warn,
+    }
+}
+
+/// Opens the devices that `--device` names, and connects to the devices of other hosts.
+fn devices(flags: &TrainingFlags) -> Result<Vec<Device>> {
+    let names = DeviceName::parse_list(&flags.device).context("--device")?;
+    let read = |path: &PathBuf| Token::read(path).with_context(|| format!("--token-file {}", path.display()));
+    let token = flags.token_file.as_ref().map(read).transpose()?;
+    DeviceName::open_all(&names, token.as_ref()).context("--device")
+}
+
+/// Returns the relative speed of each device in the list `devices`: the number that `--speeds` gives, or a measured
+/// number. `--speeds measured` measures matrix products in the training's precision. If a device is listed several
+/// times, its entries share its measured speed.
+fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec<f64>> {
+    match by {
+        SpeedsBy::List(speeds) => {
+            let (given, count) = (speeds.len(), devices.len());
+            ensure!(
+                given == count,
+                "--speeds: {given} speeds for {count} devices; give one for each entry of --device"
+            );
+            Ok(speeds.clone())
+        }
+        SpeedsBy::Measured => {
+            let (dtype, name) = match precision {
+                Precision::Full => (FloatDType::F32, "f32"),
+                Precision::Bf16 => (FloatDType::BF16, "bf16"),
+                Precision::F16 => (FloatDType::F16, "f16"),
+            };
+            let measured = device_speeds(devices, dtype);
+            let entries = |device: &Device| devices.iter().filter(|other| *other == device).count() as f64;
+            let shown = devices.iter().zip(&measured);
+            let shown: Vec<_> =
+                shown.map(|(device, speed)| format!("{} {speed:.2}", DeviceName::shown(device))).collect();
+            say(format_args!("measured speeds in {name}: {}", shown.join(", ")))?;
+            Ok(devices.iter().zip(measured).map(|(device, speed)| speed / entries(device)).collect())
+        }
+    }
+}
+
+/// Returns a watchdog that warns of a stall after `seconds` seconds without a new activity of any worker (or later, if
+/// actions are slow). It ends the training 10 x `seconds` seconds after the warning. Returns `None` if `seconds` is 0.
+fn watchdog(seconds: u32) -> Option<Watchdog> {
+    let floor = Duration::from_secs(seconds.into());
+    (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })
+}

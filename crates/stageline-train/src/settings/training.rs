@@ -1,0 +1,93 @@
+//! The hyperparameters of a training ([`Training`]).
+
+use anyhow::{Context, Result};
+use stageline::{Clip, LossScale, OnNonFinite, WarmupDecay};
+
+use super::flags::TrainingFlags;
+use super::rate::Rate;
+use super::values::{NonFiniteName, OptimizerName};
+use crate::optimizers::adamw::AdamW;
+
+/// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
+pub struct Training {
+    /// The number of training steps. With `epochs`, [`count_epochs`](Self::count_epochs) sets it.
+    pub steps: usize,
+    /// The number of passes over the training data that decides the number of steps; 0 if `--steps` does.
+    pub epochs: f64,
+    pub learning_rate: WarmupDecay,
+    rate: Rate,
+    pub optimizer: OptimizerName,
+    /// The settings of AdamW. The other optimizers use its weight decay.
+    pub adamw: AdamW,
+    pub clip: Option<Clip>,
+    pub loss_scale: Option<LossScale>,
+    pub on_non_finite: OnNonFinite,
+    pub health_every: usize,
+    pub noise_every: usize,
+    pub validate_every: usize,
+    /// The number of micro-batches (M) on which each replica trains in a step.
+    pub micro_batches: usize,
+    pub micro_batch_size: usize,
+    pub gradient_groups: Option<usize>,
+    /// The number of samples in a training step, over all micro-batches and replicas.
+    pub batch_size: usize,
+    pub tuned_for: usize,
+}
+
+impl Training {
+    /// Returns the hyperparameters that the flags give. The flags must have passed `check`.
+    ///
+    /// # Errors
+    /// Returns an error if the warm-up or the decay of the learning rate does not fit its schedule.
+    pub fn of(flags: &TrainingFlags) -> Result<Self> {
+        let rate = Rate::of(flags);
+        Ok(Self {
+            steps: flags.steps,
+            epochs: flags.epochs,
+            learning_rate: rate.before_data()?,
+            rate,
+            optimizer: flags.optimizer,
+            adamw: AdamW {
+                betas: [flags.beta1.unwrap_or(0.9), flags.beta2.unwrap_or(0.999)],
+                epsilon: flags.epsilon.unwrap_or(1e-8),
+                weight_decay: flags.weight_decay,
+            },
+            health_every: flags.health_every,
+            noise_every: flags.noise_every,
+            validate_every: flags.validate_every,
+            clip: (flags.clip > 0.0).then_some(Clip::GlobalNorm(flags.clip)),
+            loss_scale: flags.loss_scale.map(|scale| scale.0),
+            on_non_finite: on_non_finite(flags.on_non_finite),
+            micro_batches: flags.micro_batches,
+            micro_batch_size: flags.micro_batch_size,
+            gradient_groups: flags.gradient_groups,
+            batch_size: flags.batch_size(),
+            tuned_for: flags.tuned_for(),
+        })
+    }
+
+    /// Sets the number of steps to that of `--epochs`, for data with `samples` samples in an epoch, and the learning rate
+    /// to a schedule of as many steps, unless `--schedule-steps` is given. Returns the length of the schedule. Does nothing
+    /// without `--epochs`.
+    ///
+    /// # Errors
+    /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.
+    pub fn count_epochs(&mut self, samples: Option<u64>) -> Result<Option<usize>> {
+        if self.epochs == 0.0 {
+            return Ok(None);
+        }
+        let samples = samples.context("--epochs: the data does not tell how many samples it has; give --steps")?;
+        // Without the small number, 1.1 epochs of 10 samples would be 12 samples.
+        self.steps = (self.epochs * samples as f64 / self.batch_size as f64 - 1e-9).ceil() as usize;
+        let schedule = self.rate.steps.unwrap_or(self.steps.max(1));
+        self.learning_rate = self.rate.schedule(schedule)?;
+        Ok(Some(schedule))
+    }
+}
+
+fn on_non_finite(name: NonFiniteName) -> OnNonFinite {
+    match name {
+        NonFiniteName::Stop => OnNonFinite::Stop,
+        NonFiniteName::Skip => OnNonFinite::Skip,
+    }
+}
