@@ -77,6 +77,10 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     check(&flags)?;
     let model = flags.model.open(seed)?;
+    say(&model)?;
+    if flags.model.init.is_some() && run.trains() && !run.is_set("learning_rate") {
+        say("the learning rate is that of fine-tuning: a new model usually takes --learning-rate 3e-4 to 3e-3")?;
+    }
     let is_read = run.trains() || flags.show_samples.is_some();
     let data = flags.data.as_deref().filter(|_| is_read); // resumed runs have that of their checkpoint
     let encoding = if data.is_some() || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
@@ -105,12 +109,15 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         return Ok(write!(stdout(), "{}", show_samples(data, &*encoding, count)?)?);
     }
     let mut pipeline = match data {
-        Some(data) => match run.smaller("take a smaller model, or a shorter --context").train(&model.row(), data)? {
+        Some(data) => match run.smaller("take a smaller model").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
-            None if flags.export.is_some() || flags.export_adapter.is_some() => {
-                return say("nothing is exported, because this run has not ended the training");
+            None => {
+                let given = [flags.export.is_some(), flags.export_adapter.is_some(), rows.is_some(), prompt.is_some()];
+                let names = ["--export", "--export-adapter", "--logits", "--prompt"].into_iter().zip(given);
+                let line =
+                    |name| say(format_args!("{name} has no effect, because this run has not ended the training"));
+                return names.filter(|(_, is_given)| *is_given).try_for_each(|(name, _)| line(name));
             }
-            None => return Ok(()),
         },
         None => run.pipeline(&model.row(), one_token)?,
     };

@@ -255,6 +255,8 @@ fn flags_override_set_and_set_overrides_the_settings_file() {
     for line in ["width = 64", "layers = 5", "learning_rate = 1e-3", "device = \"cpu,cpu\"", "micro_batches = 8"] {
         assert!(printed.lines().any(|printed| printed.replace("0.001", "1e-3") == line), "no {line} in {printed}");
     }
+    // Values that follow from other settings are not among them.
+    assert!(!printed.contains("schedule_steps") && !printed.contains("tuned_for"), "{printed}");
     // The printed settings are a file that gives the same settings.
     fs::write(place.path("again.toml"), &printed).unwrap();
     let again = example("gpt").arg("--print-config").arg("--config").arg(place.path("again.toml")).output().unwrap();

@@ -1,7 +1,10 @@
 //! Chooses the samples of a step so that each comes once an epoch: [`Epochs`].
 //!
-//! Input: the number of samples, a seed, and a step. Output: the indices of the samples of the step. Like the sampler
-//! of windows, this must not keep state from one step to the next.
+//! Input: the number of samples, a seed, and a step. Output: the indices of the samples of the step. Like those of the
+//! sampler of windows, they must not depend on the steps before; the orders of two epochs are kept to save time.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
@@ -16,11 +19,19 @@ use crate::sampler::scale;
 ///
 /// A resumed run trains on the samples that an uninterrupted run would have seen, if all steps have the same number of
 /// samples.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 pub struct Epochs {
     samples: u64,
     seed: u64,
+    /// The orders of the epochs that were used last, at most [`KEPT`] of them.
+    orders: Arc<Mutex<VecDeque<Order>>>,
 }
+
+/// The number of an epoch, and the indices of its samples in their order.
+type Order = (u64, Arc<[u64]>);
+
+/// The number of epochs whose orders are kept. At the end of an epoch, threads read samples of two of them.
+const KEPT: usize = 2;
 
 impl Epochs {
     /// Creates a sampler of epochs over `samples` samples.
@@ -31,7 +42,7 @@ impl Epochs {
         if samples == 0 {
             return Err(CorpusError::OutOfRange { name: "samples", value: "0".into(), allowed: "at least 1" });
         }
-        Ok(Self { samples, seed })
+        Ok(Self { samples, seed, orders: Arc::default() })
     }
 
     /// Returns the number of samples in an epoch.
@@ -41,23 +52,35 @@ impl Epochs {
 
     /// Returns the zero-based indices of the `count` samples of training step `step`.
     ///
-    /// The time of a call grows with the number of all samples, because it shuffles the epoch again.
+    /// The first call for an epoch shuffles its samples. The order takes 8 bytes of memory for each sample.
     pub fn of_step(&self, step: u64, count: usize) -> Vec<u64> {
-        let first = u128::from(step) * count as u128;
-        let mut order = Vec::new();
-        let mut ordered = None;
-        let places = (first..first + count as u128).map(|at| {
-            let epoch = (at / u128::from(self.samples)) as u64;
-            if ordered != Some(epoch) {
-                (order, ordered) = (self.order(epoch), Some(epoch));
-            }
-            order[(at % u128::from(self.samples)) as usize]
+        let (first, samples) = (u128::from(step) * count as u128, u128::from(self.samples));
+        let mut indices = Vec::with_capacity(count);
+        for at in first..first + count as u128 {
+            indices.push(((at / samples) as u64, (at % samples) as usize));
+        }
+        let of_epoch = indices.chunk_by(|a, b| a.0 == b.0).flat_map(|places| {
+            let order = self.order(places[0].0);
+            places.iter().map(move |(_, place)| order[*place]).collect::<Vec<_>>()
         });
-        places.collect()
+        of_epoch.collect()
+    }
+
+    /// Returns the sample indices in an epoch's order, which is kept for later calls.
+    fn order(&self, epoch: u64) -> Arc<[u64]> {
+        // Threads that need the same order wait here until one of them has made it.
+        let mut orders = self.orders.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some((_, order)) = orders.iter().find(|(kept, _)| *kept == epoch) {
+            return Arc::clone(order);
+        }
+        let order: Arc<[u64]> = self.shuffled(epoch).into();
+        orders.truncate(KEPT - 1);
+        orders.push_front((epoch, Arc::clone(&order)));
+        order
     }
 
     /// Returns the sample indices in an epoch's order, by a Fisher-Yates shuffle.
-    fn order(&self, epoch: u64) -> Vec<u64> {
+    fn shuffled(&self, epoch: u64) -> Vec<u64> {
         let mut rng = ChaCha8Rng::from_seed(key(self.seed, "stageline epochs"));
         rng.set_stream(epoch);
         let mut order: Vec<u64> = (0..self.samples).collect();
@@ -84,6 +107,9 @@ mod tests {
         }
         assert_ne!(of[0], of[1], "each epoch has its own order");
         assert_eq!(epochs.of_step(0, 25), all[..25], "a step may span several epochs");
+        for step in [9, 0, 4, 7, 2, 5, 0] {
+            assert_eq!(epochs.of_step(step, 4), all[4 * step as usize..][..4], "in any order of the steps");
+        }
     }
 
     #[test]

@@ -1,6 +1,8 @@
 //! The model families that are known ([`Family`]). All families share one type for first layers, one for blocks and one
 //! for heads, so every model is a row of layers (first layer, blocks, last layer) of the same types.
 
+use std::fmt;
+
 use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
@@ -41,6 +43,21 @@ pub type Activations = (Tensor<3>, Scope);
 pub enum Family {
     Gpt2(gpt2::Config),
     Llama(llama::Config),
+}
+
+/// Formats the sizes of a model's layers as text, such as `4 blocks of width 64, 4 heads`.
+impl fmt::Display for Family {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (width, heads, shared) = match self {
+            Self::Gpt2(config) => (config.width, config.heads, config.heads),
+            Self::Llama(config) => (config.width, config.heads, config.key_value_heads),
+        };
+        write!(f, "{} blocks of width {width}, {heads} heads", self.blocks())?;
+        if shared != heads {
+            write!(f, " with {shared} for keys and values")?;
+        }
+        write!(f, ", a vocabulary of {} tokens, {} positions", self.vocabulary(), self.positions())
+    }
 }
 
 impl Family {

@@ -16,7 +16,8 @@ pub struct ModelFlags {
     /// Folder of a model in the Hugging Face format: config.json, model.safetensors or its shards, and tokenizer.json
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Configuration file of a new model, in the format of config.json; its parameters are drawn from --seed
+    /// Configuration of a new model: a file in the format of config.json, or a folder with one. The parameters are drawn
+    /// from --seed
     #[arg(long, value_name = "CONFIG.json")]
     pub init: Option<PathBuf>,
     /// Parameters to freeze (they are not trained): a regular expression for the names of their tensors
@@ -58,9 +59,15 @@ pub struct SamplingFlags {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelFlagError {
-    /// Neither or both of `--model` and `--init` were given.
+    /// Neither `--model` nor `--init` was given.
     #[error("give --model DIR for a model of the hub, or --init CONFIG.json for a new one")]
     NoModel,
+    /// Both `--model` and `--init` were given, one of them perhaps by a checkpoint or a settings file.
+    #[error(
+        "--model and --init exclude each other, and one of them may come from the checkpoint of --resume or the file of --config; a \
+         training that resumes keeps the model with which it began"
+    )]
+    TwoModels,
     /// Two flags were given that exclude each other.
     #[error("{0} and {1} exclude each other: give one of them")]
     Exclusive(&'static str, &'static str),
@@ -105,7 +112,8 @@ impl ModelFlags {
         let model = match (&self.model, &self.init) {
             (Some(folder), None) => LanguageModel::open(folder).map_err(of("--model"))?,
             (None, Some(config)) => LanguageModel::new(config, seed).map_err(of("--init"))?,
-            _ => return Err(ModelFlagError::NoModel),
+            (Some(_), Some(_)) => return Err(ModelFlagError::TwoModels),
+            (None, None) => return Err(ModelFlagError::NoModel),
         };
         if let Some(folder) = &self.adapter {
             let adapted = Lora::open(folder).and_then(|lora| model.adapt(lora));

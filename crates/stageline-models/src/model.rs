@@ -2,6 +2,7 @@
 //! blocks and head).
 
 use std::collections::HashSet;
+use std::fmt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -9,7 +10,7 @@ use burn::module::ParamId;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
-use stageline::{FrozenFrom, Row, seeded};
+use stageline::{FrozenFrom, ParameterCount, Row, seeded};
 use stageline_hub::{FolderError, ModelFolder, read_file};
 
 use crate::cache::KeyValueCache;
@@ -60,6 +61,15 @@ struct Inner {
     adapters: Option<Adapters>,
 }
 
+/// Formats a summary of the model: its type, the sizes of its layers, and its number of parameters.
+impl fmt::Display for LanguageModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let kind = self.0.config["model_type"].as_str().unwrap_or_default();
+        let ParameterCount { trained, frozen, .. } = self.row().parameters();
+        write!(f, "{kind}: {}, {} parameters", self.0.family, trained + frozen)
+    }
+}
+
 impl LanguageModel {
     /// Opens a model folder in the format of the Hugging Face hub: `config.json`, and `model.safetensors` or the shards
     /// that `model.safetensors.index.json` lists. No parameter is read yet.
@@ -80,16 +90,17 @@ impl LanguageModel {
     }
 
     /// Creates a new model whose parameters are drawn at random from `seed`. `config` is the path of a file in the
-    /// format of `config.json`. Weights are normal with the standard deviation `initializer_range`, and biases are 0.
+    /// format of `config.json`, or of a folder that contains one. Weights are normal with the standard deviation `initializer_range`, and biases are 0.
     ///
     /// # Errors
     /// Returns [`ModelError`] if the file cannot be read, the architecture is not known, or a field is missing or
     /// wrong.
     pub fn new(config: impl AsRef<Path>, seed: u64) -> Result<Self, ModelError> {
         let path = config.as_ref();
+        let path = if path.is_dir() { &path.join("config.json") } else { path };
         let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
         let text = read_file(path, LARGEST_CONFIG)?;
-        let config = serde_json::from_slice(&text).map_err(|error| wrong(error.to_string()))?;
+        let config = serde_json::from_slice(&text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
         let generation = generation_config_of(folder_of(path))?;
         Self::of(path, config, generation, None, seed)
     }

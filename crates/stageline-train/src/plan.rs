@@ -75,7 +75,12 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
     let (workers, micro_batches) = (running.workers, training.micro_batches);
     let (schedule, stages): (Arc<dyn Schedule + Send + Sync>, usize) = match (&running.schedule, running.chunks) {
         (ScheduleBy::Name(named), Some(chunks)) if chunks != named.chunks() => {
-            let fixed = || anyhow!("--chunks {chunks}: {} has {} stages on a worker", named.name(), named.chunks());
+            let fixed = || {
+                let (name, own) = (named.name(), named.chunks());
+                anyhow!(
+                    "--chunks {chunks}: with {name}, a worker has {own} stage(s); leave --chunks out, or give interleaved"
+                )
+            };
             named.with_chunks(chunks).ok_or_else(fixed)?;
             (Arc::new(Chunked { schedule: *named, chunks }), workers * chunks)
         }
@@ -134,7 +139,18 @@ fn cut(
             );
             Some(cut.clone())
         }
-        (CutBy::Counted | CutBy::Measured, Some(costs), None) => Some(costs.cut(stages)?),
+        (CutBy::Counted | CutBy::Measured, Some(costs), None) => {
+            let (layers, workers) = (costs.layers().len(), running.workers);
+            let each = stages / workers.max(1);
+            let most = layers / each.max(1);
+            ensure!(
+                stages <= layers || each < 2 || most == 0,
+                "--stages {workers}: with {}, a worker has {each} stages, and {layers} layers (the first and the last included) cannot be \
+                 cut into {stages}; give at most --stages {most}",
+                schedule.name()
+            );
+            Some(costs.cut(stages)?)
+        }
         (CutBy::Counted | CutBy::Measured, Some(costs), Some(speeds)) => {
             let placement = schedule.plan(stages, micro_batches)?.placement();
             let of_worker = worker_speeds(speeds, running.replicas, placement.workers())?;

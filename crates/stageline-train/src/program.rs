@@ -6,6 +6,7 @@ use std::marker::PhantomData;
 use std::process::ExitCode;
 
 use anyhow::Result;
+use clap::parser::ValueSource;
 use clap::{Args, Parser};
 use stageline::StepError;
 use tracing::Level;
@@ -132,7 +133,10 @@ impl<F: Parser> Program<F> {
             // As usual with the parser clap, `--help` and wrong flags end the process.
             .map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))?;
         if line.flags.print_config {
-            return say(line.settings.to_toml()?.trim_end());
+            // What follows from other settings would stay as it is when these change.
+            let mut printed = line.settings;
+            printed.0.retain(|name, _| !line.derived.contains(&name.as_str()));
+            return say(printed.to_toml()?.trim_end());
         }
         let unwritten = Unwritten::default();
         train(Self::described(line, progress, unwritten.clone())?)?;
@@ -143,7 +147,10 @@ impl<F: Parser> Program<F> {
     /// and `unwritten` collects the errors in writing its outputs after the last step.
     fn described(line: CommandLine, progress: Progress, unwritten: Unwritten) -> Result<Run<F>> {
         let flags = F::from_arg_matches(&line.matches)?;
-        Ok(Run::new(flags, Job::of(line.flags, line.settings)?, line.saved, progress, unwritten))
+        // Settings of all sources reach the parser clap as arguments.
+        let is_set = |name: &&clap::Id| line.matches.value_source(name.as_str()) == Some(ValueSource::CommandLine);
+        let set = line.matches.ids().filter(is_set).map(ToString::to_string).collect();
+        Ok(Run::new(flags, set, Job::of(line.flags, line.settings)?, line.saved, progress, unwritten))
     }
 
     /// Parses the command-line arguments into settings. The known flags are the flags of every training program and

@@ -48,21 +48,23 @@ impl Asked<'_> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
         let answer = self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
-        let mut text = answer.tables.clone();
-        text += &self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
-        text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         let cut = match &answer.cut {
             Some(cut) => cut.clone(),
             None => measured.balanced(self.schedule.stages_on(workers))?,
         };
+        let mut text = self.beginning(&answer, workers, &cut);
+        text += &self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
+        text += &self.links(&measured, &self.target(workers, Cut::OfTheRun))?;
         text += if self.log.run.cut_by_hand {
             "the stages of the run, into which its model is cut by hand:\n"
         } else if measured.cut() == cut {
             "the partition of the run is the most even one:\n"
+        } else if answer.cut.is_some() {
+            "the most even partition for the recommended plan:\n"
         } else {
             "the most even partition:\n"
         };
-        Ok(text + &self.ending(&answer, workers, &cut))
+        Ok(text + &self.ending(&cut))
     }
 
     /// Returns the text that `stageline advise` prints with --hosts. It shows the partition of the layers over these
@@ -77,18 +79,27 @@ impl Asked<'_> {
         let best = self.target(hosts.workers(), Cut::Given(cut.clone()));
         let measured = measured.between(hosts, link)?;
         let answer = self.accumulation().answer(&measured, self.target(best.workers, best.cut.clone()))?;
-        let mut text = answer.tables.clone();
+        let mut text = self.beginning(&answer, best.workers, &cut);
         text += &self.micro_batches(&measured, &best)?;
         text += &self.links(&measured, &best)?;
         text += &self.host_cuts(&measured, &cuts);
         text += "the best partition over these hosts:\n";
-        Ok(text + &self.ending(&answer, best.workers, &cut))
+        Ok(text + &self.ending(&cut))
     }
 
-    /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, the
-    /// main cause of idle time, and the recommendation. If nothing is recommended, the last line contains the flags of
-    /// the partition over `workers` workers.
-    fn ending(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
+    /// Returns the beginning of the text that `stageline advise` prints: the recommendation and its tables. If nothing is
+    /// recommended, a line contains the flags of the partition `cut` over `workers` workers.
+    fn beginning(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
+        let mut text = answer.recommendation.clone();
+        if answer.cut.is_none() {
+            text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
+        }
+        text + &answer.tables
+    }
+
+    /// Returns the end of the text that `stageline advise` prints: the layers of each stage in the partition `cut`, and
+    /// the main cause of idle time.
+    fn ending(&self, cut: &[Range<usize>]) -> String {
         let mut text = String::new();
         for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
             text += &format!("stage {stage}: {}\n", names.join(", "));
@@ -96,10 +107,6 @@ impl Asked<'_> {
         if let Some((cause, share)) = self.log.main_cause() {
             let advice = advice(cause, self.log.run.cut_by_hand);
             text += &format!("main cause of idle time: {advice}, {:.1}% of the stage time\n", 100.0 * share);
-        }
-        text += &answer.recommendation;
-        if answer.cut.is_none() {
-            text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
         }
         text
     }

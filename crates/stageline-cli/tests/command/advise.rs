@@ -124,13 +124,13 @@ fn another_batch_needs_another_learning_rate() {
             adam,
             "{advice}"
         );
-        assert_eq!(advice.ends_with("; take the recommended M as a lower bound\n"), adam, "{advice}");
+        assert_eq!(advice.contains("; take the recommended M as a lower bound\n"), adam, "{advice}");
         assert_eq!(advice.contains("Adam"), adam, "{advice}");
     }
 }
 
 /// Tests that the text of `stageline advise` has only one line with the flags of a training, in the recommendation at
-/// the end. The network links between workers are slow, so the recommended training has one worker with both layers of
+/// the beginning. The network links between workers are slow, so the recommended training has one worker with both layers of
 /// the model.
 #[test]
 fn the_recommendation_has_the_only_flags() {
@@ -138,14 +138,14 @@ fn the_recommendation_has_the_only_flags() {
     let crossing = noisy(40).replace("\"send_activation\":0", "\"send_activation\":0,\"output_bytes\":2e9");
     let log = write(folder.path(), "run.jsonl", &crossing);
     let advice = text(&format!("advise --from {log} --schedule 1f1b --bandwidth 0.1"));
-    let (before, recommendation) = advice.split_once("\nrecommendation: ").unwrap();
-    assert!(!before.contains("as flags of a training: "), "{advice}");
+    let (recommendation, tables) = advice.split_once("\nto the loss of this run, ").unwrap();
+    assert!(recommendation.starts_with("recommendation: ") && !tables.contains("as flags of a training: "), "{advice}");
     assert_eq!(recommendation.matches("as flags of a training: ").count(), 1, "{advice}");
     assert!(
         recommendation.contains("\nas flags of a training: --stages 1 ") && recommendation.contains(" --cut 0\n"),
         "{advice}"
     );
-    assert!(before.contains("\nstage 0: front, back\n") && !before.contains("\nstage 1: "), "{advice}");
+    assert!(tables.contains("\nstage 0: front, back\n") && !tables.contains("\nstage 1: "), "{advice}");
 }
 
 /// Tests that no number of micro-batches is recommended for a run whose loss rises from 2 to 11. The advice compares

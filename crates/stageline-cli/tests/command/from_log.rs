@@ -25,7 +25,7 @@ fn predict_advise_and_page_read_the_log_of_a_run() {
         "{advice}"
     );
     assert!(advice.contains("main cause of idle time: filling and draining the pipeline"), "{advice}");
-    assert!(advice.ends_with("\nthe partition as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
+    assert!(advice.contains("\nthe partition as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
 
     let unknown = error(&format!("advise --from {log} --bandwidth 1"));
     assert!(unknown.contains("does not say how many bytes cross between stages"), "{unknown}");
@@ -283,7 +283,7 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     assert_eq!(predicted["layers"], serde_json::json!([["block 0"], ["block 1"], ["block 2"]]));
     let advice = text(&format!("advise --from {log}"));
     assert!(advice.contains("the log has a plan for M = 2 and P = 2, with a bubble of "), "{advice}");
-    assert!(advice.ends_with("as flags of a training: --stages 2 --cut 0,1,2\n"), "{advice}");
+    assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1,2\n"), "{advice}");
     for other in ["--stages 3", "--micro-batches 4"] {
         let refused = error(&format!("predict --from {log} {other}"));
         assert!(refused.contains("a plan for P = 2 and M = 2, which no schedule generates"), "{refused}");

@@ -52,7 +52,11 @@ impl fmt::Display for ScheduleError {
             }
             Self::MicroBatches { given, multiple_of } => {
                 let near = nearest_multiples(*given, *multiple_of);
-                write!(f, "{given} micro-batches are not a multiple of {multiple_of}; ask for {near} micro-batches")
+                write!(
+                    f,
+                    "{given} micro-batches are not a multiple of {multiple_of}, the number of workers, as this schedule needs; ask for \
+                     {near} micro-batches"
+                )
             }
             Self::Shape { written, asked } => write!(
                 f,

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use anyhow::{Result, ensure};
 use sha2::{Digest, Sha256};
 use stageline::Batch;
-use stageline_data::{Encode, Sampler, TokenFile, TokenOptions, files_left_out, prepare};
+use stageline_data::{Encode, Epochs, Sampler, TokenFile, TokenOptions, files_left_out, prepare};
 
 use crate::data::Data;
 use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown};
@@ -148,12 +148,12 @@ fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
     Ok(())
 }
 
-/// Training data for a language model: windows of consecutive tokens of a text. A seed decides which windows each step
-/// trains on. In a window, every token is the target of the tokens before it.
+/// Training data for a language model: windows of consecutive tokens of a text, side by side. Each comes once an epoch,
+/// in an order that a seed decides. In a window, every token is the target of the tokens before it.
 pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,
-    sampler: Sampler,
+    epochs: Epochs,
     /// The positions in the text, in tokens, at which the windows held out for validation begin.
     validation: Vec<u64>,
     /// The length of the model's input, in tokens. A window of the text has one token more: the target of the last
@@ -182,14 +182,15 @@ impl TokenWindows {
             lengths[0],
             lengths[1]
         );
-        let sampler = Sampler::new(lengths[0], window, seed)?;
+        // Each window begins with the last token of the one before it, which is its first input.
+        let epochs = Epochs::new((lengths[0] - 1) / context as u64, seed)?;
         let windows = (lengths[1] as usize / window).min(VALIDATION_WINDOWS);
         let offsets = match windows {
             0 => Vec::new(),
             windows => Sampler::new(lengths[1], window, seed)?.evenly(windows),
         };
         let validation = offsets.into_iter().map(|offset| rest.start + offset).collect();
-        Ok(Self { tokens, training, sampler, validation, context, documents: Documents::Joined })
+        Ok(Self { tokens, training, epochs, validation, context, documents: Documents::Joined })
     }
 
     /// Sets the treatment of several documents in one window of the text. By default they are joined.
@@ -225,8 +226,8 @@ impl Data for TokenWindows {
     type Target = Tokens;
 
     fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
-        let offsets = self.sampler.offsets(step as u64, samples);
-        self.windows(&offsets.into_iter().map(|offset| self.training.start + offset).collect::<Vec<_>>())
+        let windows = self.epochs.of_step(step as u64, samples).into_iter();
+        self.windows(&windows.map(|at| self.training.start + at * self.context as u64).collect::<Vec<_>>())
     }
 
     fn validation(&self, samples: usize) -> Result<Vec<Batch<TokenSamples, Tokens>>> {
@@ -235,7 +236,8 @@ impl Data for TokenWindows {
 
     fn fingerprint(&self) -> String {
         // Other lengths, shares and documents give other samples.
-        let mut sum = Sha256::new_with_prefix(self.tokens.fingerprint());
+        let mut sum = Sha256::new_with_prefix("windows once an epoch");
+        sum.update(self.tokens.fingerprint());
         sum.update((self.context as u64).to_le_bytes());
         sum.update(self.training.end.to_le_bytes());
         sum.update([u8::from(self.documents == Documents::Separate)]);
@@ -243,7 +245,7 @@ impl Data for TokenWindows {
     }
 
     fn samples_per_epoch(&self) -> Option<u64> {
-        Some(((self.training.end - self.training.start) / self.context as u64).max(1))
+        Some(self.epochs.samples())
     }
 
     fn tokens_per_sample(&self) -> usize {
@@ -290,9 +292,17 @@ mod tests {
         assert_eq!(long.unwrap_err().to_string(), message);
         let all = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.0, 3).unwrap();
         assert!(all.validation(4).unwrap().is_empty() && all.training == (0..4000));
-        // The first 3,600 tokens are for training, so no window begins behind the 3,590th.
-        let last = (0..200).flat_map(|step| windows.sampler.offsets(step, 8)).max().unwrap();
-        assert!((3000..3590).contains(&last), "{last}");
+        // The first 3,600 tokens are for training: 359 windows of 10 and a target, in which each token is a target once.
+        assert_eq!(windows.samples_per_epoch(), Some(359));
+        let mut targets = Vec::new();
+        for step in 0..359 {
+            let batch = windows.batch(step, 1).unwrap().into_micro_batches(1).unwrap();
+            targets.extend(batch.into_iter().flat_map(|(_, target)| numbers(target)));
+        }
+        targets.sort_unstable();
+        let mut expected: Vec<_> = (1..3591).map(|at| at % 251).collect();
+        expected.sort_unstable();
+        assert_eq!(targets, expected);
         assert!(windows.validation.iter().all(|start| (3600..3990).contains(start)));
     }
 

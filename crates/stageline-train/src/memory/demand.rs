@@ -59,10 +59,10 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed
     }
     ensure!(
         needs <= has,
-        "{} parameters and their optimizer states need at least {:.1} MB, and there are {:.1} MB: {}",
+        "{} parameters and their optimizer states need at least {:.3} GB, and there are {:.3} GB: {}",
         trained + frozen,
-        needs as f64 / 1e6,
-        has as f64 / 1e6,
+        needs as f64 / 1e9,
+        has as f64 / 1e9,
         remedies.join(", or ")
     );
     Ok(())

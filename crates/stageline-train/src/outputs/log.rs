@@ -280,12 +280,12 @@ fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -
 /// names it, such as `the log`.
 fn lost(output: &str, path: Option<&Path>) -> String {
     let path = path.map(|path| format!(" {}", path.display())).unwrap_or_default();
-    format!("cannot write {output}{path}; make room on its disk, and resume the training")
+    format!("cannot write {output}{path}; make room on its disk, and resume from the last checkpoint, if there is one")
 }
 
 /// Returns the error message about an output file that cannot be written.
 fn unwritable(path: &Path) -> String {
-    format!("cannot write {}; give a path in an existing folder that is writable", path.display())
+    format!("cannot write {}; give a path in an existing folder that is writable, on a disk with room", path.display())
 }
 
 /// Checks, before training begins, that an output file can be written when training ends. An existing file stays as it

@@ -8,7 +8,7 @@ use super::values::{DecayName, Length};
 
 /// The flags of the learning rate schedule, from which the schedule is made when the number of steps is known.
 pub struct Rate {
-    peak: f64,
+    pub peak: f64,
     lowest: f64,
     warm_up: Length,
     decay: Decay,
@@ -90,6 +90,17 @@ mod tests {
         assert_eq!(rates("").unwrap(), expected(50).unwrap());
         for wrong in ["samples:few", "rows:3", "101%", "-1%", "%", "1.5"] {
             assert!(rates(&format!("--warm-up={wrong}")).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn steps_after_the_schedule_are_named() {
+        let warning = |flags: &str| Job::of_line(flags).unwrap().training.beyond_the_schedule();
+        let expected = "the learning rate is at its lowest value, 1e-4, in the last 50 of 150 steps, because --schedule-steps \
+                        is 100";
+        assert_eq!(warning("--learning-rate 1e-3 --steps 150 --schedule-steps 100").unwrap(), expected);
+        for flags in ["--steps 150", "--steps 50", "--steps 150 --schedule-steps 100 --decay none", "--epochs 3"] {
+            assert_eq!(warning(flags), None, "{flags}");
         }
     }
 

@@ -18,6 +18,8 @@ pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
     pub settings: Settings,
+    /// The names of the settings whose values follow from other settings, because no source sets them.
+    pub derived: Vec<&'static str>,
     /// The opened checkpoint from which the run resumes; `None` if the run resumes none.
     pub saved: Option<Saved>,
 }
@@ -32,24 +34,23 @@ pub struct CommandLine {
 pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<CommandLine> {
     let resolved = |command: &Command, resumed| {
         let Merged { matches, mut settings } = resolve(command.clone(), arguments, resumed)?;
+        let derived =
+            ["schedule_steps", "tuned_for"].into_iter().filter(|name| !settings.0.contains_key(*name)).collect();
         let flags = TrainingFlags::from_arg_matches(&matches)?.with_schedule(command);
         // These defaults are stored, so that a resumed run with more `--steps` or another M keeps them.
         if let Some(steps) = flags.schedule_steps {
             settings.0.insert("schedule_steps".to_owned(), steps.into());
         }
         settings.0.insert("tuned_for".to_owned(), flags.tuned_for().into());
-        Ok::<_, anyhow::Error>((matches, flags, settings))
+        Ok::<_, anyhow::Error>(CommandLine { matches, flags, settings, derived, saved: None })
     };
     // A flag that must be set may come from the checkpoint.
-    let (_, flags, alone) = resolved(&command.clone().mut_args(|flag| flag.required(false)), None)?;
-    let Some(requested) = &flags.resume else {
-        let (matches, flags, alone) = resolved(command, None)?;
-        return Ok(CommandLine { matches, flags, settings: alone, saved: None });
-    };
+    let alone = resolved(&command.clone().mut_args(|flag| flag.required(false)), None)?;
+    let Some(requested) = &alone.flags.resume else { return resolved(command, None) };
     let place = match requested.to_str() {
         Some(newest @ ("latest" | "auto")) => {
             let missing = || format!("--resume {newest}: give --checkpoint the folder to look in");
-            flags.checkpoint.as_deref().with_context(missing)?
+            alone.flags.checkpoint.as_deref().with_context(missing)?
         }
         _ => requested,
     };
@@ -59,26 +60,28 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
             | CheckpointError::NoCheckpoint { .. }
             | CheckpointError::Neither { .. },
         ) if requested.as_os_str() == "auto" => {
-            let (matches, flags, alone) = resolved(command, None)?;
-            note(&flags, format_args!("no checkpoint in {}: the training starts from its beginning", place.display()))?;
-            return Ok(CommandLine { matches, flags, settings: alone, saved: None });
+            let line = resolved(command, None)?;
+            let begins = format!("no checkpoint in {}: the training starts from its beginning", place.display());
+            note(&line.flags, begins)?;
+            return Ok(line);
         }
         opened => opened.context("--resume")?,
     };
     let before = settings_of(saved.manifest().run.get("settings"));
-    let (matches, mut now, settings) = resolved(command, Some(&before))
+    let mut line = resolved(command, Some(&before))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
     // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
-    let folder = flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
-    now.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
-    differences(&before, &settings, now.checkpoint.is_some()).iter().try_for_each(|line| note(&now, line))?;
+    let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
+    line.flags.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
+    let CommandLine { flags: now, settings, .. } = &line;
+    differences(&before, settings, now.checkpoint.is_some()).iter().try_for_each(|line| note(now, line))?;
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
     for name in paths(command) {
-        if let Some(value) = settings.0.get(&name).filter(|value| alone.0.get(&name) != Some(value)) {
-            note(&now, format_args!("as in the checkpoint: {name} = {}", whole(value)))?;
+        if let Some(value) = settings.0.get(&name).filter(|value| alone.settings.0.get(&name) != Some(value)) {
+            note(now, format_args!("as in the checkpoint: {name} = {}", whole(value)))?;
         }
     }
-    Ok(CommandLine { matches, flags: now, settings, saved: Some(saved) })
+    Ok(CommandLine { saved: Some(saved), ..line })
 }
 
 /// Prints a line about the settings of a resumed run: on the standard output, or on stderr if `--print-config` writes

@@ -66,6 +66,21 @@ impl Training {
         })
     }
 
+    /// Returns a warning if the training goes on after the end of the learning rate's schedule, with the lowest rate.
+    pub fn beyond_the_schedule(&self) -> Option<String> {
+        let (schedule, steps) = (self.rate.steps?, self.steps);
+        let lowest = self.learning_rate.at(schedule as u64);
+        // A schedule without a decay has no lowest rate.
+        let is_beyond = steps > schedule && lowest < self.rate.peak;
+        is_beyond.then(|| {
+            format!(
+                "the learning rate is at its lowest value, {lowest:e}, in the last {} of {steps} steps, because --schedule-steps is \
+                 {schedule}",
+                steps - schedule
+            )
+        })
+    }
+
     /// Sets the number of steps to that of `--epochs`, for data with `samples` samples in an epoch, and the learning rate
     /// to a schedule of as many steps, unless `--schedule-steps` is given. Returns the length of the schedule. Does nothing
     /// without `--epochs`.

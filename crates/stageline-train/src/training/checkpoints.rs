@@ -137,10 +137,23 @@ pub fn place(keeping: &Keeping, resumed: Option<&Saved>) -> Result<Option<Place>
 /// Checks that the checkpoint from which the run resumes is still the newest one in `folder`, unless `--resume` names
 /// it. The folder is locked only now, so a run that was still ending may have saved another checkpoint meanwhile.
 fn check_newest(keeping: &Keeping, resumed: &Saved, folder: &Path) -> Result<()> {
-    if keeping.resume.as_deref().and_then(Path::file_name) == resumed.path().file_name() {
+    let is_named = keeping.resume.as_deref().and_then(Path::file_name) == resumed.path().file_name();
+    let newest = match Saved::open(folder) {
+        Ok(newest) => newest,
+        Err(_) if is_named => return Ok(()), // a later one may be damaged, which is why this one is named
+        Err(error) => return Err(Error::new(error).context("--resume")),
+    };
+    if is_named {
+        if newest.path().file_name() != resumed.path().file_name() {
+            tracing::warn!(
+                "{} has later checkpoints, such as {}, which --keep {} will remove; give another folder as --checkpoint to keep them",
+                folder.display(),
+                newest.path().display(),
+                keeping.keep
+            );
+        }
         return Ok(());
     }
-    let newest = Saved::open(folder).context("--resume")?;
     ensure!(
         newest.path().file_name() == resumed.path().file_name(),
         "--resume: another run has meanwhile saved {}; start again to resume from it",

@@ -6,7 +6,7 @@
 //! tensors of stages, read settings, or format the files of `outputs`.
 //!
 //! - `run`: a run from its settings to its end (`Run`).
-//! - `trained`: the result of a run (`Trained`).
+//! - `trained`: the end of a run: its result (`Trained`) or error.
 //! - `recipe`: builds the pipelines of a run from its job and plan, and describes the run for the log (`Recipe`).
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
 //! - `watch`: warnings about gradients and updates that show a fault of the training (`Watch`).

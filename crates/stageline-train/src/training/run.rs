@@ -1,6 +1,6 @@
 //! One training run ([`Run`]): from the settings, a model and its data to the trained pipeline.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -22,18 +22,20 @@ use crate::outputs::progress::Progress;
 use crate::outputs::unwritten::Unwritten;
 use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
-use crate::terminal::{say, tell};
+use crate::terminal::say;
 use crate::training::checkpoints::{self, Identity, Keeper};
 use crate::training::evaluation::{evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
 use crate::training::steps::{Loop, OnStep, Stopped};
-use crate::training::trained::{TrainedOf, complete};
+use crate::training::trained::{TrainedOf, complete, ended_early};
 
 /// One training run that is ready to start, with the settings of the training and the values of the program's own
 /// flags. [`Program::main`](crate::Program::main) hands it to the program, which calls [`train`](Self::train).
 pub struct Run<F> {
     /// The values of the flags that the program defines for its own model and data.
     pub flags: F,
+    /// The names of the settings that some source sets: the command line, a settings file or a checkpoint.
+    set: BTreeSet<String>,
     job: Job,
     saved: Option<Saved>,
     progress: Progress,
@@ -47,10 +49,18 @@ pub struct Run<F> {
 }
 
 impl<F> Run<F> {
-    pub(crate) fn new(flags: F, job: Job, saved: Option<Saved>, progress: Progress, unwritten: Unwritten) -> Self {
+    pub(crate) fn new(
+        flags: F,
+        set: BTreeSet<String>,
+        job: Job,
+        saved: Option<Saved>,
+        progress: Progress,
+        unwritten: Unwritten,
+    ) -> Self {
         let on_step = Box::new(|_: &StepReport, _: &mut BTreeMap<String, f64>| {});
         Self {
             flags,
+            set,
             job,
             saved,
             progress,
@@ -66,6 +76,12 @@ impl<F> Run<F> {
     /// on it.
     pub fn seed(&self) -> u64 {
         self.job.seed
+    }
+
+    /// Whether a setting does not have its default value because the command line, a settings file or the checkpoint sets
+    /// it. `name` is the name of its flag without dashes and with `_` for `-`, such as `learning_rate`.
+    pub fn is_set(&self, name: &str) -> bool {
+        self.set.contains(name)
     }
 
     /// Returns the number of samples in a training step, over all micro-batches and replicas.
@@ -168,6 +184,7 @@ impl<F> Run<F> {
         let purpose = Purpose::Training { is_written: job.outputs.have_lines() };
         let costs = plan::costs(model, input(sample)?, &job, purpose);
         let planned = plan::choose(&job.running, &job.training, costs.as_ref())?;
+        let has_own_rate = self.learning_rate.is_some();
         let recipe = Recipe::of(&job, model, &planned, self.optimizer, self.learning_rate);
         recipe.print_cut(costs.as_ref())?;
         if let Some(steps) = job.verify {
@@ -201,6 +218,7 @@ impl<F> Run<F> {
         let utilisation = utilisation(&job, costs.as_ref(), parameters);
         let amount = Amount::of(&*data, training.batch_size);
         amount.tell(training.steps)?;
+        training.beyond_the_schedule().filter(|_| !has_own_rate).iter().for_each(|text| tracing::warn!("{text}"));
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
         let progress = progress.counting(amount);
         let mut steps = Loop { job: &job, start, keeper, progress, amount, utilisation, on_step, estimated, unwritten };
@@ -216,28 +234,6 @@ impl<F> Run<F> {
         let validated = validate(&mut pipeline, &mut log, training.steps);
         complete(model, pipeline, validated, log, is_kept, waited, unwritten).map(Some)
     }
-}
-
-/// Ends a run before its last step. `trained` is the result of the steps, and `closed` is the result of closing the
-/// outputs. `kept` is the result of writing the last checkpoint, with the line that tells how to resume from it.
-///
-/// # Errors
-/// Returns the first error, which is the cause of the later ones. Later errors are printed on stderr.
-fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: Result<()>) -> Result<()> {
-    let mut errors = Vec::from_iter(trained.err());
-    match kept {
-        Ok(line) => {
-            let unsaid = |line| say(line).inspect_err(|_| tell(line)).err();
-            // After another error, a closed standard output is no news.
-            errors.extend(line.iter().find_map(unsaid).filter(|_| errors.is_empty()));
-        }
-        Err(lost) => errors.push(lost.context("the steps since the last checkpoint are lost")),
-    }
-    errors.extend(closed.err());
-    let mut errors = errors.into_iter();
-    let first = errors.next();
-    errors.for_each(|later| tell(format_args!("after the error: {later:#}")));
-    first.map_or(Ok(()), Err)
 }
 
 /// Counts the parameters, and prints how many are trained if some are not. Returns an error if they are too large for the memory. The
@@ -296,7 +292,7 @@ mod tests {
 
     fn run() -> Run<()> {
         let job = Job::of_line("--micro-batches 2 --micro-batch-size 3 --steps 5").unwrap();
-        Run::new((), job, None, Progress::default(), Unwritten::default())
+        Run::new((), BTreeSet::new(), job, None, Progress::default(), Unwritten::default())
     }
 
     /// Tests that settings given in code train with the same result as the same flags on the command line. A wrong
@@ -320,7 +316,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let run_to = |path: &std::path::Path, unwritten: &Unwritten| {
             let flags = format!("--micro-batches 2 --micro-batch-size 3 --steps 5 --report {}", path.display());
-            Run::new((), Job::of_line(&flags).unwrap(), None, Progress::default(), unwritten.clone())
+            Run::new((), BTreeSet::new(), Job::of_line(&flags).unwrap(), None, Progress::default(), unwritten.clone())
         };
         let unwritten = Unwritten::default();
         let run = run_to(&folder.path().join("none/page.html"), &unwritten);

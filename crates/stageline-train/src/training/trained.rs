@@ -1,4 +1,4 @@
-//! The result of a training run that reached its last step ([`Trained`]).
+//! The end of a training run: the result of one that reached its last step ([`Trained`]), and the error of another.
 
 use std::time::Duration;
 
@@ -10,9 +10,10 @@ use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::record;
 use crate::outputs::unwritten::Unwritten;
-use crate::terminal::say;
+use crate::terminal::{say, tell};
 use crate::training::evaluation::Evaluated;
 use crate::training::recipe::PipelineOf;
+use crate::training::steps::Stopped;
 
 /// The result of training a model of type `M`.
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
@@ -77,4 +78,26 @@ where
         "parameters": parameters,
         "parameters_sha256": trained.parameters_sha256,
     })
+}
+
+/// Ends a run before its last step. `trained` is the result of the steps, and `closed` is the result of closing the
+/// outputs. `kept` is the result of writing the last checkpoint, with the line that tells how to resume from it.
+///
+/// # Errors
+/// Returns the first error, which is the cause of the later ones. Later errors are printed on stderr.
+pub(super) fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: Result<()>) -> Result<()> {
+    let mut errors = Vec::from_iter(trained.err());
+    match kept {
+        Ok(line) => {
+            let unsaid = |line| say(line).inspect_err(|_| tell(line)).err();
+            // After another error, a closed standard output is no news.
+            errors.extend(line.iter().find_map(unsaid).filter(|_| errors.is_empty()));
+        }
+        Err(lost) => errors.push(lost.context("the steps since the last checkpoint are lost")),
+    }
+    errors.extend(closed.err());
+    let mut errors = errors.into_iter();
+    let first = errors.next();
+    errors.for_each(|later| tell(format_args!("after the error: {later:#}")));
+    first.map_or(Ok(()), Err)
 }

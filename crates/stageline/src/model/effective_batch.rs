@@ -105,9 +105,9 @@ impl fmt::Display for BatchChange {
         write!(
             f,
             "a step sees {samples} samples, but its schedule was chosen for {reference}: warm-ups and decays that are counted \
-             in steps now take {factor:.3} times the samples, and the learning rate is for another batch size; compute step \
-             counts with `EffectiveBatch::steps`, and multiply the learning rate by {:.3} (Adam) or {factor:.3} (plain \
-             gradient descent)",
+             in steps now take {factor:.3} times the samples, and the learning rate is for another batch size; multiply numbers of steps \
+             by {:.3}, and the learning rate by {:.3} (Adam) or {factor:.3} (plain gradient descent)",
+            1.0 / factor,
             factor.sqrt(),
         )
     }
