@@ -25,7 +25,7 @@ ORDER = {
     ),
     "stageline-gpt": "sample text model".split(),
     "stageline-hub": "check companions tensor_file write header values layout folder similar index weights tensor disk error refusal shown names".split(),
-    "stageline-models": "torch flags generation_config generation export_adapters export model read_lazily lora lazy family gpt2 llama head residual initial parameters position names cache scope limits unsupported error".split(),
+    "stageline-models": "torch flags generation export model lora families parameters attention error".split(),
     "stageline-nn": "layers autograd kernels engine forward params".split(),
     "stageline-schedule": "search schedules simulate check costs measured plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk open".split(),

@@ -255,7 +255,7 @@ mod tests {
         vec![
             ModelError::Folder(FolderError::FileNotFound { path: path.clone() }),
             ModelError::Config { path: path.clone(), reason: text.clone() },
-            ModelError::UnknownArchitecture { path: path.clone(), found: text.clone(), known: crate::family::KNOWN },
+            ModelError::UnknownArchitecture { path: path.clone(), found: text.clone(), known: crate::families::KNOWN },
             ModelError::UnexpectedTensor { path: path.clone(), name: text.clone(), more: usize::MAX },
             ModelError::Type { path: path.clone(), name: text.clone(), dtype: text.clone() },
             ModelError::NoParameter { path: path.clone(), name: text.clone(), more: usize::MAX },

@@ -26,57 +26,31 @@
 //! # Layout
 //!
 //! - `model`: a model with its configuration and the source of its parameters (`LanguageModel`).
-//! - `family`: the architectures that are known, and their layers as one type each (`Family`, `Embeddings`, `Block`,
-//!   `Head`).
-//! - `gpt2`, `llama`: the configuration of each family, its layers, and the names of its tensors on the hub.
-//! - `head`: the loss and the projection to the vocabulary, which all families share.
-//! - `residual`: the residual connections of a block, which all families share.
-//! - `initial`: parts of layers with their initial values.
-//! - `names`: the names that parameters have as tensors of the hub.
-//! - `position`: the place of a parameter in a model. `parameters`: the parameters as tensors of a folder.
-//!   `lazy`: parameters that are read when they are first used. `read_lazily`: makes those of new layers so.
+//! - `generation`: the generation of text. `export`: folders that Python's libraries read.
 //! - `lora`: adapters of linear layers, which are trained in the place of the weights (`Lora`).
+//! - `families`: the architectures that are known, and their layers.
+//! - `parameters`: the parameters of a model as tensors of a folder.
+//! - `attention`: what a token attends to, and the keys and values of earlier positions.
 //! - `torch`: the names of a PyTorch model (`TorchFormat`) and its weights (`TorchWeights`), for models of one's own.
-//! - `export_adapters`: writes the adapters of a pipeline as a folder of the library PEFT.
-//! - `export`: writes the parameters of a pipeline as a folder of the hub, and logits as a file.
-//! - `scope`: the tokens that a token attends to, in its sample, its document or the generated text (`Scope`).
-//! - `cache`: keys and values of earlier positions, and the attention of new tokens to them. `generation`: the
-//!   generation of text with them. `generation_config`: the settings of a folder's `generation_config.json`.
-//! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
 //! - `flags`: flags for programs that take a model, with the feature `flags`.
 //! - `error`: the errors of this crate.
 
-mod cache;
+mod attention;
 mod error;
 mod export;
-mod export_adapters;
-mod family;
+mod families;
 #[cfg(feature = "flags")]
 pub mod flags;
 mod generation;
-mod generation_config;
-mod gpt2;
-mod head;
-mod initial;
-mod lazy;
-mod limits;
-mod llama;
 mod lora;
 mod model;
-mod names;
 mod parameters;
-mod position;
-mod read_lazily;
-mod residual;
-mod scope;
 mod torch;
-mod unsupported;
 
-pub use cache::KeyValueCache;
+pub use attention::{DocumentStarts, KeyValueCache, Scope};
 pub use error::ModelError;
-pub use family::{Activations, Block, Embeddings, Head, Samples};
+pub use families::{Activations, Block, Embeddings, Head, Samples};
 pub use generation::{Generation, GenerationError, Sampling};
 pub use lora::Lora;
 pub use model::{LanguageModel, Logits, Tokens};
-pub use scope::{DocumentStarts, Scope};
 pub use torch::{TorchFormat, TorchWeights};

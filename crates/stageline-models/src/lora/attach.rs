@@ -10,10 +10,8 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline_hub::ModelFolder;
 
 use crate::error::ModelError;
-use crate::lazy::parameter_of;
 use crate::lora::settings::{Lora, Source};
-use crate::names::{HubTensor, Naming};
-use crate::parameters::{StoredParameter, Unknown, is_float, unknown};
+use crate::parameters::{HubTensor, Naming, StoredParameter, Unknown, is_float, parameter_of, unknown};
 
 /// The LoRA adapters of one model.
 #[derive(Clone)]

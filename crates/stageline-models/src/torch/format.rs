@@ -10,8 +10,7 @@ use stageline_hub::{Layout, check_weights};
 
 use crate::error::ModelError;
 use crate::export::{new_tensor, write_new};
-use crate::names::{HubTensor, Storage};
-use crate::parameters::{check, parameters_of, values_of};
+use crate::parameters::{HubTensor, Storage, check, parameters_of, values_of};
 
 /// The names and layouts that the parameters of a model of one's own have in PyTorch.
 ///

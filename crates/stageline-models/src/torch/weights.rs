@@ -10,11 +10,11 @@ use stageline_hub::{Layout, ModelFolder, check_export};
 
 use crate::error::ModelError;
 use crate::export::{new_tensor, write_copy};
-use crate::names::{HubTensor, Storage};
+use crate::model::ReadLazily;
 use crate::parameters::{
-    Selection, StoredParameter, Unknown, check, is_float, no_tensors, parameters_of, unknown, values_of,
+    HubTensor, Selection, Storage, StoredParameter, Unknown, check, is_float, no_tensors, parameters_of, unknown,
+    values_of,
 };
-use crate::read_lazily::ReadLazily;
 use crate::torch::format::TorchFormat;
 
 /// An open folder with the weights of a PyTorch model, for a model of one's own.

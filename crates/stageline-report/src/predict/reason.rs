@@ -3,6 +3,9 @@
 
 use super::trainings::PredictedTraining;
 
+/// The factor from which a reason is named although the other one counts for more.
+const NAMED: f64 = 1.03;
+
 /// Two predicted training runs that reach the same loss with different settings, the first in less time. Their
 /// comparison is the reason for a recommendation.
 pub(super) struct Compared<'a> {
@@ -30,22 +33,29 @@ impl Compared<'_> {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns a clause with the main reason why a predicted training run reaches the loss sooner than the slower
-    /// training run, such as `because it needs 20% fewer tokens`. The time of a training run is its number of tokens
-    /// divided by its throughput. So the reason is fewer tokens, or a higher throughput, which may come from a smaller
-    /// bubble.
+    /// Returns a clause with the reasons why a predicted training run reaches the loss sooner than the slower training
+    /// run, such as `because it needs 20% fewer tokens`. The time of a training run is its number of tokens divided by its
+    /// throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble; one of
+    /// less than [`NAMED`] beside the other is left out.
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
-        let fewer_tokens = tokens(self.other) / tokens(self.training);
-        let [bubble, other] = [self.training, self.other].map(|training| 100.0 * training.prediction.bubble);
-        if fewer_tokens > self.throughput() {
-            return format!("because it needs {:.0}% fewer tokens", 100.0 * (1.0 - 1.0 / fewer_tokens));
+        let (fewer_tokens, faster) = (tokens(self.other) / tokens(self.training), self.throughput());
+        let of_tokens = || format!("it needs {:.0}% fewer tokens", 100.0 * (1.0 - 1.0 / fewer_tokens));
+        let of_rate = || {
+            let [bubble, other] = [self.training, self.other].map(|training| 100.0 * training.prediction.bubble);
+            if other - bubble >= 0.5 {
+                return format!("its bubble is {bubble:.0}% instead of {other:.0}%");
+            }
+            let [rate, slower] = [self.training, self.other].map(PredictedTraining::tokens_per_s);
+            format!("it trains {rate:.0} tokens a second instead of {slower:.0}")
+        };
+        let has_both = fewer_tokens.min(faster) >= NAMED;
+        match (fewer_tokens > faster, has_both) {
+            (true, true) => format!("because {}, and {}", of_tokens(), of_rate()),
+            (false, true) => format!("because {}, and {}", of_rate(), of_tokens()),
+            (true, false) => format!("because {}", of_tokens()),
+            (false, false) => format!("because {}", of_rate()),
         }
-        if other - bubble >= 0.5 {
-            return format!("because its bubble is {bubble:.0}% instead of {other:.0}%");
-        }
-        let [rate, slower] = [self.training, self.other].map(PredictedTraining::tokens_per_s);
-        format!("because it trains {rate:.0} tokens a second instead of {slower:.0}")
     }
 }
 

@@ -13,10 +13,11 @@ impl Training {
     /// Returns the optimizer that `--optimizer` names. It decays the weights of all parameters except norms and biases.
     /// `state` says which memory keeps the optimizer states: the memory of the device or of the host.
     pub fn optimizer(&self, state: OptimizerState) -> ModuleOptimizer {
-        let decay = self.adamw.weight_decay;
-        let plain = AdamW { weight_decay: 0.0, ..self.adamw };
+        let decay = self.weight_decay;
+        let adamw = self.adamw();
+        let plain = AdamW { weight_decay: 0.0, ..adamw };
         match self.optimizer {
-            OptimizerName::Adamw => with_and_without_decay(state, self.adamw, plain),
+            OptimizerName::Adamw => with_and_without_decay(state, adamw, plain),
             OptimizerName::Adafactor => {
                 // Adafactor's relative step and parameter scaling would change the configured learning rate.
                 let plain = AdafactorConfig::new().with_relative_step(false).with_scale_parameter(false);
@@ -27,7 +28,7 @@ impl Training {
                 let lion = |decay| LionConfig::new().with_weight_decay(decay).build();
                 with_and_without_decay(state, lion(decay), lion(0.0))
             }
-            OptimizerName::Muon => with_and_without_decay(state, MuonAndAdamW::new(self.adamw), plain),
+            OptimizerName::Muon => with_and_without_decay(state, MuonAndAdamW::new(adamw), plain),
             OptimizerName::Sgd => {
                 let decaying = SgdConfig::new().with_weight_decay(Some(WeightDecayConfig::new(decay)));
                 with_and_without_decay(state, decaying.build(), SgdConfig::new().build())
@@ -38,7 +39,11 @@ impl Training {
     /// Returns the optimizer of a model's first and last layer (embeddings and head); `None` if the blocks have the
     /// same optimizer. With `--optimizer muon` it is AdamW, because Muon is made for the matrices of hidden layers.
     pub fn optimizer_of_ends(&self) -> Option<AdamW> {
-        (self.optimizer == OptimizerName::Muon).then_some(self.adamw)
+        (self.optimizer == OptimizerName::Muon).then_some(self.adamw())
+    }
+
+    fn adamw(&self) -> AdamW {
+        AdamW { betas: self.betas, epsilon: self.epsilon, weight_decay: self.weight_decay }
     }
 }
 

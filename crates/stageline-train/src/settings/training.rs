@@ -6,7 +6,6 @@ use stageline::{Clip, LossScale, OnNonFinite, WarmupDecay};
 use super::flags::TrainingFlags;
 use super::rate::Rate;
 use super::values::{NonFiniteName, OptimizerName};
-use crate::optimizers::adamw::AdamW;
 
 /// The hyperparameters of the training: steps, learning rate, optimizer and batch size.
 pub struct Training {
@@ -17,8 +16,10 @@ pub struct Training {
     pub learning_rate: WarmupDecay,
     rate: Rate,
     pub optimizer: OptimizerName,
-    /// The settings of AdamW. The other optimizers use its weight decay.
-    pub adamw: AdamW,
+    /// The betas and the epsilon of AdamW.
+    pub betas: [f64; 2],
+    pub epsilon: f64,
+    pub weight_decay: f32,
     pub clip: Option<Clip>,
     pub loss_scale: Option<LossScale>,
     pub on_non_finite: OnNonFinite,
@@ -47,11 +48,9 @@ impl Training {
             learning_rate: rate.before_data()?,
             rate,
             optimizer: flags.optimizer,
-            adamw: AdamW {
-                betas: [flags.beta1.unwrap_or(0.9), flags.beta2.unwrap_or(0.999)],
-                epsilon: flags.epsilon.unwrap_or(1e-8),
-                weight_decay: flags.weight_decay,
-            },
+            betas: [flags.beta1.unwrap_or(0.9), flags.beta2.unwrap_or(0.999)],
+            epsilon: flags.epsilon.unwrap_or(1e-8),
+            weight_decay: flags.weight_decay,
             health_every: flags.health_every,
             noise_every: flags.noise_every,
             validate_every: flags.validate_every,

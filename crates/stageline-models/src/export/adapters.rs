@@ -13,8 +13,7 @@ use crate::error::ModelError;
 use crate::export::new_tensor;
 use crate::lora::Adapters;
 use crate::model::LanguageModel;
-use crate::parameters::{StoredValue, StoredValues};
-use crate::position::Position;
+use crate::parameters::{Position, StoredValue, StoredValues};
 
 impl LanguageModel {
     /// Checks, before a training, that the model has adapters and that they can be exported to `folder`. The check

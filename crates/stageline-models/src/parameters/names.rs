@@ -202,24 +202,24 @@ mod tests {
     #[test]
     fn buffers_of_older_files_are_spare() {
         for (names, name, is_spare) in [
-            (&crate::gpt2::NAMES, "h.3.attn.bias", true),
-            (&crate::gpt2::NAMES, "transformer.h.3.attn.masked_bias", true),
-            (&crate::gpt2::NAMES, "transformer.h.3.crossattention.bias", true),
-            (&crate::gpt2::NAMES, "transformer.h.3.attn.c_attn.bias", false),
-            (&crate::llama::NAMES, "rotary_emb.inv_freq", true),
-            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.inv_freq", true),
-            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.cos_cached", true),
-            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.sin_cached", true),
-            (&crate::llama::NAMES, "model.layers.0.self_attn.q_proj.bias", false),
-            (&crate::llama::NAMES, "model.norotary_emb.inv_freq", false),
+            (&crate::families::gpt2::NAMES, "h.3.attn.bias", true),
+            (&crate::families::gpt2::NAMES, "transformer.h.3.attn.masked_bias", true),
+            (&crate::families::gpt2::NAMES, "transformer.h.3.crossattention.bias", true),
+            (&crate::families::gpt2::NAMES, "transformer.h.3.attn.c_attn.bias", false),
+            (&crate::families::llama::NAMES, "rotary_emb.inv_freq", true),
+            (&crate::families::llama::NAMES, "model.layers.0.self_attn.rotary_emb.inv_freq", true),
+            (&crate::families::llama::NAMES, "model.layers.0.self_attn.rotary_emb.cos_cached", true),
+            (&crate::families::llama::NAMES, "model.layers.0.self_attn.rotary_emb.sin_cached", true),
+            (&crate::families::llama::NAMES, "model.layers.0.self_attn.q_proj.bias", false),
+            (&crate::families::llama::NAMES, "model.norotary_emb.inv_freq", false),
         ] {
             assert_eq!(Naming::new(names, true).is_spare(name), is_spare, "{name}");
         }
         for (names, name, is_obsolete) in [
-            (&crate::gpt2::NAMES, "h.3.attn.masked_bias", true),
-            (&crate::gpt2::NAMES, "h.3.attn.bias", false),
-            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.cos_cached", true),
-            (&crate::llama::NAMES, "model.layers.0.self_attn.rotary_emb.inv_freq", false),
+            (&crate::families::gpt2::NAMES, "h.3.attn.masked_bias", true),
+            (&crate::families::gpt2::NAMES, "h.3.attn.bias", false),
+            (&crate::families::llama::NAMES, "model.layers.0.self_attn.rotary_emb.cos_cached", true),
+            (&crate::families::llama::NAMES, "model.layers.0.self_attn.rotary_emb.inv_freq", false),
         ] {
             assert_eq!(Naming::new(names, true).is_obsolete(name), is_obsolete, "{name}");
         }

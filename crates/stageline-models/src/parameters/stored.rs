@@ -12,8 +12,7 @@ use stageline_hub::{Dtype, ModelFolder};
 use stageline_nn::params::is_quantized;
 
 use crate::error::ModelError;
-use crate::names::{HubTensor, Storage};
-use crate::position::{ADAPTER, Position};
+use crate::parameters::{ADAPTER, HubTensor, Position, Storage};
 
 /// A function that selects tensors by their names in the files.
 pub type Selection = Arc<dyn Fn(&str) -> bool + Send + Sync>;

@@ -11,18 +11,15 @@ use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
 use stageline::{FrozenFrom, ParameterCount, Row, seeded};
-use stageline_hub::{FolderError, ModelFolder, read_file};
+use stageline_hub::ModelFolder;
 
-use crate::cache::KeyValueCache;
+use crate::attention::KeyValueCache;
 use crate::error::ModelError;
-use crate::family::{Block, Embeddings, Family, Head, KNOWN};
-use crate::initial::with_zero_row;
-use crate::limits::LARGEST_CONFIG;
+use crate::families::initial::with_zero_row;
+use crate::families::{Block, Embeddings, Family, Head};
 use crate::lora::{Adapters, Lora};
-use crate::names::{LAYERS, Naming, UNTIED};
-use crate::parameters::{Selection, StoredParameter, Unknown, no_tensors, parameters_of, unknown};
-use crate::read_lazily::ReadLazily;
-use crate::unsupported;
+use crate::model::ReadLazily;
+use crate::parameters::{LAYERS, Naming, Selection, StoredParameter, no_tensors, parameters_of};
 
 /// The tokens of a language model's input, or its targets: token ids, `[batch, length]`.
 pub type Tokens = Tensor<2, Int>;
@@ -34,31 +31,31 @@ pub type Logits = Tensor<3>;
 /// Hugging Face hub or, for a new model, drawn at random. The layers that [`row`](Self::row) returns read or draw them;
 /// opening or creating the model does not.
 #[derive(Clone)]
-pub struct LanguageModel(Arc<Inner>);
+pub struct LanguageModel(pub(super) Arc<Inner>);
 
 #[derive(Clone)]
-struct Inner {
-    family: Family,
-    config: Value,
+pub(super) struct Inner {
+    pub(super) family: Family,
+    pub(super) config: Value,
     /// The contents of the `generation_config.json` beside the model's configuration; `None` without such a file.
-    generation: Option<Value>,
-    naming: Naming,
+    pub(super) generation: Option<Value>,
+    pub(super) naming: Naming,
     /// The open model folder from which the model's parameters are read; `None` for a new model.
-    folder: Option<Arc<ModelFolder>>,
+    pub(super) folder: Option<Arc<ModelFolder>>,
     /// The path of the folder that contains the model's configuration, and perhaps a tokenizer.
-    home: PathBuf,
+    pub(super) home: PathBuf,
     /// The seed from which the parameters of a new model are drawn; 0 for a model that was opened from a folder.
-    seed: u64,
+    pub(super) seed: u64,
     /// The id of the parameter that is the table of token embeddings. A tied head has a parameter of the same id, so
     /// that a pipeline recognises both as one.
-    table: ParamId,
-    angles: RotaryAngles,
-    cache: KeyValueCache,
+    pub(super) table: ParamId,
+    pub(super) angles: RotaryAngles,
+    pub(super) cache: KeyValueCache,
     /// A function that returns true if a parameter is frozen (not trained). Its argument is the name of the parameter's
     /// tensor on the Hugging Face hub.
-    frozen: Selection,
+    pub(super) frozen: Selection,
     /// The adapters of the model's linear layers; `None` if the parameters themselves are trained.
-    adapters: Option<Adapters>,
+    pub(super) adapters: Option<Adapters>,
 }
 
 /// Formats a summary of the model: its type, the sizes of its layers, and its number of parameters.
@@ -71,87 +68,6 @@ impl fmt::Display for LanguageModel {
 }
 
 impl LanguageModel {
-    /// Opens a model folder in the format of the Hugging Face hub: `config.json`, and `model.safetensors` or the shards
-    /// that `model.safetensors.index.json` lists. No parameter is read yet.
-    ///
-    /// # Errors
-    /// Returns [`ModelError`] if a file cannot be read, the architecture is not known, or the tensors are not those
-    /// that the configuration describes.
-    pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
-        let folder = Arc::new(ModelFolder::open(folder)?);
-        let config = folder.config()?.clone();
-        let path = folder.path().join("config.json");
-        let wrong = |reason: String| ModelError::Config { path: path.clone(), reason };
-        unsupported::check_weights_file(&config, folder.weights_name()).map_err(wrong)?;
-        let generation = folder.generation_config().cloned();
-        let model = Self::of(&path, config, generation, Some(Arc::clone(&folder)), 0)?;
-        model.check(&folder)?;
-        Ok(model)
-    }
-
-    /// Creates a new model whose parameters are drawn at random from `seed`. `config` is the path of a file in the
-    /// format of `config.json`, or of a folder that contains one. Weights are normal with the standard deviation `initializer_range`, and biases are 0.
-    ///
-    /// # Errors
-    /// Returns [`ModelError`] if the file cannot be read, the architecture is not known, or a field is missing or
-    /// wrong.
-    pub fn new(config: impl AsRef<Path>, seed: u64) -> Result<Self, ModelError> {
-        let path = config.as_ref();
-        let path = if path.is_dir() { &path.join("config.json") } else { path };
-        let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
-        let text = read_file(path, LARGEST_CONFIG)?;
-        let config = serde_json::from_slice(&text).map_err(|error| wrong(format!("it is not JSON: {error}")))?;
-        let generation = generation_config_of(folder_of(path))?;
-        Self::of(path, config, generation, None, seed)
-    }
-
-    fn of(
-        path: &Path,
-        config: Value,
-        generation: Option<Value>,
-        folder: Option<Arc<ModelFolder>>,
-        seed: u64,
-    ) -> Result<Self, ModelError> {
-        let wrong = |reason: String| ModelError::Config { path: path.to_owned(), reason };
-        let kind = match config.get("model_type") {
-            Some(Value::String(kind)) => kind,
-            Some(other) => return Err(wrong(format!("model_type must be one of {}, not {other}", KNOWN.join(", ")))),
-            None => return Err(wrong(format!("it has no model_type; known are {}", KNOWN.join(", ")))),
-        };
-        let Some(family) = Family::read(kind, &config) else {
-            let (path, found) = (path.to_owned(), kind.clone());
-            return Err(ModelError::UnknownArchitecture { path, found, known: KNOWN });
-        };
-        let family = family.map_err(wrong)?;
-        let naming = Naming::new(family.names(), family.tied());
-        let naming = match &folder {
-            Some(folder) => naming.in_folder(|name| folder.has(name)),
-            None => naming,
-        };
-        // As in the Transformers library, a head with values of its own is not tied, whatever the configuration says.
-        let naming = match &folder {
-            Some(folder) if has_own_head(folder, &naming) => naming.untied(),
-            _ => naming,
-        };
-        let (angles, cache) = (family.angles(), KeyValueCache::default());
-        let home = folder_of(path).to_owned();
-        let (table, frozen) = (ParamId::new(), no_tensors());
-        Ok(Self(Arc::new(Inner {
-            family,
-            config,
-            generation,
-            naming,
-            folder,
-            home,
-            seed,
-            table,
-            angles,
-            cache,
-            frozen,
-            adapters: None,
-        })))
-    }
-
     /// Freezes parameters, which are then not trained and have no optimizer state. The function `frozen` returns true
     /// for each parameter to freeze. Its argument is the name of the parameter's tensor on the Hugging Face hub, such
     /// as `model.layers.0.mlp.up_proj.weight`.
@@ -286,47 +202,6 @@ impl LanguageModel {
     pub(crate) fn folder(&self) -> Option<&ModelFolder> {
         self.0.folder.as_deref()
     }
-
-    /// Checks that the model folder has exactly the tensors of the configuration, in the right shapes. Two kinds of
-    /// further tensors are allowed: buffers, such as causal masks, and a tied head's second copy of the table of token
-    /// embeddings.
-    fn check(&self, folder: &ModelFolder) -> Result<(), ModelError> {
-        let parameters = self.parameters();
-        parameters.iter().try_for_each(|tensor| tensor.check(folder))?;
-        let needed: HashSet<_> = parameters.into_iter().map(|tensor| tensor.name).collect();
-        let is_known = |name: &str| needed.contains(name) || self.0.naming.is_spare(name);
-        match unknown(folder, is_known) {
-            Some(Unknown { path, name, more }) => Err(ModelError::UnexpectedTensor { path, name, more }),
-            None => Ok(()),
-        }
-    }
-}
-
-/// Returns the path of the folder that contains a file. For a plain file name, this is `.`, the current folder.
-fn folder_of(file: &Path) -> &Path {
-    file.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."))
-}
-
-/// Reads the `generation_config.json` in the folder of a new model's configuration; `None` without such a file.
-fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
-    let path = folder.join("generation_config.json");
-    let text = match read_file(&path, LARGEST_CONFIG) {
-        Err(FolderError::FileNotFound { .. }) => return Ok(None),
-        text => text?,
-    };
-    match serde_json::from_slice(&text) {
-        Ok(config @ Value::Object(_)) => Ok(Some(config)),
-        Ok(_) => Err(ModelError::Config { path, reason: "it is not an object".to_owned() }),
-        Err(error) => Err(ModelError::Config { path, reason: error.to_string() }),
-    }
-}
-
-/// Whether the head has values of its own, although the configuration ties it to the table of token embeddings. This is
-/// so if the folder has a tensor for the head's projection whose values differ from the table's.
-fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
-    let table = naming.table().name;
-    // Tensors that cannot be compared make an error when the parameters are checked.
-    naming.tied() && table != UNTIED && folder.has(UNTIED) && !folder.has_same_values(UNTIED, &table).unwrap_or(false)
 }
 
 impl Inner {
@@ -355,18 +230,5 @@ fn end_tokens(config: &Value) -> Vec<u32> {
         Some(Value::Array(tokens)) => tokens.iter().filter_map(token).collect(),
         Some(value) => token(value).into_iter().collect(),
         None => Vec::new(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn a_plain_file_name_is_in_the_current_folder() {
-        for (file, folder) in [("config.json", "."), ("./config.json", "."), ("a/b.json", "a"), ("/b.json", "/")] {
-            assert_eq!(folder_of(Path::new(file)), Path::new(folder));
-        }
-        assert!(folder_of(Path::new("config.json")).canonicalize().is_ok());
     }
 }

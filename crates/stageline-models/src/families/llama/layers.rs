@@ -10,10 +10,9 @@ use stageline::nn::{
 };
 
 use super::config::Config;
-use crate::cache::{BlockCache, KeyValueCache};
-use crate::initial::{linear, rows};
-use crate::residual::with_residuals;
-use crate::scope::{DocumentStarts, Scope};
+use crate::attention::{BlockCache, DocumentStarts, KeyValueCache, Scope};
+use crate::families::initial::{linear, rows};
+use crate::families::residual::with_residuals;
 
 /// The type of the Llama family's final normalisation, before the projection to the vocabulary: an RMS norm.
 pub type Norm = RmsNorm;

@@ -1,6 +1,6 @@
 //! The place of a parameter in a model, as a visitor or a mapper of burn finds it ([`Position`]).
 
-use crate::names::{HubTensor, Storage};
+use crate::parameters::{HubTensor, Storage};
 
 /// The container of an adapter's parameters, such as LoRA's, as a visitor or a mapper of burn sees it.
 pub const ADAPTER: &str = "Reparameterization";

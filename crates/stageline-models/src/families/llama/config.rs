@@ -5,7 +5,7 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::rope::Rope;
-use crate::limits;
+use crate::families::limits;
 
 /// The configuration of a model of the Llama family: its sizes, biases, rotary embedding and attention windows.
 #[derive(Clone, Debug)]

@@ -6,11 +6,8 @@ use burn::module::{ModuleMapper, Param};
 use burn::tensor::Tensor;
 use stageline_hub::ModelFolder;
 
-use crate::lazy::read_lazily;
 use crate::lora::Adapters;
-use crate::names::Storage;
-use crate::parameters::Selection;
-use crate::position::Position;
+use crate::parameters::{Position, Selection, Storage, read_lazily};
 
 /// A mapper by which the parameters of new layers are read from a folder when they are first used. It reads no
 /// parameter itself and draws none at random.

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 use stageline::SharedInput;
 use stageline::nn::{AttentionHeads, causal_attention, causal_attention_within};
 
-use crate::scope::{DocumentStarts, Scope};
+use crate::attention::{DocumentStarts, Scope};
 
 /// The state of a text generation with a model: the position in the generated text. All pipelines of the model share
 /// it. [`Generation`](crate::Generation) changes it; a caller has no use for it.

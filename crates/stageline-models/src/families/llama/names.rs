@@ -1,7 +1,7 @@
 //! The names of the tensors of Llama and its relatives on the Hugging Face hub. Their linear layers are stored as
 //! `[outputs, inputs]`.
 
-use crate::names::{Name, Names};
+use crate::parameters::{Name, Names};
 
 /// The names of the tensors of Llama, Mistral, Qwen2, Qwen3 and SmolLM on the Hugging Face hub, by layer and parameter.
 pub static NAMES: Names = Names {

@@ -4,7 +4,7 @@ use burn::tensor::{Int, Tensor};
 use stageline::Weight;
 use stageline::nn::{Embedding, cross_entropy, unmasked};
 
-use crate::initial::rows;
+use crate::families::initial::rows;
 
 /// Returns the logits `[batch, length, vocabulary]` for activations `[batch x length, width]` that are already
 /// normalised. The third argument is the array of the sizes batch, length and width.

@@ -7,8 +7,7 @@ use burn::tensor::{Device, Shape, Tensor, TensorData};
 use stageline_hub::{FolderError, ModelFolder, TensorView};
 use stageline_nn::params::is_trained;
 
-use crate::names::HubTensor;
-use crate::parameters::transposed;
+use crate::parameters::{HubTensor, transposed};
 
 /// Returns a new trained parameter of the given shape. Its value is read from `tensor` in the model folder when it is
 /// first used.

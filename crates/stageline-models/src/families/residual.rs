@@ -2,7 +2,7 @@
 
 use burn::tensor::Tensor;
 
-use crate::initial::rows;
+use crate::families::initial::rows;
 
 /// Returns the output of a transformer block for activations `[batch, length, width]`. Adds the output of attention to
 /// the input, and then the output of the feed-forward part to the sum.

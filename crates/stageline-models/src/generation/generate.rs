@@ -8,8 +8,8 @@ use rand_chacha::ChaCha8Rng;
 use rand_chacha::rand_core::{Rng, SeedableRng};
 use stageline::{Pipeline, StepError};
 
-use crate::cache::KeyValueCache;
-use crate::family::{Samples, last_position};
+use crate::attention::KeyValueCache;
+use crate::families::{Samples, last_position};
 use crate::model::{LanguageModel, Logits, Tokens};
 
 /// The settings of sampling: how the next token is drawn from the logits of a model.

@@ -9,10 +9,9 @@ use burn::tensor::{Device, Int, IntDType, Tensor};
 use stageline::nn::{Embedding, LayerNorm, Linear, Operation, block, feed_forward, gelu, gelu_tanh, selective};
 
 use super::config::{Activation, Config};
-use crate::cache::{BlockCache, KeyValueCache};
-use crate::initial::{linear, normal, rows};
-use crate::residual::with_residuals;
-use crate::scope::{DocumentStarts, Scope};
+use crate::attention::{BlockCache, DocumentStarts, KeyValueCache, Scope};
+use crate::families::initial::{linear, normal, rows};
+use crate::families::residual::with_residuals;
 
 /// The type of GPT-2's final normalisation, before the projection to the vocabulary: a layer norm.
 pub type Norm = LayerNorm;

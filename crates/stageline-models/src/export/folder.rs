@@ -10,10 +10,9 @@ use stageline_hub::{
 };
 
 use crate::error::ModelError;
-use crate::family::{Samples, architecture};
+use crate::families::{Samples, architecture};
 use crate::model::{LanguageModel, Logits, Tokens};
-use crate::names::UNTIED;
-use crate::parameters::{StoredValue, StoredValues, values_of};
+use crate::parameters::{StoredValue, StoredValues, UNTIED, values_of};
 
 impl LanguageModel {
     /// Checks, before a training, that the trained model can be exported to `folder`. The check creates a file in

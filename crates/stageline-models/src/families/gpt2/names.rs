@@ -1,6 +1,6 @@
 //! The names of GPT-2's tensors on the Hugging Face hub. Its linear layers are stored as `[inputs, outputs]`.
 
-use crate::names::{Name, Names};
+use crate::parameters::{Name, Names};
 
 /// The names of GPT-2's tensors on the Hugging Face hub, by layer and parameter.
 pub static NAMES: Names = Names {

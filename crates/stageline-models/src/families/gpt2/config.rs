@@ -3,7 +3,7 @@
 use serde::Deserialize;
 use serde_json::Value;
 
-use crate::limits;
+use crate::families::limits;
 
 /// The configuration of a GPT-2 model: its sizes, its activation function and the standard deviation of its initial
 /// weights.

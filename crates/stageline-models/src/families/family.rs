@@ -9,11 +9,10 @@ use serde_json::Value;
 use stageline::nn::{Embedding, Operation, RotaryAngles};
 use stageline::{LossStage, Stage, Weight};
 
-use crate::cache::KeyValueCache;
-use crate::initial::{rows, table};
-use crate::names::Names;
-use crate::scope::{DocumentStarts, Scope};
-use crate::{gpt2, head, llama, unsupported};
+use crate::attention::{DocumentStarts, KeyValueCache, Scope};
+use crate::families::initial::{rows, table};
+use crate::families::{gpt2, head, llama, unsupported};
+use crate::parameters::Names;
 
 /// The model architectures that this crate supports, as values of the field `model_type` in `config.json`.
 pub const KNOWN: &[&str] = &["gpt2", "llama", "mistral", "qwen2", "qwen3"];

@@ -1,0 +1,12 @@
+//! A language model: its configuration, the source of its parameters, and its layers as a row.
+//!
+//! - `language_model`: the model (`LanguageModel`): what is trained of it, its row of layers, and its facts.
+//! - `open`: opens a folder of the hub, and creates a new model from a configuration.
+//! - `read_lazily`: makes the parameters of new layers such that they are read when they are first used.
+
+mod language_model;
+mod open;
+mod read_lazily;
+
+pub use language_model::{LanguageModel, Logits, Tokens};
+pub(crate) use read_lazily::ReadLazily;
