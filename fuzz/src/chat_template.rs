@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use stageline_data::{Encode, Message, TokenError, TokenOptions, Tokenizer, prepare};
+use stageline_data::{ChatVariables, Encode, Message, TokenError, TokenOptions, Tokenizer, prepare};
 
 /// The largest length in bytes of a fuzz input. Longer inputs are skipped, because shorter ones reach the same code.
 const LIMIT: usize = 4_096;
@@ -28,8 +28,8 @@ pub fn chat_template(bytes: &[u8]) {
     let tokenizer = Tokenizer::in_folder(root.path()).expect("the tokenizer is valid").expect("there is one");
     let messages = [Message::new("user", "a b"), Message::new("assistant", "b"), Message::new("user", "a")];
     for (count, asks) in [(1, true), (2, false), (3, true)] {
-        let first = tokenizer.chat(&messages[..count], asks);
-        let second = tokenizer.chat(&messages[..count], asks);
+        let first = tokenizer.chat(&messages[..count], &ChatVariables::default(), asks);
+        let second = tokenizer.chat(&messages[..count], &ChatVariables::default(), asks);
         match (first, second) {
             (Ok(chat), Ok(again)) => {
                 assert_eq!(chat, again, "a template is not random");

@@ -64,29 +64,15 @@ pub trait Encode: Send + Sync {
     }
 
     /// Returns a conversation as the text that a chat model reads, with the special tokens of its chat template in it.
-    /// If `asks_for_answer`, the text ends with the beginning of an answer, which the model continues.
+    /// The template reads `variables` besides the messages, such as the definitions of tools. If `asks_for_answer`, the
+    /// text ends with the beginning of an answer, which the model continues.
     ///
     /// # Errors
     /// Returns [`TokenError::NoChatTemplate`] by default, or [`TokenError::Template`] if the template refuses the
     /// messages.
-    fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
-        let _ = (messages, asks_for_answer);
+    fn chat(&self, messages: &[Message], variables: &ChatVariables, asks_for_answer: bool) -> Result<Chat, TokenError> {
+        let _ = (messages, variables, asks_for_answer);
         Err(TokenError::NoChatTemplate)
-    }
-
-    /// Returns a conversation as text, as [`Encode::chat`] does. The chat template reads `variables` besides the
-    /// messages, such as the definitions of tools.
-    ///
-    /// # Errors
-    /// As [`Encode::chat`]. By default, any variable is a [`TokenError::NoChatVariables`].
-    fn chat_with(
-        &self,
-        messages: &[Message],
-        variables: &ChatVariables,
-        asks_for_answer: bool,
-    ) -> Result<Chat, TokenError> {
-        let chat = self.chat(messages, asks_for_answer)?;
-        if variables.is_empty() { Ok(chat) } else { Err(TokenError::NoChatVariables) }
     }
 
     /// Returns the tokens of a conversation that a model shall continue: they end with the beginning of an answer.
@@ -94,7 +80,7 @@ pub trait Encode: Send + Sync {
     /// # Errors
     /// As [`Encode::chat`] and [`Encode::encode`].
     fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, TokenError> {
-        self.encode(&self.chat(messages, true)?.text)
+        self.encode(&self.chat(messages, &ChatVariables::default(), true)?.text)
     }
 
     /// Returns the special tokens that belong before and after a whole text; none by default.

@@ -40,7 +40,7 @@ impl<'a> Encoder<'a> {
 
     /// Returns the tokens of a document of a JSON-lines file, a text of which is encoded in one pass.
     pub(crate) fn document(&self, document: &Document) -> Result<Encoded, TokenError> {
-        let render = |variables| move |messages: &[_], asks| self.encoding.chat_with(messages, variables, asks);
+        let render = |variables| move |messages: &[_], asks| self.encoding.chat(messages, variables, asks);
         match document {
             Document::Text(text) => {
                 let tokens = self.piece(0, text.as_bytes())?;

@@ -148,12 +148,6 @@ pub enum TokenError {
          tokenizer.json, or write `text`, or `prompt` and `completion`, as strings"
     )]
     NoChatTemplate,
-    /// There are variables for a chat template, such as tools, and the encoding does not pass them to one.
-    #[error(
-        "the encoding passes no `tools` and no `chat_template_kwargs` to a chat template; use a tokenizer with a chat \
-         template, or leave these fields out"
-    )]
-    NoChatVariables,
     /// A chat template is malformed, or it refuses the messages of a conversation.
     #[error(
         "the chat template of {} fails: {}; correct the template, or the messages",

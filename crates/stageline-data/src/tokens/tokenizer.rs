@@ -133,16 +133,7 @@ impl Encode for Tokenizer {
         Ok(tokens.map(|(token, offsets)| (*token, is_target(offsets))).collect())
     }
 
-    fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
-        self.chat_with(messages, &ChatVariables::default(), asks_for_answer)
-    }
-
-    fn chat_with(
-        &self,
-        messages: &[Message],
-        variables: &ChatVariables,
-        asks_for_answer: bool,
-    ) -> Result<Chat, TokenError> {
+    fn chat(&self, messages: &[Message], variables: &ChatVariables, asks_for_answer: bool) -> Result<Chat, TokenError> {
         self.chat.as_ref().ok_or(TokenError::NoChatTemplate)?.render(messages, variables, asks_for_answer)
     }
 

@@ -8,7 +8,7 @@ use std::path::Path;
 
 use serde::Deserialize;
 use serde_json::value::RawValue;
-use stageline_data::{Encode, Message, TokenError, TokenFile, TokenOptions, Tokenizer, prepare};
+use stageline_data::{ChatVariables, Encode, Message, TokenError, TokenFile, TokenOptions, Tokenizer, prepare};
 
 use crate::tokenizer::fixture;
 use crate::tokens;
@@ -81,10 +81,8 @@ fn texts_and_refusals_are_those_of_transformers() {
         write_tokenizer(folder.path(), &expected.special, &expected.templates[&case.template][&case.variant]);
         let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
         let messages: Vec<Message> = serde_json::from_str(expected.conversations[&case.conversation].get()).unwrap();
-        let found = match expected.variables.get(variables) {
-            Some(json) => tokenizer.chat_with(&messages, &serde_json::from_str(json.get()).unwrap(), *asks),
-            None => tokenizer.chat(&messages, *asks),
-        };
+        let variables = expected.variables.get(variables).map_or("{}", |json| json.get());
+        let found = tokenizer.chat(&messages, &serde_json::from_str(variables).unwrap(), *asks);
         match (&case.error, found) {
             (None, Ok(found)) => {
                 assert_eq!(found.text, case.text, "{about}");
@@ -193,7 +191,9 @@ fn a_template_in_a_file_of_its_own_comes_first_and_a_list_has_a_default() {
     let text = || {
         let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
         let fingerprint = tokenizer.fingerprint();
-        tokenizer.chat(&[Message::new("user", "a")], false).map(|chat| (chat.text, fingerprint))
+        tokenizer
+            .chat(&[Message::new("user", "a")], &ChatVariables::default(), false)
+            .map(|chat| (chat.text, fingerprint))
     };
     let of_settings = text().unwrap();
     assert_eq!(of_settings.0, "settings");
@@ -222,7 +222,7 @@ fn a_template_for_tools_is_used_for_conversations_with_tools() {
     let text = |variables: &str| {
         let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
         let variables = serde_json::from_str(variables).unwrap();
-        let chat = tokenizer.chat_with(&[Message::new("user", "a")], &variables, false).unwrap();
+        let chat = tokenizer.chat(&[Message::new("user", "a")], &variables, false).unwrap();
         (chat.text, tokenizer.fingerprint())
     };
     let tools = r#"{"tools": [{}, {}]}"#;
@@ -248,7 +248,7 @@ fn a_character_that_marks_answers_is_refused_wherever_it_is() {
     let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
     let chat = |content: &str, variables: &str| {
         let variables = serde_json::from_str(variables).unwrap();
-        tokenizer.chat_with(&[Message::new("user", content)], &variables, false).map_err(|error| error.to_string())
+        tokenizer.chat(&[Message::new("user", content)], &variables, false).map_err(|error| error.to_string())
     };
     assert_eq!(chat("a", r#"{"tools": [{"a": "b"}]}"#).unwrap().answers.len(), 1);
     let nested = r#"{"tools": [{"a": ["\ufdd1"]}]}"#;
@@ -272,7 +272,7 @@ fn a_template_prints_the_date() {
     };
     let before = today();
     let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
-    let found = tokenizer.chat(&[Message::new("user", "a")], false).unwrap().text;
+    let found = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false).unwrap().text;
     assert!([before, today()].contains(&found), "{found}");
 }
 
@@ -286,7 +286,7 @@ fn a_template_that_fails_is_an_error_only_for_conversations() {
         fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
         let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
         assert!(!tokenizer.encode("the stages").unwrap().is_empty());
-        let error = tokenizer.chat(&[Message::new("user", "a")], false).unwrap_err();
+        let error = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false).unwrap_err();
         assert!(matches!(error, TokenError::Template { .. }), "{error:?}");
         let message = error.to_string();
         assert!(message.contains("chat_template.jinja fails: ") && message.len() < 700, "{message}");
@@ -306,6 +306,6 @@ fn a_template_that_fails_is_an_error_only_for_conversations() {
     fs::remove_file(folder.path().join("chat_template.jinja")).unwrap();
     fs::write(folder.path().join("tokenizer_config.json"), in_settings).unwrap();
     let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
-    let error = tokenizer.chat(&[Message::new("user", "a")], false).unwrap_err();
+    let error = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false).unwrap_err();
     assert!(error.source().is_none() && error.to_string().contains("tokenizer_config.json fails: EOF"), "{error}");
 }

@@ -4,7 +4,7 @@ use std::error::Error;
 use std::fs;
 use std::ops::Range;
 
-use stageline_data::{Bytes, Chat, Encode, Message, TokenError, TokenFile, prepare};
+use stageline_data::{Bytes, Chat, ChatVariables, Encode, Message, TokenError, TokenFile, prepare};
 
 use crate::{Room, documents, reopen};
 
@@ -118,7 +118,7 @@ impl Encode for Chats {
         format!("chats {}", self.shortens)
     }
 
-    fn chat(&self, messages: &[Message], asks_for_answer: bool) -> Result<Chat, TokenError> {
+    fn chat(&self, messages: &[Message], _: &ChatVariables, asks_for_answer: bool) -> Result<Chat, TokenError> {
         let mut text = String::new();
         for (index, message) in messages.iter().enumerate() {
             let json: serde_json::Value = serde_json::from_str(message.json()).unwrap();
@@ -167,17 +167,6 @@ fn the_completion_of_messages_is_trained_on() {
     let line = line.replace('\n', " ");
     assert_eq!(of_chats(&line, false).unwrap(), ["[u:1?\na:one\nu:2?\na:]two\n"]);
     assert_eq!(of_chats(&line, true).unwrap(), ["[u:1?\na:...\nu:2?\na:]two\n"]);
-}
-
-#[test]
-fn tools_are_an_error_of_an_encoding_that_does_not_pass_them_on() {
-    let with =
-        |fields: &str| of_chats(&CONVERSATION.replace('\n', " ").replacen('{', &format!("{{{fields}, "), 1), false);
-    assert_eq!(with(r#""tools": [], "chat_template_kwargs": {}"#).unwrap().len(), 1);
-    for fields in [r#""tools": [{"name": "add"}]"#, r#""chat_template_kwargs": {"a": 1}"#] {
-        let cause = with(fields).unwrap_err().source().unwrap().to_string();
-        assert!(cause.starts_with("the encoding passes no `tools` and no `chat_template_kwargs`"), "{cause}");
-    }
 }
 
 #[test]
