@@ -30,7 +30,7 @@ fn contents(folder: &Path) -> BTreeMap<String, Vec<u8>> {
 /// Writes a text and the configuration of a small GPT-2 into `folder`. Exports a new model into the folder `model`.
 fn prepare(folder: &Path) {
     let config = json!({
-        "model_type": "gpt2", "vocab_size": 256, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 32,
+        "model_type": "gpt2", "vocab_size": 256, "n_embd": 96, "n_layer": 3, "n_head": 2, "n_positions": 32,
     });
     fs::write(folder.join("config.json"), config.to_string()).unwrap();
     fs::write(folder.join("notes.txt"), "The plan is a list of actions.\n".repeat(60)).unwrap();
@@ -95,21 +95,22 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     let whole = said(folder, &format!("{training} --stages 1 --export-adapter whole --export merged"));
     // 1,767 tokens are for training, which are 110 windows of 16.
     assert!(whole.contains("14 steps of 4 samples are 0.51 epochs of 110 samples\n"), "{whole}");
-    // Each block has (16 + 48) + (16 + 16) + 2 (16 + 64) inputs and outputs of linear layers, each twice.
-    assert!(whole.contains("\n1536 of 16016 parameters are trained\n"), "{whole}");
+    // Each block has (96 + 288) + (96 + 96) + 2 (96 + 384) inputs and outputs of linear layers, each twice.
+    assert!(whole.contains("\n9216 of 372576 parameters are trained\n"), "{whole}");
     let stopped = said(folder, &format!("{training} --checkpoint kept --stop-after 6 --export merged-early"));
     assert!(stopped.contains("--export has no effect, because this run has not ended the training\n"), "{stopped}");
-    assert!(stopped.starts_with("gpt2: 3 blocks of width 16, 2 heads, a vocabulary of 256 tokens, 32 positions, "));
-    // A checkpoint holds the adapters, and the resumed run reads the model again.
+    assert!(stopped.starts_with("gpt2: 3 blocks of width 96, 2 heads, a vocabulary of 256 tokens, 32 positions, "));
+    // A checkpoint holds the adapters, norms, biases and positions, and the resumed run reads the weights again.
     let checkpoint = fs::read_dir(folder.join("kept")).unwrap().map(|entry| entry.unwrap().path());
     let index = checkpoint.filter(|path| path.is_dir()).max().unwrap().join("model.safetensors.index.json");
     let index: Value = serde_json::from_slice(&fs::read(index).unwrap()).unwrap();
-    assert_eq!(index["metadata"]["total_size"], 1536 * size_of::<f32>());
+    let small = 3 * (4 * 96 + 288 + 96 + 384 + 96) + 2 * 96 + 32 * 96;
+    assert_eq!(index["metadata"]["total_size"], (9216 + small) * size_of::<f32>());
     said(folder, "--init config.json --seed 5 --export other");
     let error = command(folder, "--resume kept --model other").output().unwrap().stderr;
     let error = String::from_utf8(error).unwrap();
     let expected = "is frozen, and its values in the model are not those of the checkpoint";
-    assert!(error.contains(expected) && error.contains("blocks.0.") && error.contains("and 4 more"), "{error}");
+    assert!(error.contains(expected) && error.contains("blocks.0.") && error.contains("and 3 more"), "{error}");
     said(folder, "--resume kept --stages 3 --schedule zb-h1 --export-adapter resumed");
     let [resumed, expected] = ["resumed", "whole"].map(|name| contents(&folder.join(name)));
     assert!(resumed == expected && expected.len() == 2);

@@ -131,7 +131,10 @@ fn every_plan_gives_the_hash_of_one_stage() {
         assert!(used.len() >= stages, "{flags}: {used:?}");
     }
     for (flags, message) in [
-        ("--stages 2 --schedule zb-v --chunks 3".to_owned(), "zb-v has 2 stages on a worker"),
+        (
+            "--stages 2 --schedule zb-v --chunks 3".to_owned(),
+            "with zb-v, a worker has 2 stage(s); leave --chunks out, or give interleaved",
+        ),
         (format!("--stages 2 --schedule {}", file.display()), "give --stages 3 --micro-batches 3"),
         ("--stages 2 --cut 0,1,2".to_owned(), "it has 3 stages, and the plan has 2"),
         ("--stages 2 --cut 0,9".to_owned(), "the model has 4 layers"),

@@ -174,7 +174,7 @@ fn the_flags_that_a_memory_error_suggests_make_the_run_fit() {
     let said = place.refused("--steps 1 --width 4096 --memory 1");
     assert_eq!(
         last(&said),
-        "Error: 404930560 parameters and their optimizer states need at least 9718.3 MB, and there are 1000.0 MB: lower \
+        "Error: 404930560 parameters and their optimizer states need at least 9.718 GB, and there are 1.000 GB: lower \
          --width or --layers, or try --optimizer adafactor"
     );
     let said = place

@@ -185,12 +185,7 @@ fn text(predicted: &Predicted) -> String {
         )
     };
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
-    let cores = predicted.other_cores.map_or_else(String::new, |cores| {
-        format!(
-            "not comparable {cores} cores are shared by the workers, and each has another part of them than in the log; log a short run \
-             with --stages {stages}\n"
-        )
-    });
+    let cores = predicted.other_cores.map_or_else(String::new, |cores| of_other_cores(cores, *stages));
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
          {cores}\
@@ -206,6 +201,19 @@ fn text(predicted: &Predicted) -> String {
         100.0 * bubble,
         100.0 * predicted.own_step_error,
         predicted.own_bubble_error,
+    )
+}
+
+/// Returns a line that says that the workers of a predicted run have another part of the host's cores than those of the
+/// logged run; empty if that is not so.
+pub(crate) fn other_cores(log: &RunLog, workers: usize) -> String {
+    log.other_cores(workers).map_or_else(String::new, |cores| of_other_cores(cores, workers))
+}
+
+fn of_other_cores(cores: usize, workers: usize) -> String {
+    format!(
+        "not comparable {cores} cores are shared by the workers, and each has another part of them than in the log; log a short run with \
+         --stages {workers}\n"
     )
 }
 

@@ -11,7 +11,7 @@ use crate::costs::{CostFlags, MemoryFlags};
 use crate::measured_search::{MeasuredSearch, starts};
 use crate::output::write_to;
 use crate::report::{FoundCut, Report, ReportFlags};
-use crate::run::read;
+use crate::run::{other_cores, read};
 use crate::shape::not_too_large;
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
@@ -67,7 +67,12 @@ impl Flags {
             let memory = self.memory.memory(&placement)?.unwrap_or_else(|| Memory::unlimited(self.stages));
             return Ok((best(self.micro_batches, &costs, &memory, usize::MAX)?, FoundCut::Unknown));
         };
-        let measured = Measured::of(&read(path)?)?;
+        let log = read(path)?;
+        let cores = other_cores(&log, self.stages);
+        if !cores.is_empty() {
+            eprint!("warning: {cores}");
+        }
+        let measured = Measured::of(&log)?;
         let by_hand = measured.is_cut_by_hand();
         let search = MeasuredSearch::with_flags(measured, self.stages, &self.costs, &self.memory)?;
         let found = search.best(self.micro_batches)?;

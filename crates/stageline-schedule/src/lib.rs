@@ -49,6 +49,7 @@ pub use plan::{
 };
 pub use schedules::*;
 pub use search::{
-    BalanceError, Best, SearchError, SpeedError, balance, balance_with_speeds, best, best_placed, lower_bound,
+    BalanceError, Best, SearchError, SpeedError, balance, balance_for, balance_with_speeds, best, best_placed,
+    lower_bound,
 };
 pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};

@@ -4,14 +4,17 @@
 //! generators of schedules, and plans generated for these costs (automatic schedules), and returns the [`Best`] plan
 //! with its timeline; [`best_placed()`] does so for costs that depend on the placement. [`lower_bound`] gives a time
 //! that no plan's step can undercut, and [`balance()`] the ranges of layers in a balanced partition
-//! ([`balance_with_speeds()`] for devices of different speed). This module must not return a plan that
+//! ([`balance_with_speeds()`] for devices of different speed, [`balance_for()`] for a plan with several stages on a
+//! worker). This module must not return a plan that
 //! [`check`](crate::check()) rejects or that exceeds the memory limit.
 
 mod automatic;
 mod balance;
+mod balance_for;
 mod best;
 mod bound;
 
 pub use balance::{BalanceError, SpeedError, balance, balance_with_speeds};
+pub use balance_for::balance_for;
 pub use best::{Best, SearchError, best, best_placed};
 pub use bound::lower_bound;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best};
+use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best, check};
 use stageline::{Costs, Cut};
 
 use crate::model::Model;
@@ -139,7 +139,7 @@ fn cut(
             );
             Some(cut.clone())
         }
-        (CutBy::Counted | CutBy::Measured, Some(costs), None) => {
+        (CutBy::Counted | CutBy::Measured, Some(costs), _) => {
             let (layers, workers) = (costs.layers().len(), running.workers);
             let each = stages / workers.max(1);
             let most = layers / each.max(1);
@@ -149,13 +149,7 @@ fn cut(
                  cut into {stages}; give at most --stages {most}",
                 schedule.name()
             );
-            Some(costs.cut(stages)?)
-        }
-        (CutBy::Counted | CutBy::Measured, Some(costs), Some(speeds)) => {
-            let placement = schedule.plan(stages, micro_batches)?.placement();
-            let of_worker = worker_speeds(speeds, running.replicas, placement.workers())?;
-            let speeds: Vec<f64> = (0..stages).map(|stage| of_worker[placement.worker(stage)]).collect();
-            Some(costs.cut_for(&speeds)?)
+            Some(cut_of(costs, schedule, (stages, micro_batches), running)?)
         }
         (CutBy::Measured, None, _) => {
             return Err(anyhow!("--cut measured: this model is cut by hand; leave --cut out"));
@@ -193,6 +187,33 @@ fn worker_speeds(speeds: &[f64], replicas: usize, workers: usize) -> Result<Vec<
         copies.fold(f64::INFINITY, f64::min)
     };
     Ok((0..workers).map(slowest).collect())
+}
+
+/// Returns the cut of the layers into the stages of a plan by their costs and by `--speeds`. `shape` is the number of
+/// stages and of micro-batches. A plan with one stage on each worker has the most even stages, and another plan those of
+/// the shortest simulated step.
+fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running: &Running) -> Result<Cut> {
+    let (stages, micro_batches) = shape;
+    if running.speeds.is_none() && stages == running.workers {
+        return Ok(costs.cut(stages)?);
+    }
+    let plan = schedule.plan(stages, micro_batches)?;
+    let placement = plan.placement();
+    let speeds = match &running.speeds {
+        Some(speeds) => {
+            let of_worker = worker_speeds(speeds, running.replicas, placement.workers())?;
+            (0..stages).map(|stage| of_worker[placement.worker(stage)]).collect()
+        }
+        None => vec![1.0; stages],
+    };
+    if placement.workers() == stages {
+        return Ok(costs.cut_for(&speeds)?);
+    }
+    // A plan that deadlocks is refused later, with its reason.
+    match check(plan, micro_batches) {
+        Ok(plan) => Ok(costs.cut_of(&plan, &speeds)?),
+        Err(_) => Ok(costs.cut_for(&speeds)?),
+    }
 }
 
 /// Returns an error if `--device` lists more devices than there are workers, over all replicas.

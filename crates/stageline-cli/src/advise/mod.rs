@@ -25,7 +25,7 @@ use self::links::most_live;
 use crate::chosen::{Chosen, has_generator};
 use crate::measured_search::cut_flag;
 use crate::output::print;
-use crate::run::{layers, read};
+use crate::run::{layers, other_cores, read};
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);
@@ -94,6 +94,7 @@ impl Asked<'_> {
         if answer.cut.is_none() {
             text += &format!("the partition as flags of a training: --stages {workers}{}\n", cut_flag(self.log, cut));
         }
+        text += &other_cores(self.log, self.flags.stages.unwrap_or(workers));
         text + &answer.tables
     }
 

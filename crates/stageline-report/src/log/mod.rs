@@ -10,8 +10,8 @@
 //!   [`Account`](record::Account), [`Event`](record::Event).
 //! - `run_log`: reads the lines into a [`RunLog`], and summarises the warm steps. `median`: the median of figures.
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
-//! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether the host has enough cores for
-//!   more workers.
+//! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether other numbers of workers have
+//!   another part of the host's cores.
 //! - `untrusted`: the checks of the plan and the figures of a log that is read, because a log may come from elsewhere.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 

@@ -2,9 +2,10 @@
 //!
 //! *Window.* The noise scale is a ratio, and the estimates of one step are too rough for it. The noise scale at a
 //! measured step is therefore the mean of the variances over the mean of the squared norms in a window of 9 measured
-//! steps: the step itself and 4 on each side, fewer at both ends of the run. Both estimates of a step are divided by the
-//! squared norm of its gradient first. Otherwise a step with a large gradient, such as a spike of the loss or the first
-//! steps of a training, would outweigh all others in its window. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the
+//! steps: the step itself and 4 on each side, fewer at both ends of the run. If the gradient norm of a step is more than
+//! twice the median of its window, such as in a spike of the loss or at the start of a training, its estimates are scaled
+//! down to such a norm, so that it does not outweigh all others. Other steps keep their estimates: an estimate that is
+//! divided by its own norm counts less the larger its signal seems, which would make the noise scale too large. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the
 //! noise scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
@@ -18,11 +19,15 @@
 //! worth (1 + N / B) / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the
 //! batch B to the same loss.
 
+use super::median::median;
 use super::record::{SignalAndNoise, Step};
 use super::run_log::RunLog;
 
 /// The number of measured training steps in a window, over which estimates of the gradient noise are averaged.
 const WINDOW: usize = 9;
+
+/// The factor by which the gradient norm of a step is larger than the median of its window from which it is a spike.
+const SPIKE: f64 = 2.0;
 
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
@@ -98,7 +103,7 @@ impl RunLog {
         let estimates = updated
             .iter()
             .enumerate()
-            .filter_map(|(at, step)| Some((at, step.noise.as_ref()?.total.relative_to(step.gradient_norm?))));
+            .filter_map(|(at, step)| Some((at, (step.noise.as_ref()?.total, step.gradient_norm?))));
         let (at, totals): (Vec<_>, Vec<_>) = estimates.unzip();
         match totals.len() {
             // Replicas have micro-batches of their own.
@@ -108,7 +113,7 @@ impl RunLog {
             _ => {}
         }
         let scales = windowed_scales(&totals);
-        if !exceeds_chance(&totals) || scales.iter().all(Option::is_none) {
+        if !exceeds_chance(totals.iter().map(|(total, _)| total.squared_norm)) || scales.iter().all(Option::is_none) {
             return Err(NoNoise::Hidden { measured: totals.len() });
         }
         let nearest = |step: usize| {
@@ -161,12 +166,13 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the estimates divided by the square of the step's gradient norm. So a step with a large gradient counts
-    /// as much in an average as any other. Returns the estimates unchanged if the norm is 0.
+    /// Returns the estimates of a step with the gradient norm `norm`, scaled down if the norm is more than twice the median
+    /// of `norms`, which are those of the step and its neighbours. So a spike does not outweigh them in an average.
     #[must_use]
-    pub fn relative_to(self, gradient_norm: f64) -> Self {
-        let square = if gradient_norm == 0.0 { 1.0 } else { gradient_norm * gradient_norm };
-        Self { squared_norm: self.squared_norm / square, variance: self.variance / square }
+    pub fn without_spike(self, norm: f64, norms: impl IntoIterator<Item = f64>) -> Self {
+        let most = SPIKE * median(norms.into_iter()).unwrap_or(norm);
+        let factor = if norm > most { (most / norm).powi(2) } else { 1.0 };
+        Self { squared_norm: factor * self.squared_norm, variance: factor * self.variance }
     }
 
     /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight (in most models, a
@@ -181,21 +187,27 @@ impl SignalAndNoise {
 /// Returns the gradient's noise scale at each of several measured steps, in the order of the steps. Each noise scale is
 /// computed from a window of up to 9 measured steps around its step. It is `None` if the mean estimate of the
 /// gradient's squared norm in the window is not above 0.
-fn windowed_scales(estimates: &[SignalAndNoise]) -> Vec<Option<f64>> {
-    (0..estimates.len()).map(|at| SignalAndNoise::scale_of(window(estimates, at))).collect()
+fn windowed_scales(estimates: &[(SignalAndNoise, f64)]) -> Vec<Option<f64>> {
+    let scale = |at: usize| {
+        let window = window(estimates, at);
+        let norms = || window.iter().map(|(_, norm)| *norm);
+        let limited: Vec<_> = window.iter().map(|(estimate, norm)| estimate.without_spike(*norm, norms())).collect();
+        SignalAndNoise::scale_of(&limited)
+    };
+    (0..estimates.len()).map(scale).collect()
 }
 
 /// Returns the gradient noise estimates of the window around the measured step with the index `at`. The window has this
 /// step, and up to 4 measured steps on each side.
-fn window(estimates: &[SignalAndNoise], at: usize) -> &[SignalAndNoise] {
+fn window<T>(estimates: &[T], at: usize) -> &[T] {
     &estimates[at.saturating_sub(WINDOW / 2)..(at + WINDOW / 2 + 1).min(estimates.len())]
 }
 
 /// Whether more estimates of the gradient's squared norm are positive than chance explains. This is so if random signs
 /// give at least as many positive estimates with a probability of at most 10%.
-fn exceeds_chance(estimates: &[SignalAndNoise]) -> bool {
-    let count = estimates.len();
-    let positive = estimates.iter().filter(|estimate| estimate.squared_norm > 0.0).count();
+fn exceeds_chance(squared_norms: impl ExactSizeIterator<Item = f64>) -> bool {
+    let count = squared_norms.len();
+    let positive = squared_norms.filter(|squared_norm| *squared_norm > 0.0).count();
     // The logarithm, because the probability that all of many signs are positive is too small for a float.
     let mut logarithm = count as f64 * 0.5_f64.ln();
     let mut at_least = 0.0;
@@ -214,8 +226,7 @@ mod tests {
     fn signs_are_compared_with_a_fair_coin() {
         let exceeds = |positive: usize, count: usize| {
             let sign = |at: usize| if at < positive { 1.0 } else { -1.0 };
-            let estimate = |at| SignalAndNoise { squared_norm: sign(at), variance: 1.0 };
-            exceeds_chance(&(0..count).map(estimate).collect::<Vec<_>>())
+            exceeds_chance((0..count).map(sign))
         };
         // 1/16, (1 + 4)/16, 1/32, (1 + 5)/32, (1 + 9 + 36)/512 and (1 + 9 + 36 + 84)/512.
         assert!(exceeds(4, 4) && !exceeds(3, 4) && exceeds(5, 5) && !exceeds(4, 5) && exceeds(7, 9) && !exceeds(6, 9));

@@ -45,7 +45,8 @@ impl Measured {
         let unchanged = recommended_m(question, &trainings);
         let own = unchanged.as_ref().map(|unchanged| &unchanged.training);
         let alternatives = self.alternatives(question, own);
-        let recommendation = recommended_change(question, own, &alternatives.found).or_else(|| unchanged.clone());
+        let recommendation =
+            recommended_change(question, own, &trainings, &alternatives.found).or_else(|| unchanged.clone());
         Ok(Advice { trainings, alternatives, recommendation, unchanged })
     }
 }

@@ -19,12 +19,11 @@ const MOST_CHUNKS: usize = 4;
 const ROWS: [usize; 2] = [2, 4];
 
 /// The predicted training runs in which one setting differs from the plan that the user gives to `stageline advise`.
-/// Each has the number of micro-batches with which it reaches the loss of the logged run in the least time. The
+/// Each has the number of micro-batches that is recommended for it. The
 /// settings without a prediction are listed too.
 #[derive(Debug, Default)]
 pub struct Alternatives {
-    /// The changed settings, each with its fastest predicted training run that fits into the memory. The fastest run
-    /// reaches the loss of the logged run in the least time.
+    /// The changed settings, each with its predicted training run at the recommended number of micro-batches.
     pub found: Vec<(Change, PredictedTraining)>,
     /// The changed settings without a predicted training run, each with the reason.
     pub left_out: Vec<(Change, LeftOut)>,

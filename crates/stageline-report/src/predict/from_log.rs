@@ -35,6 +35,8 @@ impl Measured {
         above_zero([
             // A layer has no part of the time of its stage if its own weight is 0.
             ("the time of all layers", layers.iter().map(|layer| layer.forward + layer.backward).sum()),
+            // Earlier logs of split backwards have no time here.
+            ("backward", costs.iter().map(|cost| cost.backward).sum()),
             ("step_seconds", step),
             ("weight", weight),
             ("tokens_per_micro_batch", log.run.tokens_per_micro_batch),

@@ -3,7 +3,7 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use stageline_schedule::{Plan, balance};
+use stageline_schedule::{BalanceError, Checked, Plan, SpeedError, balance, balance_for};
 
 use super::error::PredictError;
 use super::footprint::Footprint;
@@ -138,11 +138,27 @@ impl Measured {
     /// Returns [`PredictError::Balance`] if the model has fewer than `stages` layers, or [`PredictError::CutByHand`] if
     /// the user has cut the model by hand into fewer than `stages` stages.
     pub fn balanced(&self, stages: usize) -> Result<Vec<Range<usize>>, PredictError> {
+        self.check_stages(stages)?;
+        self.balanced_within(0..self.layers.len(), stages)
+    }
+
+    /// Returns the partition of the layers into the stages of a plan, as a training program cuts a model by the measured
+    /// times of its layers: the most even stages, or, if workers have several, those of the shortest simulated step.
+    pub(super) fn balanced_for(&self, plan: &Checked) -> Result<Vec<Range<usize>>, PredictError> {
+        let work: Vec<_> = self.layers.iter().map(|layer| layer.forward + layer.backward).collect();
+        balance_for(plan, &work, &vec![1.0; plan.plan().stages()]).map_err(|error| match error {
+            SpeedError::Stages(error) => error.into(),
+            other => unreachable!("all speeds are 1: {other}"),
+        })
+    }
+
+    /// Checks that the layers can be cut into `stages` stages.
+    pub(super) fn check_stages(&self, stages: usize) -> Result<(), PredictError> {
         let own = self.layers.len();
         if self.cut_by_hand && stages > own {
             return Err(PredictError::CutByHand { own, stages });
         }
-        self.balanced_within(0..self.layers.len(), stages)
+        if stages > own || stages == 0 { Err(BalanceError { layers: own, stages }.into()) } else { Ok(()) }
     }
 
     /// Returns the most even partition of the layers with indices in `layers` into `stages` contiguous stages, by the

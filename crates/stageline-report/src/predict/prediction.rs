@@ -71,11 +71,14 @@ impl Measured {
     /// partition of the layers into stages and the network links between the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.schedule.stages_on(target.workers), self.layers.len());
-        let cut = match &target.cut {
-            Cut::Given(cut) if is_cut(cut, layers, stages) => cut.clone(),
+        let given = match &target.cut {
+            Cut::Given(cut) if is_cut(cut, layers, stages) => Some(cut.clone()),
             Cut::Given(cut) => return Err(PredictError::Cut { cut: cut.clone(), layers, stages }),
-            Cut::OfTheRun if stages == self.cut.len() => self.cut.clone(),
-            Cut::OfTheRun | Cut::Balanced => self.balanced(stages)?,
+            Cut::OfTheRun if stages == self.cut.len() => Some(self.cut.clone()),
+            Cut::OfTheRun | Cut::Balanced => {
+                self.check_stages(stages)?;
+                None
+            }
         };
         let plan = target.schedule.plan(stages, target.micro_batches)?;
         if plan.workers() != target.workers {
@@ -83,6 +86,7 @@ impl Measured {
         }
         let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
         let checked = check(plan, capacity)?;
+        let cut = given.map_or_else(|| self.balanced_for(&checked), Ok)?;
         let placement = checked.placement();
         let crossings = self.crossings_on(&placement, &cut)?;
         Ok(Placed { checked, placement, cut, crossings })

@@ -102,23 +102,33 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// `own` is the recommended training run with the settings of the plan that the user gives to `stageline advise`. It is
 /// `None` if no such training run fits into the memory.
 ///
-/// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter than `own`.
-/// - More workers are recommended if their training run is at least 10% shorter than `own`, and takes at most 1.25
-///   times the worker-hours of `own`.
-/// - Fewer workers are recommended if their training run takes no longer than `own`.
+/// A changed schedule or number of workers is compared with the training run of `trainings` that has the same M, if that
+/// fits; `trainings` have the settings of the plan. No change is recommended whose training run is longer than `own`.
+///
+/// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter.
+/// - More workers are recommended if their training run is at least 10% shorter, and takes at most 1.25 times the
+///   worker-hours.
+/// - Fewer workers are recommended if their training run takes no longer.
 pub(super) fn recommended_change(
     question: &Question,
     own: Option<&PredictedTraining>,
+    trainings: &[PredictedTraining],
     alternatives: &[(Change, PredictedTraining)],
 ) -> Option<Recommendation> {
-    let better = alternatives.iter().filter(|(change, training)| match own {
-        Some(own) => is_better(question, own, *change, training),
-        None => true,
+    // A change is compared at its own M, because another M would gain without it.
+    let beside = |change: Change, training: &PredictedTraining| {
+        let same_m = |own: &&PredictedTraining| own.micro_batches == training.micro_batches && question.fits(own);
+        let same_m = trainings.iter().find(same_m).filter(|_| !matches!(change, Change::Rows(_)));
+        same_m.or(own)
+    };
+    let better = alternatives.iter().filter(|(change, training)| {
+        let is_worth = beside(*change, training).is_none_or(|same| is_better(question, same, *change, training));
+        is_worth && own.is_none_or(|own| training.seconds() <= own.seconds())
     });
     let better = better.filter_map(|(change, training)| Some((training.seconds()?, change, training)));
     let (_, change, training) = better.min_by(|a, b| a.0.total_cmp(&b.0))?;
-    let reason = match own {
-        Some(own) => of_change(question, own, *change, training),
+    let reason = match beside(*change, training) {
+        Some(same) => of_change(question, same, *change, training),
         None => of_memory(question),
     };
     Some(Recommendation { change: *change, training: training.clone(), reason })

@@ -329,7 +329,7 @@ mod tests {
         };
         let refused = check(1_000_000, 0).unwrap_err().to_string();
         assert!(refused.starts_with("1000000 parameters and their optimizer states need at least "), "{refused}");
-        assert!(refused.contains("and there are 4.0 MB: try --width 8"), "{refused}");
+        assert!(refused.contains("and there are 0.004 GB: try --width 8"), "{refused}");
         assert!(check(100, 0).is_ok());
         // A frozen parameter needs 4 bytes, and a trained one 24 with AdamW and rollback.
         assert!(check(1_000, 990_000).is_ok());

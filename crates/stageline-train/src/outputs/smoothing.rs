@@ -1,5 +1,7 @@
 //! Smooths the gradient noise scales that a run logs: [`SmoothedNoise`].
 
+use std::collections::VecDeque;
+
 use stageline::{GradientNoise, NoiseAverage};
 use stageline_report::record::{Noise, SignalAndNoise};
 
@@ -13,20 +15,29 @@ const AVERAGED: f64 = 5.0;
 pub struct SmoothedNoise {
     total: NoiseAverage,
     stages: Vec<NoiseAverage>,
+    /// The gradient norms of the latest measured steps, at most [`NEIGHBOURS`].
+    norms: VecDeque<f64>,
 }
+
+/// The number of measured steps whose median gradient norm tells a spike.
+const NEIGHBOURS: usize = 9;
 
 impl SmoothedNoise {
     /// Creates the running averages of the gradient noise for a run that has not measured the noise yet.
     pub fn new() -> Self {
-        Self { total: NoiseAverage::over(AVERAGED), stages: Vec::new() }
+        Self { total: NoiseAverage::over(AVERAGED), stages: Vec::new(), norms: VecDeque::new() }
     }
 
     /// Adds a measured step to the averages of the gradient noise, and sets the smoothed noise scales of the step's
-    /// record. `gradient_norm` is that of the step before clipping. The step's estimates are divided by its square, so
-    /// that a step with a large gradient counts as much as any other.
+    /// record. `gradient_norm` is that of the step before clipping. The estimates of a spike are scaled down, as in
+    /// `RunLog::noise_scales`.
     pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
+        self.norms.truncate(NEIGHBOURS - 1);
+        self.norms.push_front(gradient_norm);
+        let norms = &self.norms;
         let estimate = |estimate: SignalAndNoise| {
-            let SignalAndNoise { squared_norm, variance } = estimate.relative_to(gradient_norm);
+            let SignalAndNoise { squared_norm, variance } =
+                estimate.without_spike(gradient_norm, norms.iter().copied());
             GradientNoise { squared_norm, variance }
         };
         noise.smoothed_scale = self.total.add(estimate(noise.total)).scale();
@@ -58,11 +69,9 @@ mod tests {
     #[test]
     fn noise_scales_are_ratios_of_averages_in_each_stage() {
         let mut smoothed = SmoothedNoise::new();
-        let mut scales = |stages: [(f64, f64); 2]| {
-            // Estimates and norm of a step that are larger by a factor give the same scales.
-            let factor = stages[0].0;
-            let mut noise = measured(stages.map(|(norm, variance)| (norm * factor, variance * factor)));
-            smoothed.smooth(&mut noise, factor.sqrt());
+        let mut scales = |stages| {
+            let mut noise = measured(stages);
+            smoothed.smooth(&mut noise, 1.0);
             [noise.smoothed_scale, noise.stages[0].smoothed_scale, noise.stages[1].smoothed_scale]
         };
         let near = |found: [Option<f64>; 3], expected: [f64; 3]| {
@@ -80,5 +89,19 @@ mod tests {
             ],
         );
         assert_eq!(scales([(1.0, 1.0), (-9.0, 1.0)])[2], None);
+    }
+
+    #[test]
+    fn a_spike_does_not_outweigh_the_steps_before_it() {
+        let mut smoothed = SmoothedNoise::new();
+        let mut scale = |norm: f64| {
+            let mut noise = measured([(norm * norm, 10.0 * norm), (0.0, 0.0)]);
+            smoothed.smooth(&mut noise, norm);
+            noise.smoothed_scale.unwrap()
+        };
+        (0..8).for_each(|_| drop(scale(1.0)));
+        // The spike counts as a step with the norm 2, with the squared norm 4 and the variance 0.4.
+        let weight: f64 = (1..9).map(|age| 0.8_f64.powi(age)).sum();
+        assert!((scale(100.0) - (10.0 * weight + 0.4) / (weight + 4.0)).abs() < 1e-9);
     }
 }

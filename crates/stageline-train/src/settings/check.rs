@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Result, bail, ensure};
 
 use super::flags::TrainingFlags;
-use super::values::{CutBy, OptimizerName};
+use super::values::{CutBy, DecayName, OptimizerName};
 
 /// The largest accepted value of `--stages`, `--chunks`, `--micro-batches` and `--micro-batch-size`.
 pub const LARGEST: usize = 65_536;
@@ -67,6 +67,13 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     let decay = flags.weight_decay;
     ensure!(decay >= 0.0 && decay.is_finite(), "--weight-decay {decay}: give 0 or more");
     check_adamw(flags)?;
+    if flags.decay == DecayName::None {
+        let without =
+            [("--lowest-rate", flags.lowest_rate.is_some()), ("--decay-length", flags.decay_length.is_some())];
+        if let Some((flag, _)) = without.into_iter().find(|(_, is_given)| *is_given) {
+            bail!("{flag}: with --decay none the learning rate does not fall; leave it out, or give another --decay");
+        }
+    }
     ensure!(flags.clip >= 0.0 && flags.clip.is_finite(), "--clip {}: give 0 or more", flags.clip);
     let peak = flags.peak_tflops.unwrap_or(1.0);
     ensure!(peak > 0.0 && peak.is_finite(), "--peak-tflops {peak}: give a number above 0");
@@ -146,6 +153,7 @@ mod tests {
             ("--verify 0", "--verify 0: give 1 or more"),
             ("--tuned-for 0", "--tuned-for 0: give 1 or more"),
             ("--beta2 1", "--beta2 1: give 0 or more, and less than 1"),
+            ("--decay none --lowest-rate 0", "--lowest-rate: with --decay none the learning rate does not fall"),
             ("--epsilon 0", "--epsilon 0: give a number above 0"),
             ("--optimizer sgd --beta1 0.8", "--beta1: only adamw and muon have it"),
             ("--loss-scale 1e300", "`1e300` is not a loss scale; give a number above 0 that f32 can represent"),

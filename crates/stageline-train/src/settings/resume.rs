@@ -102,7 +102,7 @@ fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
 /// (`writes_checkpoints`). The run then writes into the folder from which it resumes.
 fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> Vec<String> {
     let line = |(name, before): (&String, &Value)| match now.0.get(name) {
-        Some(now) if now == before => None,
+        Some(now) if is_same(now, before) => None,
         Some(now) => Some(format!("different from the checkpoint: {name} = {}, was {}", shown(now), shown(before))),
         None if name == "checkpoint" && writes_checkpoints => None,
         // The name is untrusted, too, because the program may not know the setting.
@@ -111,6 +111,14 @@ fn differences(before: &Settings, now: &Settings, writes_checkpoints: bool) -> V
     let new = now.0.iter().filter(|(name, _)| !before.0.contains_key(*name));
     let new = new.map(|(name, now)| format!("not in the checkpoint: {name} = {}", shown(now)));
     before.0.iter().filter_map(line).chain(new).collect()
+}
+
+/// Whether two values of a setting are equal. A number may be a text in the checkpoint of an earlier version.
+fn is_same(now: &Value, before: &Value) -> bool {
+    let is_text_of = |number: &Value, text: &Value| {
+        number.as_f64().is_some_and(|number| text.as_str().and_then(|text| text.parse().ok()) == Some(number))
+    };
+    now == before || is_text_of(now, before)
 }
 
 /// Returns the names of the program's settings that are file paths. These are the flags of `command` whose values have

@@ -144,7 +144,7 @@ impl FromStr for Length {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let percent = |text: &str| text.parse().ok().filter(|percent| (0.0..=100.0).contains(percent));
+        let percent = |text: &str| text.parse::<f64>().ok().filter(|percent| (0.0..=100.0).contains(percent));
         let found = match (text.strip_prefix("samples:"), text.strip_suffix('%')) {
             (Some(samples), _) => samples.parse().ok().map(Self::Samples),
             (None, Some(text)) => percent(text).map(|percent| Self::Share(percent / 100.0)),

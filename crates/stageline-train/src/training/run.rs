@@ -78,8 +78,8 @@ impl<F> Run<F> {
         self.job.seed
     }
 
-    /// Whether a setting does not have its default value because the command line, a settings file or the checkpoint sets
-    /// it. `name` is the name of its flag without dashes and with `_` for `-`, such as `learning_rate`.
+    /// Whether the command line, a settings file or the checkpoint gives a setting, perhaps with its default value. A
+    /// checkpoint gives all settings that a resumed run takes from it. `name` is the name of its flag without dashes and with `_` for `-`, such as `learning_rate`.
     pub fn is_set(&self, name: &str) -> bool {
         self.set.contains(name)
     }
@@ -108,7 +108,7 @@ impl<F> Run<F> {
         Self { optimizer: Some(optimizer.into()), ..self }
     }
 
-    /// Replaces the learning rate schedule of the flags (a warm-up and a cosine) with one that the program chooses. The
+    /// Replaces the learning rate schedule of the flags (a warm-up and a decay) with one that the program chooses. The
     /// schedule advances once for each optimizer step.
     #[must_use]
     pub fn learning_rate(self, schedule: impl Into<ModuleLrScheduler>) -> Self {

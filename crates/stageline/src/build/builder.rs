@@ -250,16 +250,15 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets where a training that resumes from a checkpoint of this pipeline takes the values of frozen parameters
-    /// from; [`FrozenFrom::Checkpoint`] if unset. With [`FrozenFrom::Model`], checkpoints do not hold them. Then a
-    /// module with a batch norm is an error of [`build`](Self::build), because its running statistics, which change, are
-    /// not trained either.
+    /// from; [`FrozenFrom::Checkpoint`] if unset. With [`FrozenFrom::Model`], checkpoints do not hold large ones.
     pub fn frozen_from(mut self, source: FrozenFrom) -> Self {
         self.frozen_from = source;
         self
     }
 
     /// Resumes a training run from a checkpoint. The checkpoint holds the parameters, the optimizer states, the
-    /// learning rates, the loss scale and the number of steps.
+    /// learning rates, the loss scale and the number of steps. Frozen parameters that it does not hold
+    /// ([`frozen_from`](Self::frozen_from)) are those of the stages.
     ///
     /// The stages must have the same optimizers and learning rate schedulers as before. Three settings may differ from
     /// those in the checkpoint. Training then continues, and a warning names both values:

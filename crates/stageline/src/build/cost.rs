@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use burn::module::Module;
 use burn::tensor::{Device, Tensor};
-use stageline_schedule::{balance, balance_with_speeds};
+use stageline_schedule::{Checked, balance, balance_for, balance_with_speeds};
 
 use crate::build::cut::{Cut, CutError};
 use crate::model::payload::{Payload, PayloadMapper};
@@ -76,6 +76,16 @@ impl Costs {
     /// number above 0.
     pub fn cut_for(&self, speeds: &[f64]) -> Result<Cut, CutError> {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
+    }
+
+    /// Partitions the model's layers into the stages of a plan with several stages on a worker, such that its simulated
+    /// step is short (see [`balance_for`]). `speeds` lists the speed of the device of each stage, in stage order. The cost
+    /// of a layer is as in [`cut`](Self::cut).
+    ///
+    /// # Errors
+    /// As [`cut_for`](Self::cut_for).
+    pub fn cut_of(&self, plan: &Checked, speeds: &[f64]) -> Result<Cut, CutError> {
+        Ok(Cut::of(balance_for(plan, &self.weights(), speeds)?))
     }
 
     /// Returns the cost of each layer as one number: the time in seconds if it was measured. Otherwise it is the

@@ -8,7 +8,6 @@ use stageline_schedule::{Checked, Schedule, check};
 use crate::build::builder::PipelineBuilder;
 use crate::failure::build_error::BuildError;
 use crate::model::payload::Payload;
-use crate::state::frozen::FrozenFrom;
 use crate::update::clip::Clip;
 use crate::update::loss_scale::LossScale;
 use crate::update::precision::Precision;
@@ -50,9 +49,6 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         }
         if let Some((stage, path)) = owners.batch_norms.first().filter(|_| self.replicas() > 1) {
             return Err(BuildError::BatchNormReplicas { stage: *stage, path: path.clone() });
-        }
-        if let Some((stage, path)) = owners.batch_norms.first().filter(|_| self.frozen_from == FrozenFrom::Model) {
-            return Err(BuildError::BatchNormFrozenFrom { stage: *stage, path: path.clone() });
         }
         if !loss_scale.is_sound() {
             return Err(BuildError::LossScale { scale: loss_scale });

@@ -196,18 +196,6 @@ pub enum BuildError {
         /// The path, in the stage's module, of the batch norm with running statistics.
         path: String,
     },
-    /// A stage contains a batch norm, and checkpoints are to hold trained parameters only. The running statistics of the
-    /// batch norm are not trained and change all the same.
-    #[error(
-        "stage {stage} has a batch norm at `{path}`, whose running statistics change without being trained, so checkpoints must \
-         hold them; leave `frozen_from` out"
-    )]
-    BatchNormFrozenFrom {
-        /// The index, counted from 0, of the stage that contains the batch norm.
-        stage: usize,
-        /// The path, in the stage's module, of the batch norm.
-        path: String,
-    },
     /// The optimizer of a stage has a gradient clipping of its own, for each parameter separately. Only the pipeline's
     /// clipping is allowed.
     #[error(

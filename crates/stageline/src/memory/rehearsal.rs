@@ -16,7 +16,7 @@ use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps
 use crate::memory::whatever_rows::WhateverRows;
 use crate::model::payload::bytes_of_kind;
 use crate::recording::memory::sent;
-use crate::state::frozen::FrozenFrom;
+use crate::state::frozen::{FrozenFrom, is_left_out};
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
@@ -67,7 +67,8 @@ impl Parameters {
         let mut owners = HashMap::new();
         let mut sizes = |(stage, descriptions): (usize, &Vec<Description>)| {
             let mut parameters = Self { bytes: 0, in_checkpoint: 0, gradients: 0, largest: 0, of_copies: Vec::new() };
-            for Description { id, shape, dtype, trained, .. } in descriptions {
+            for description in descriptions {
+                let Description { id, shape, dtype, trained, .. } = description;
                 let elements: usize = shape.iter().product();
                 let is_quantized = matches!(dtype, DType::QFloat(_));
                 let copied = if dtype.is_float() && !is_quantized { precision.bytes() } else { 0 };
@@ -77,7 +78,7 @@ impl Parameters {
                 let is_there = *trained && of_owner.is_some_and(|owner| share_memory(owner, &devices[stage]));
                 let in_full = if is_there { 0 } else { own };
                 parameters.bytes += (in_full + elements * copied) as u64;
-                if *trained || frozen_from == FrozenFrom::Checkpoint {
+                if frozen_from == FrozenFrom::Checkpoint || !is_left_out(description) {
                     parameters.in_checkpoint += in_full as u64;
                 }
                 if owner != stage && *trained {

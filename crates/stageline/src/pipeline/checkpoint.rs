@@ -15,7 +15,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// the optimizer states, the loss scale and the number of steps, as the last step left them. A pipeline that is
     /// built with [`PipelineBuilder::restore`](crate::PipelineBuilder::restore) resumes from the checkpoint.
     ///
-    /// With [`PipelineBuilder::frozen_from`](crate::PipelineBuilder::frozen_from), frozen parameters are left out.
+    /// With [`FrozenFrom::Model`](crate::FrozenFrom::Model), large frozen parameters are left out.
     ///
     /// The checkpoint's field `run` has room for a program's own state. The pipeline adds an entry `pipeline` to it,
     /// with the numbers of micro-batches and of gradient groups and the last learning rate. If these values differ in

@@ -12,17 +12,30 @@ use crate::state::convert::tensor_of;
 /// Where a resumed training takes the values of frozen parameters from. It decides whether checkpoints hold them.
 ///
 /// The frozen parameters of a model that is adapted with LoRA are almost the whole model. A checkpoint without them is
-/// smaller by as much, is written faster, and needs less memory on the host.
+/// smaller by as much, and takes less memory on the host and less time, except for the first one of a run and for a
+/// resume, which read and hash all frozen parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrozenFrom {
     /// A resumed training takes frozen parameters from the checkpoint, which holds the whole model.
     #[default]
     Checkpoint,
-    /// A resumed training takes frozen parameters from the stages with which its pipeline is built, as they were read
-    /// from a file, for example. A checkpoint holds their SHA-256, and `build` returns an error if they have changed.
-    /// Frozen parameters with other values than those of the stages are in the checkpoint: they were trained before
-    /// they were frozen.
+    /// A resumed training takes frozen parameters of more than 8,192 elements from the stages with which its pipeline is
+    /// built, as they were read from a file, for example. A checkpoint holds their SHA-256, and `build` returns an error
+    /// if they have changed. In the checkpoint are smaller tensors, which may be running statistics, and frozen
+    /// parameters with other values than those of the stages, which were trained before they were frozen.
+    ///
+    /// A tensor that changes in a forward and has more elements, such as a codebook with running averages, must not be in
+    /// such a model: later checkpoints would not have its changes.
     Model,
+}
+
+/// The largest number of elements of a tensor that every checkpoint holds.
+const MOST_HELD: usize = 1 << 13;
+
+/// Whether checkpoints may hold the hash of a tensor in place of its values: it is not trained, and too large for a
+/// running statistic, which has an element for each channel.
+pub(crate) fn is_left_out(tensor: &Description) -> bool {
+    !tensor.trained && tensor.shape.iter().product::<usize>() > MOST_HELD
 }
 
 /// Returns the hashes of the tensors of a module that `is_hashed` selects. The tensors are read to the host one by one.

@@ -265,6 +265,12 @@ impl Layout {
                 Reason::Value { found, expected } => Difference::Value { name, found, expected },
             }
         };
-        fields.into_iter().map(difference).collect()
+        let (mut frozen, others): (Vec<_>, Vec<_>) =
+            fields.into_iter().map(difference).partition(|found| matches!(found, Difference::Frozen { .. }));
+        // Stages that share a tensor report it each, in no certain order.
+        let name = |found: &Difference| format!("{found}");
+        frozen.sort_by_key(name);
+        frozen.dedup_by_key(|found| name(found));
+        frozen.into_iter().chain(others).collect()
     }
 }

@@ -11,7 +11,7 @@ use burn::tensor::{Device, TensorData};
 
 use crate::device::location::{host, is_host};
 use crate::state::convert::{read_now, tensor_of};
-use crate::state::frozen::{FrozenFrom, hashes};
+use crate::state::frozen::{FrozenFrom, hashes, is_left_out};
 use crate::state::layout::{Restored, StageState};
 use crate::state::optimizer_check::{Given, Reason, Unfit, unfit};
 use crate::state::optimizer_state;
@@ -187,7 +187,7 @@ impl<M: Module> Trained<M> {
     pub(crate) fn state(&self, stage: usize, frozen_from: FrozenFrom) -> StageState {
         let module = self.module();
         let hashes = match frozen_from {
-            FrozenFrom::Model => self.frozen.get_or_init(|| hashes(module, |tensor| !tensor.trained)),
+            FrozenFrom::Model => self.frozen.get_or_init(|| hashes(module, is_left_out)),
             FrozenFrom::Checkpoint => &HashMap::new(),
         };
         let mut frozen = Vec::new();
@@ -241,13 +241,14 @@ impl<M: Module> Trained<M> {
     /// # Errors
     /// Returns the stage's own tensors that have another hash.
     fn compare_frozen(&mut self, restored: &Restored, frozen_from: FrozenFrom) -> Result<(), Vec<Unfit>> {
-        let Restored { frozen, tensors, own, .. } = restored;
+        let Restored { frozen, tensors, .. } = restored;
         if frozen.is_empty() && frozen_from == FrozenFrom::Checkpoint {
             return Ok(());
         }
-        let mut found = hashes(self.module(), |tensor| !tensor.trained || frozen.contains_key(&tensor.id));
+        let mut found = hashes(self.module(), |tensor| is_left_out(tensor) || frozen.contains_key(&tensor.id));
         let is_other = |id: &ParamId| frozen.get(id).is_some_and(|hash| found.get(id) != Some(hash));
-        let others = own.iter().map(|(id, _)| *id).filter(is_other);
+        // A tied tensor is compared in every stage that has it.
+        let others = frozen.keys().copied().filter(is_other);
         let others: Vec<_> = others.map(|id| Unfit { id, field: String::new(), reason: Reason::Frozen }).collect();
         if !others.is_empty() {
             return Err(others);
