@@ -99,7 +99,7 @@ mod tests {
             smoothed.smooth(&mut noise, norm);
             noise.smoothed_scale.unwrap()
         };
-        (0..8).for_each(|_| drop(scale(1.0)));
+        assert_eq!((0..8).map(|_| scale(1.0)).fold(0.0, f64::max), 10.0);
         // The spike counts as a step with the norm 2, with the squared norm 4 and the variance 0.4.
         let weight: f64 = (1..9).map(|age| 0.8_f64.powi(age)).sum();
         assert!((scale(100.0) - (10.0 * weight + 0.4) / (weight + 4.0)).abs() < 1e-9);
