@@ -11,6 +11,7 @@ use stageline_hub::{
 
 use crate::error::ModelError;
 use crate::families::{Samples, architecture};
+use crate::lora::Adapters;
 use crate::model::{LanguageModel, Logits, Tokens};
 use crate::parameters::{StoredValue, StoredValues, UNTIED, values_of};
 
@@ -80,8 +81,8 @@ impl LanguageModel {
     /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Only
     /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are
     /// left out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters
-    /// are read one after another, so at most one of them is copied to the host's memory. Adapters are added to all weights
-    /// at once, on the stages' devices, which takes as much of their memory as the weights.
+    /// are read one after another, so at most one of them is copied to the host's memory. Adapters are added to each weight
+    /// when it is read, on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
@@ -90,7 +91,7 @@ impl LanguageModel {
     /// same.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         self.check_other(folder.as_ref())?;
-        let values = values_of(&self.row(), modules, self.naming())?;
+        let values = values_of(&self.row(), modules, self.naming(), self.adapters().map(Adapters::scale))?;
         let Some(source) = self.folder() else {
             write_new(&values, folder.as_ref())?;
             copy_companions(self.home(), &folder)?;

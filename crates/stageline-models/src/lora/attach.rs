@@ -92,6 +92,11 @@ impl Adapters {
         }
     }
 
+    /// Returns the factor on the product of an adapter's two matrices.
+    pub fn scale(&self) -> f64 {
+        self.lora.config.scale()
+    }
+
     /// Returns the dropout that the folder of the adapters asks for, which is not applied.
     pub fn dropout(&self) -> f64 {
         self.lora.config.dropout

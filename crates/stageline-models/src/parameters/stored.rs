@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use burn::module::{Module, ModuleVisitor, Param, ParamId};
+use burn::module::{LoraAdapter, Module, ModuleVisitor, Param, ParamId, Reparameterization};
 use burn::tensor::Tensor;
 use stageline::{LossStage, Modules, Row, Stage};
 use stageline_hub::{Dtype, ModelFolder};
@@ -126,30 +126,37 @@ pub type StoredValues = HashMap<String, StoredValue>;
 /// The values of a parameter, and the shape of its tensor on the Hugging Face hub.
 pub struct StoredValue {
     pub shape: Vec<usize>,
-    read: Box<dyn Fn() -> Vec<f32>>,
+    /// Copies the values to the host, in the order of the stored tensor. An adapter is added to the parameter.
+    read: Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>>,
+    adapter: Option<LoraAdapter>,
 }
 
 impl StoredValue {
     /// Creates the values of a parameter whose tensor has the shape `shape`, and is its transpose if `is_transposed`.
     pub fn of<const D: usize>(param: &Param<Tensor<D>>, shape: &[usize], is_transposed: bool) -> Self {
         let param = param.clone();
-        let read: Box<dyn Fn() -> Vec<f32>> = match (is_transposed, shape) {
-            (true, &[columns, rows]) => Box::new(move || transposed(&numbers(&param.val()), rows, columns)),
-            _ => Box::new(move || numbers(&param.val())),
+        let value = move |adapter: Option<&LoraAdapter>| match adapter {
+            Some(adapter) => numbers(&adapter.apply(param.val())),
+            None => numbers(&param.val()),
         };
-        Self { shape: shape.to_vec(), read }
+        let read: Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>> = match (is_transposed, shape) {
+            (true, &[columns, rows]) => Box::new(move |adapter| transposed(&value(adapter), rows, columns)),
+            _ => Box::new(value),
+        };
+        Self { shape: shape.to_vec(), read, adapter: None }
     }
 
     /// Copies the values of the parameter from its device to the host's memory. Returns them in the order in which its
     /// tensor is stored on the Hugging Face hub. A parameter that was never used is first read from the model folder
     /// or, in a new model, drawn at random.
     pub fn read(&self) -> Vec<f32> {
-        (self.read)()
+        (self.read)(self.adapter.as_ref())
     }
 }
 
 /// Returns the trained parameters of a pipeline of `row`, for an export. `modules` are the modules of its stages.
-/// Adapters, such as LoRA's, are added to the weights that they adapt.
+/// Adapters are added to the weights that they adapt: LoRA's with the given `scale` when a weight is read, so that one
+/// sum at a time exists, and all others, without a scale, at once.
 ///
 /// # Errors
 /// Returns [`ModelError`] if a module is missing or of another type, or as [`check`] does.
@@ -157,16 +164,20 @@ pub fn values_of<F, B, L>(
     row: &Row<F, B, L>,
     modules: Modules,
     storage: &impl Storage,
+    scale: Option<f64>,
 ) -> Result<StoredValues, ModelError>
 where
     F: Stage,
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    let (first, blocks, last) = row.join(modules)?;
-    let merged = (first.materialize(), blocks.into_iter().map(Module::materialize).collect(), last.materialize());
-    let mut visit = Values { parameters: StoredParameters::of(storage), values: HashMap::new() };
-    row.visit(&merged, &mut visit);
+    let mut model = row.join(modules)?;
+    if scale.is_none() {
+        let (first, blocks, last) = model;
+        model = (first.materialize(), blocks.into_iter().map(Module::materialize).collect(), last.materialize());
+    }
+    let mut visit = Values { parameters: StoredParameters::of(storage), values: HashMap::new(), scale, factor: None };
+    row.visit(&model, &mut visit);
     check(&visit.parameters.found)?;
     Ok(visit.values)
 }
@@ -175,6 +186,10 @@ where
 struct Values<'a, S> {
     parameters: StoredParameters<'a, S>,
     values: StoredValues,
+    /// The scale of LoRA adapters, which are visited directly after their weight.
+    scale: Option<f64>,
+    /// The first factor of the adapter that is visited, `[inputs, rank]`.
+    factor: Option<Param<Tensor<2>>>,
 }
 
 impl<S: Storage> ModuleVisitor for Values<'_, S> {
@@ -188,8 +203,15 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
 
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         self.parameters.visit_float(param);
-        if let Some(StoredParameter { name, shape, transposed, .. }) = self.parameters.found.last() {
+        let Some(StoredParameter { name, shape, transposed, .. }) = self.parameters.found.last() else { return };
+        if !self.parameters.position.is_in_adapter() {
             self.values.insert(name.clone(), StoredValue::of(param, shape, *transposed));
+            return;
+        }
+        let matrix = Param::initialized(param.id, param.val().flatten::<2>(0, D - 2));
+        match (self.factor.take(), self.scale, self.values.get_mut(name)) {
+            (Some(a), Some(scale), Some(value)) => value.adapter = Some(LoraAdapter { a, b: matrix, scale }),
+            _ => self.factor = Some(matrix),
         }
     }
 }

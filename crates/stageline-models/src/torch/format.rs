@@ -124,7 +124,7 @@ impl TorchFormat {
         B: Stage<Input = F::Output, Output = F::Output>,
         L: LossStage<Input = F::Output>,
     {
-        write_new(&values_of(row, modules, self)?, folder.as_ref())
+        write_new(&values_of(row, modules, self, None)?, folder.as_ref())
     }
 }
 

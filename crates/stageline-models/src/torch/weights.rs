@@ -161,7 +161,7 @@ impl TorchWeights {
         L: LossStage<Input = F::Output>,
     {
         self.check(&parameters_of(row, &self.names))?;
-        let values = values_of(row, modules, &self.names)?;
+        let values = values_of(row, modules, &self.names, None)?;
         let layout = self.layout(values.iter().map(|(name, value)| (name.as_str(), value.shape.as_slice())))?;
         write_copy(&layout, &self.names.folder, |name| values.get(name), folder.as_ref())
     }
