@@ -16,7 +16,7 @@ use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Message, Tokenizer};
 use stageline_models::flags::{ModelFlags, SamplingFlags};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
-use stageline_train::{Documents, Program, Run, TokenData, TokenRows, TokenSettings, open_tokens, say, show_samples};
+use stageline_train::{HeldOut, Program, Run, TokenFlags, TokenRows, TokenSettings, say, show_samples};
 
 /// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
@@ -27,22 +27,8 @@ static ALLOCATOR: CountingAllocator = CountingAllocator::new();
 struct Flags {
     #[command(flatten)]
     model: ModelFlags,
-    /// Text to train on, unless --steps is 0: a text file, a folder, JSON lines (`text`, `prompt` and `completion`, or
-    /// `messages`), or a .json file with arrays of tokens (in file order). Without tokenizer.json, each byte is a token
-    #[arg(long)]
-    data: Option<PathBuf>,
-    /// Length of a sample, in tokens [default: 256, or 1024 for packed documents, or less if the model has fewer positions]
-    #[arg(long, value_name = "TOKENS")]
-    context: Option<usize>,
-    /// Documents in a sample [default: packed if the data has prompts or messages, and otherwise joined]
-    #[arg(long)]
-    documents: Option<Documents>,
-    /// Prints this number of samples, with the text that is trained on between « and », and ends
-    #[arg(long, value_name = "SAMPLES")]
-    show_samples: Option<usize>,
-    /// Share of the text that is held out for evaluation and not trained on
-    #[arg(long, value_name = "SHARE", default_value_t = 0.05)]
-    held_out: f64,
+    #[command(flatten)]
+    data: TokenFlags,
     /// Folder to which the trained model is written, in the format that transformers' from_pretrained reads. LoRA
     /// adapters are added to its weights
     #[arg(help_heading = "Outputs", long, value_name = "DIR")]
@@ -81,9 +67,9 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     if flags.model.init.is_some() && run.trains() && !run.is_set("learning_rate") {
         say("the learning rate is that of fine-tuning: a new model usually takes --learning-rate 3e-4 to 3e-3")?;
     }
-    let is_read = run.trains() || flags.show_samples.is_some();
-    let data = flags.data.as_deref().filter(|_| is_read); // resumed runs have that of their checkpoint
-    let encoding = if data.is_some() || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
+    // A resumed run has the data of its checkpoint, also if it does not train.
+    let has_data = flags.data.data.is_some() && (run.trains() || flags.data.show_samples.is_some());
+    let encoding = if has_data || flags.prompt.is_some() { encoding(model.home())? } else { Box::new(Bytes) };
     // Outputs that could fail after the training are checked before it.
     let rows = flags.logits.as_deref().map(TokenRows::read).transpose().context("--logits")?;
     rows.iter().try_for_each(|rows| rows.check(model.vocabulary(), model.positions())).context("--logits")?;
@@ -100,12 +86,12 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let prompt = flags.prompt.as_deref().map(tokens).transpose().context("--prompt")?;
     prompt.iter().try_for_each(|prompt| model.check_prompt(prompt, &sampling)).context("--prompt")?;
     let ignored = |name| say(format_args!("{name} of the model's settings has no effect: it is not implemented"));
-    data.iter().flat_map(|_| model.ignored_in_training()).try_for_each(ignored)?;
+    has_data.then(|| model.ignored_in_training()).into_iter().flatten().try_for_each(ignored)?;
     prompt.iter().flat_map(|_| model.ignored_in_generation()).try_for_each(ignored)?;
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
-    let data = data.map(|path| open_data(path, &flags, &model, &*encoding, seed)).transpose()?;
-    if let (Some(data), Some(count)) = (&data, flags.show_samples) {
+    let data = if has_data { flags.data.open(settings(&model, &*encoding, seed))? } else { None };
+    if let (Some(data), Some(count)) = (&data, flags.data.show_samples) {
         return Ok(write!(stdout(), "{}", show_samples(data, &*encoding, count)?)?);
     }
     let mut pipeline = match data {
@@ -141,7 +127,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
 /// Checks that no flag lacks a flag that it needs, as --logits needs --out. clap cannot check this in a --config file.
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
-    ensure!(flags.show_samples.is_none() || flags.data.is_some(), "--show-samples needs --data");
+    flags.data.check()?;
     let place = |folder: &Option<PathBuf>| folder.as_ref().map(std::path::absolute).transpose();
     let places = [place(&flags.export)?, place(&flags.export_adapter)?];
     ensure!(places[0].is_none() || places[0] != places[1], "--export and --export-adapter need a folder each");
@@ -160,19 +146,18 @@ fn encoding(home: &Path) -> Result<Box<dyn Encode>> {
     Ok(Box::new(Bytes))
 }
 
-/// Opens the text of `path` for training, as tokens of the model. Samples must not be longer than the model allows.
-fn open_data(path: &Path, flags: &Flags, model: &LanguageModel, encoding: &dyn Encode, seed: u64) -> Result<TokenData> {
-    let settings = TokenSettings {
+/// Returns the settings of training data for a model; the flags choose the others.
+fn settings<'a>(model: &LanguageModel, encoding: &'a dyn Encode, seed: u64) -> TokenSettings<'a> {
+    TokenSettings {
         encoding,
         end_of_document: model.end_of_text().first().copied(),
         vocabulary: model.vocabulary(),
         positions: model.positions(),
-        context: flags.context,
-        documents: flags.documents,
-        held_out: flags.held_out,
+        context: None,
+        documents: None,
+        held_out: HeldOut::Share(0.0),
         seed,
-    };
-    open_tokens(path, &settings).context("--data")
+    }
 }
 
 /// Prints the model's continuation of the prompt, token by token as it is generated.

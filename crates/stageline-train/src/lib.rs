@@ -73,6 +73,8 @@ mod training;
 
 pub use data::Data;
 pub use data::documents::{Documents, TokenSamples};
+pub use data::evaluation::HeldOut;
+pub use data::flags::TokenFlags;
 pub use data::labelled::{LabelledTexts, PaddedTokens};
 pub use data::packed::{PackedDocuments, Packing};
 pub use data::rows::TokenRows;

@@ -9,11 +9,15 @@
 //! - `packed`: a source for language models, of whole documents (`PackedDocuments`).
 //! - `labelled`: a source for models that classify texts (`LabelledTexts`).
 //! - `documents`: the treatment of several documents in one sample (`Documents`).
+//! - `evaluation`: what a training of a language model is evaluated on (`HeldOut`).
+//! - `flags`: the flags of the data of a language model (`TokenFlags`).
 //! - `show`: samples as text, with the parts that are trained on (`show_samples`).
 //! - `repeatable`: the check that a source returns the same batch for the same step each time.
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
 
 pub mod documents;
+pub mod evaluation;
+pub mod flags;
 pub mod labelled;
 pub mod packed;
 pub mod prefetch;

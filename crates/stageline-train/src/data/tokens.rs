@@ -5,13 +5,14 @@ use std::ops::Range;
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 use sha2::{Digest, Sha256};
 use stageline::Batch;
 use stageline_data::{Encode, Epochs, Sampler, TokenFile, TokenOptions, files_left_out, prepare};
 
 use crate::data::Data;
 use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown};
+use crate::data::evaluation::{Evaluated, HeldOut};
 use crate::data::packed::{PackedDocuments, Packing};
 use crate::data::rows::TokenRows;
 use crate::fingerprint::hexadecimal;
@@ -45,10 +46,8 @@ pub struct TokenSettings<'a> {
     /// or conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has
     /// no documents.
     pub documents: Option<Documents>,
-    /// The fraction, from 0 to below 1, that is held out for validation and not trained on: of the documents if they
-    /// are packed, and otherwise of the tokens. A text of at least 20 documents is divided between two documents, so
-    /// that no document is in both parts. A JSON file of rows ignores the fraction.
-    pub held_out: f64,
+    /// What the training is evaluated on.
+    pub held_out: HeldOut<'a>,
     /// The seed of the random choice of samples for each training step.
     pub seed: u64,
 }
@@ -67,20 +66,33 @@ pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 /// # Errors
 /// Returns an error if the data cannot be read or is too short, or if the model does not support its tokens or lengths.
 pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
+    let share = match settings.held_out {
+        HeldOut::Share(share) => share,
+        HeldOut::Data(_) => 0.0,
+    };
+    ensure!((0.0..1.0).contains(&share), "a fraction of {share} is held out; give at least 0 and less than 1");
+    let (training, form) = open(path, settings, share)?;
+    let HeldOut::Data(path) = settings.held_out else { return Ok(training) };
+    // Samples of the same form, so that the losses can be compared.
+    let settings = TokenSettings { context: form.context, documents: form.documents, ..*settings };
+    let (evaluation, _) =
+        open(path, &settings, 0.0).with_context(|| format!("the data for evaluation, {}", path.display()))?;
+    Ok(Arc::new(Evaluated { training, evaluation }))
+}
+
+/// The form of the samples of a text; all `None` for rows of tokens, which have the form of their file.
+#[derive(Default)]
+struct Form {
+    context: Option<usize>,
+    documents: Option<Documents>,
+}
+
+/// Opens data, of which the share `held_out` is not trained on. Returns it with the form of its samples.
+fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenData, Form)> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
-        let rows = TokenRows::read(path)?;
-        ensure!(context.is_none(), "{}: its rows set the context; give none", path.display());
-        ensure!(
-            matches!(settings.documents, None | Some(Documents::Joined)),
-            "{}: rows of tokens have no documents that could be separate; join the documents, or give a text",
-            path.display()
-        );
-        rows.check(vocabulary, positions.saturating_add(1))?;
-        return Ok(Arc::new(rows));
+        return Ok((rows(path, settings)?, Form::default()));
     }
-    let held_out = settings.held_out;
-    ensure!((0.0..1.0).contains(&held_out), "a fraction of {held_out} is held out; give at least 0 and less than 1");
     if let Some(context) = context {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
         ensure!(
@@ -88,14 +100,7 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
             "samples of {context} tokens: the model is made for {positions}; give a shorter context"
         );
     }
-    let encoded = settings.encoding.vocabulary();
-    let end_of_document = settings.end_of_document.filter(|end| *end as usize <= encoded);
-    if let (Some(end), None) = (settings.end_of_document, end_of_document) {
-        say(format_args!(
-            "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
-        ))?;
-    }
-    let options = TokenOptions { end_of_document, ..TokenOptions::default() };
+    let options = TokenOptions { end_of_document: end_of_document(settings)?, ..TokenOptions::default() };
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
@@ -107,13 +112,39 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let documents = settings.documents.unwrap_or(by_default);
     let longest = if documents == Documents::Packed { LONGEST_PACKED } else { LONGEST_WINDOW };
     let context = context.unwrap_or(positions.min(longest));
+    let form = Form { context: Some(context), documents: Some(documents) };
     if documents != Documents::Packed {
-        let windows = TokenWindows::new(tokens, context, settings.held_out, settings.seed)?;
-        return Ok(Arc::new(windows.documents(documents)));
+        let windows = TokenWindows::new(tokens, context, held_out, settings.seed)?;
+        return Ok((Arc::new(windows.documents(documents)), form));
     }
-    let packed = PackedDocuments::new(tokens, context, settings.held_out, settings.seed)?;
+    let packed = PackedDocuments::new(tokens, context, held_out, settings.seed)?;
     tell(packed.packing(), context)?;
-    Ok(Arc::new(packed))
+    Ok((Arc::new(packed), form))
+}
+
+/// Opens a JSON file of rows of tokens.
+fn rows(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
+    let rows = TokenRows::read(path)?;
+    ensure!(settings.context.is_none(), "{}: its rows set the context; give none", path.display());
+    ensure!(
+        matches!(settings.documents, None | Some(Documents::Joined)),
+        "{}: rows of tokens have no documents that could be separate; join the documents, or give a text",
+        path.display()
+    );
+    rows.check(settings.vocabulary, settings.positions.saturating_add(1))?;
+    Ok(Arc::new(rows))
+}
+
+/// Returns the token that is appended to every document. One above the encoding's vocabulary is none, and a line says so.
+fn end_of_document(settings: &TokenSettings) -> Result<Option<u32>> {
+    let encoded = settings.encoding.vocabulary();
+    let known = settings.end_of_document.filter(|end| *end as usize <= encoded);
+    if let (Some(end), None) = (settings.end_of_document, known) {
+        say(format_args!(
+            "no token is added to the end of a document: it would be {end}, and the tokenizer has {encoded} tokens"
+        ))?;
+    }
+    Ok(known)
 }
 
 /// Prints how documents are packed into samples, and how many of them are not trained on in full.

@@ -1,0 +1,111 @@
+//! What a training of a language model is evaluated on: a share of its data, or data of its own ([`HeldOut`]).
+
+use std::path::Path;
+
+use anyhow::Result;
+use stageline::Batch;
+
+use crate::data::Data;
+use crate::data::documents::{TokenSamples, Tokens};
+use crate::data::tokens::TokenData;
+
+/// What a training of a language model is evaluated on.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum HeldOut<'a> {
+    /// A share of the training data, from 0 to below 1, which is then not trained on: of the documents if they are packed,
+    /// and otherwise of the tokens, at the end of the text. A text of at least 20 documents is divided between two
+    /// documents, so that no document is in both parts. At most 64 samples are evaluated. A JSON file of rows of tokens
+    /// ignores the share.
+    Share(f64),
+    /// The data at another path, of which all samples are evaluated. Everything of the training data is trained on.
+    Data(&'a Path),
+}
+
+/// Training data that is evaluated on other data.
+pub struct Evaluated {
+    pub training: TokenData,
+    pub evaluation: TokenData,
+}
+
+impl Data for Evaluated {
+    type Input = TokenSamples;
+    type Target = Tokens;
+
+    fn batch(&self, step: usize, samples: usize) -> Result<Batch<TokenSamples, Tokens>> {
+        self.training.batch(step, samples)
+    }
+
+    fn validation(&self, samples: usize) -> Result<Vec<Batch<TokenSamples, Tokens>>> {
+        let all = self.evaluation.samples_per_epoch().and_then(|all| usize::try_from(all).ok()).unwrap_or(0);
+        let whole = (0..all / samples).map(|step| self.evaluation.batch(step, samples));
+        let rest = (all - all % samples..all).map(|sample| self.evaluation.batch(sample, 1));
+        whole.chain(rest).collect()
+    }
+
+    fn fingerprint(&self) -> String {
+        self.training.fingerprint() // a resumed run may be evaluated on other data
+    }
+
+    fn samples_per_epoch(&self) -> Option<u64> {
+        self.training.samples_per_epoch()
+    }
+
+    fn tokens_per_sample(&self) -> usize {
+        self.training.tokens_per_sample()
+    }
+
+    fn show_loss(&self, loss: f64) -> String {
+        self.evaluation.show_loss(loss)
+    }
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::fs;
+
+    use stageline_data::Bytes;
+
+    use super::*;
+    use crate::data::tokens::{TokenSettings, open_tokens};
+
+    /// Tests that every token of the data for evaluation is evaluated once, whatever the number of samples in a step, and
+    /// that the training data is as without it.
+    #[test]
+    fn all_samples_of_the_data_for_evaluation_are_evaluated_once() {
+        let folder = tempfile::tempdir().unwrap();
+        let [training, evaluation] = ["training.txt", "evaluation.txt"].map(|name| folder.path().join(name));
+        fs::write(&training, "ab".repeat(200)).unwrap();
+        let text: Vec<u8> = (0..=70).collect();
+        fs::write(&evaluation, &text).unwrap();
+        let settings = |held_out, context| TokenSettings {
+            encoding: &Bytes,
+            end_of_document: None,
+            vocabulary: 256,
+            positions: 64,
+            context: Some(context),
+            documents: None,
+            held_out,
+            seed: 3,
+        };
+        let alone = open_tokens(&training, &settings(HeldOut::Share(0.0), 10)).unwrap();
+        let both = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 10)).unwrap();
+        assert!(alone.validation(4).unwrap().is_empty() && both.fingerprint() == alone.fingerprint());
+        for samples in [1, 3, 4, 7, 20] {
+            let mut targets: Vec<i64> = Vec::new();
+            for batch in both.validation(samples).unwrap() {
+                for (_, target) in batch.into_micro_batches(1).unwrap() {
+                    targets.extend(target.into_data().iter::<i64>());
+                }
+            }
+            targets.sort_unstable();
+            assert_eq!(targets, (1..=70).collect::<Vec<i64>>(), "{samples} samples in a step");
+        }
+        let error = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 64)).map(drop);
+        assert!(error.is_ok(), "a window of 64 fits");
+        fs::write(&evaluation, "short").unwrap();
+        let error = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 10)).map(drop).unwrap_err();
+        let error = format!("{error:#}");
+        assert!(error.contains("the data for evaluation") && error.contains("5 tokens to train on"), "{error}");
+    }
+}
