@@ -168,6 +168,7 @@ impl Log {
             ("loss", step.loss),
             ("learning rate", step.learning_rate),
             ("gradient norm", step.gradient_norm),
+            ("epoch", step.epoch),
             ("tokens a second", free.then_some(step.tokens_per_s)),
             ("model FLOP utilisation", step.model_flop_utilisation),
             (&measured, timed.then_some(step.bubble)),

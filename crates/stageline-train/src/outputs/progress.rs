@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
-use indicatif::{ProgressBar, ProgressStyle};
+use indicatif::{HumanDuration, ProgressBar, ProgressStyle};
 use parking_lot::Mutex;
 use stageline::{StepReport, Update};
 
@@ -87,8 +87,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the figures of a step that a line has in addition to the bar: the learning rate, the gradient norm and the
-    /// number of epochs.
+    /// Returns the figures of a step that a line has in addition to the bar's message: the learning rate, the gradient norm,
+    /// the number of epochs and the time that is left.
     fn further(&self, report: &StepReport) -> String {
         let mut text = String::new();
         if let Some(rate) = report.stages.last().and_then(|stage| stage.learning_rate) {
@@ -99,6 +99,10 @@ impl Progress {
         }
         if let Some(epochs) = self.amount.and_then(|amount| amount.epochs(report.step + 1)) {
             text += &format!(", epoch {epochs:.2}");
+        }
+        let left = self.bar.eta();
+        if left.as_secs() > 0 {
+            text += &format!(", {} left", HumanDuration(left));
         }
         text
     }
