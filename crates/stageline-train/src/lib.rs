@@ -72,14 +72,14 @@ mod terminal;
 mod training;
 
 pub use data::Data;
-pub use data::documents::{Documents, TokenSamples};
+pub use data::documents::{Documents, TokenData, TokenSamples};
 pub use data::evaluation::HeldOut;
 pub use data::flags::TokenFlags;
 pub use data::labelled::{LabelledTexts, PaddedTokens};
 pub use data::packed::{PackedDocuments, Packing};
 pub use data::rows::TokenRows;
 pub use data::show::show_samples;
-pub use data::tokens::{TokenData, TokenSettings, TokenWindows, open_tokens};
+pub use data::tokens::{TokenSettings, TokenWindows, open_tokens};
 pub use fingerprint::fingerprint;
 pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;

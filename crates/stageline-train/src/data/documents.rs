@@ -1,10 +1,14 @@
 //! Batches of rows of tokens, and the documents that share a row ([`Documents`]).
 
+use std::sync::Arc;
+
 use burn::tensor::{Device, Int, Tensor, TensorData};
 use clap::ValueEnum;
 use stageline::nn::MASKED;
 use stageline::{Batch, SharedInput};
 use stageline_data::TokenFile;
+
+use crate::data::Data;
 
 /// A tensor of token ids, `[samples, length]`: the input of a language model, or its targets.
 pub(crate) type Tokens = Tensor<2, Int>;
@@ -13,6 +17,9 @@ pub(crate) type Tokens = Tensor<2, Int>;
 /// an optional second tensor of the same shape. The second tensor gives for each token the position in its sample at
 /// which the token's document begins. It is `None` if each sample is trained on as one text.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
+
+/// A source of batches for a language model, whose inputs and targets are token ids.
+pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
 /// The treatment of several documents in one sample.
 ///

@@ -6,8 +6,7 @@ use anyhow::Result;
 use stageline::Batch;
 
 use crate::data::Data;
-use crate::data::documents::{TokenSamples, Tokens};
-use crate::data::tokens::TokenData;
+use crate::data::documents::{TokenData, TokenSamples, Tokens};
 
 /// What a training of a language model is evaluated on.
 #[derive(Clone, Copy, Debug, PartialEq)]

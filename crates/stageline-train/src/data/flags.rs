@@ -4,9 +4,9 @@ use std::path::PathBuf;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::data::documents::Documents;
+use crate::data::documents::{Documents, TokenData};
 use crate::data::evaluation::HeldOut;
-use crate::data::tokens::{TokenData, TokenSettings, open_tokens};
+use crate::data::tokens::{TokenSettings, open_tokens};
 
 /// The share of the data that is held out by default.
 const HELD_OUT: f64 = 0.05;

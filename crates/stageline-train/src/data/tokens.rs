@@ -11,7 +11,7 @@ use stageline::Batch;
 use stageline_data::{Encode, Epochs, Sampler, TokenFile, TokenOptions, files_left_out, prepare};
 
 use crate::data::Data;
-use crate::data::documents::{Documents, Sample, TokenSamples, Tokens, batch, shown};
+use crate::data::documents::{Documents, Sample, TokenData, TokenSamples, Tokens, batch, shown};
 use crate::data::evaluation::{Evaluated, HeldOut};
 use crate::data::packed::{PackedDocuments, Packing};
 use crate::data::rows::TokenRows;
@@ -51,9 +51,6 @@ pub struct TokenSettings<'a> {
     /// The seed of the random choice of samples for each training step.
     pub seed: u64,
 }
-
-/// A source of batches for a language model, whose inputs and targets are token ids.
-pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
 /// Opens the training data of a language model, and turns texts into tokens once. The path is one of these:
 ///
