@@ -123,11 +123,14 @@ where
 /// The parameters of a model with their values, by the names of their tensors on the Hugging Face hub.
 pub type StoredValues = HashMap<String, StoredValue>;
 
+/// A function that copies the values of a parameter, with an adapter added, to the host's memory.
+type Read = Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>>;
+
 /// The values of a parameter, and the shape of its tensor on the Hugging Face hub.
 pub struct StoredValue {
     pub shape: Vec<usize>,
-    /// Copies the values to the host, in the order of the stored tensor. An adapter is added to the parameter.
-    read: Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>>,
+    /// The values are in the order of the stored tensor.
+    read: Read,
     adapter: Option<LoraAdapter>,
 }
 
@@ -139,7 +142,7 @@ impl StoredValue {
             Some(adapter) => numbers(&adapter.apply(param.val())),
             None => numbers(&param.val()),
         };
-        let read: Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>> = match (is_transposed, shape) {
+        let read: Read = match (is_transposed, shape) {
             (true, &[columns, rows]) => Box::new(move |adapter| transposed(&value(adapter), rows, columns)),
             _ => Box::new(value),
         };
