@@ -486,6 +486,22 @@ class Rows(LanguageBatches):
         return batch[:, :-1], batch[:, 1:], None
 
 
+def of_step(step, samples):
+    """Returns the samples of a step, each of which comes once an epoch, in the order of stageline-data."""
+    places = [divmod(place, samples) for place in range(step * BATCH, (step + 1) * BATCH)]
+    return [order(epoch, samples)[place] for epoch, place in places]
+
+
+def order(epoch, samples):
+    """Returns the order of an epoch: a shuffle of Fisher and Yates, from the last place to the second."""
+    order = list(range(samples))
+    draws = chacha8.draws(SEED, b"stageline epochs", epoch, samples - 1)
+    for last, bits in zip(range(samples - 1, 0, -1), draws):
+        other = bits * (last + 1) >> 64
+        order[last], order[other] = order[other], order[last]
+    return order
+
+
 class Packed(LanguageBatches):
     """Batches of windows of a text, in which several documents share a sample, and each is trained on as if it were alone."""
 
@@ -508,10 +524,9 @@ class Packed(LanguageBatches):
 
     def batch(self, step):
         """Returns the input of a step, its labels, and for every token of the input the position in its sample at which its
-        document begins. The windows are those of the sampler of stageline-data."""
-        choices = len(self.tokens) - CONTEXT
-        drawn = chacha8.draws(SEED, b"stageline sampler", step, BATCH)
-        at = torch.tensor([[bits * choices >> 64] for bits in drawn]) + torch.arange(CONTEXT + 1)
+        document begins. The windows lie side by side."""
+        windows = of_step(step, (len(self.tokens) - 1) // CONTEXT)
+        at = torch.tensor(windows)[:, None] * CONTEXT + torch.arange(CONTEXT + 1)
         is_first = self.begins[at] == at
         labels = torch.where(is_first, -100, self.tokens[at])[:, 1:]
         begins = (self.begins[at] - at[:, :1]).clamp(min=0)
@@ -601,19 +616,8 @@ class Texts:
     def batch(self, step):
         """Returns the tokens of a step, which of them are no padding, and the labels. Each text comes once an epoch, in the
         order of stageline-data."""
-        count = len(self.trained)
-        places = [divmod(place, count) for place in range(step * BATCH, (step + 1) * BATCH)]
-        at = [self.trained[self.order(epoch)[place]] for epoch, place in places]
+        at = [self.trained[sample] for sample in of_step(step, len(self.trained))]
         return self.tokens[at], self.seen[at], self.labels[at]
-
-    def order(self, epoch):
-        """Returns the order of an epoch: a shuffle of Fisher and Yates, from the last place to the second."""
-        order = list(range(len(self.trained)))
-        draws = chacha8.draws(SEED, b"stageline epochs", epoch, len(order) - 1)
-        for last, bits in zip(range(len(order) - 1, 0, -1), draws):
-            other = bits * (last + 1) >> 64
-            order[last], order[other] = order[other], order[last]
-        return order
 
     @staticmethod
     def loss(model, tokens, seen, labels):
