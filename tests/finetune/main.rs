@@ -123,6 +123,31 @@ fn adapters_resume_to_the_same_bytes_and_are_merged_without_training() {
     assert!(error.contains("--lora and --adapter exclude each other: give one of them"), "{error}");
 }
 
+/// Tests an evaluation on a text of its own, which may be another one when the training resumes.
+#[test]
+fn a_training_is_evaluated_on_data_of_its_own() {
+    let folder = tempfile::tempdir().unwrap();
+    let folder = folder.path();
+    prepare(folder);
+    fs::write(folder.join("a.txt"), "Every micro-batch visits all stages.\n".repeat(20)).unwrap();
+    fs::write(folder.join("b.txt"), "0123456789".repeat(30)).unwrap();
+    let training = "--model model --data notes.txt --micro-batches 2 --micro-batch-size 2 --context 16 --steps 2";
+    let whole = said(folder, &format!("{training} --eval-data a.txt"));
+    assert!(whole.contains("notes.txt: 1860 tokens in 1 documents\na.txt: 740 tokens in 1 documents\n"), "{whole}");
+    let losses = |said: &str| {
+        let lines = said.lines().filter_map(|line| line.strip_prefix("validation: loss "));
+        lines.map(|line| line.split(',').next().unwrap().parse::<f64>().unwrap()).collect::<Vec<_>>()
+    };
+    assert_eq!(losses(&whole).len(), 2);
+    let stopped = said(folder, &format!("{training} --eval-data a.txt --checkpoint kept --stop-after 1"));
+    let resumed = said(folder, "--resume kept --eval-data b.txt");
+    assert!(resumed.contains("b.txt: 300 tokens in 1 documents\n"), "{resumed}");
+    assert_eq!(losses(&stopped)[0], losses(&whole)[0]);
+    assert!(losses(&resumed).len() == 2 && losses(&resumed)[1] != losses(&whole)[1]);
+    let hash = |said: &str| said[said.find("sha256 ").unwrap()..].lines().next().unwrap().to_owned();
+    assert_eq!(hash(&resumed), hash(&whole), "the data for evaluation changes no parameter");
+}
+
 /// Tests the samples that a user can look at before a training.
 #[test]
 fn samples_are_shown_with_what_is_trained_on() {
