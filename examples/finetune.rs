@@ -90,6 +90,9 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     prompt.iter().flat_map(|_| model.ignored_in_generation()).try_for_each(ignored)?;
 
     let one_token = (Tokens::zeros([1, 1], &burn::tensor::Device::flex()), None); // --cut measured runs layers on it
+    if !has_data && flags.data.eval_data.is_some() {
+        say("--eval-data has no effect, because this run does not train")?;
+    }
     let data = if has_data { flags.data.open(settings(&model, &*encoding, seed))? } else { None };
     if let (Some(data), Some(count)) = (&data, flags.data.show_samples) {
         return Ok(write!(stdout(), "{}", show_samples(data, &*encoding, count)?)?);

@@ -46,8 +46,8 @@ impl Epochs {
         self.samples
     }
 
-    /// Returns the zero-based indices of the `count` samples of training step `step`. The memory of a call and, from
-    /// 65,536 samples on, its time do not depend on the number of samples.
+    /// Returns the zero-based indices of the `count` samples of training step `step`. The time and the memory of a call do
+    /// not grow beyond those for 65,536 samples.
     pub fn of_step(&self, step: u64, count: usize) -> Vec<u64> {
         let (first, samples) = (u128::from(step) * count as u128, u128::from(self.samples));
         let places = (first..first + count as u128).map(|at| ((at / samples) as u64, (at % samples) as u64));

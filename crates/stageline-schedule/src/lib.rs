@@ -50,6 +50,6 @@ pub use plan::{
 pub use schedules::*;
 pub use search::{
     BalanceError, Best, SearchError, SpeedError, balance, balance_for, balance_with_speeds, best, best_placed,
-    lower_bound,
+    lower_bound, short_plan,
 };
 pub use simulate::{Idle, Memory, StageMemory, Timeline, simulate};

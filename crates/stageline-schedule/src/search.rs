@@ -15,6 +15,6 @@ mod best;
 mod bound;
 
 pub use balance::{BalanceError, SpeedError, balance, balance_with_speeds};
-pub use balance_for::balance_for;
+pub use balance_for::{balance_for, short_plan};
 pub use best::{Best, SearchError, best, best_placed};
 pub use bound::lower_bound;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use anyhow::{Context, Result, anyhow, ensure};
 use burn::tensor::Device;
-use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best, check};
+use stageline::schedule::{Costs as PlanCosts, Memory, Plan, Schedule, StageCost, best, short_plan};
 use stageline::{Costs, Cut};
 
 use crate::model::Model;
@@ -194,10 +194,12 @@ fn worker_speeds(speeds: &[f64], replicas: usize, workers: usize) -> Result<Vec<
 /// the shortest simulated step.
 fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running: &Running) -> Result<Cut> {
     let (stages, micro_batches) = shape;
-    if running.speeds.is_none() && stages == running.workers {
+    let is_even = running.speeds.is_none() && stages == running.workers;
+    if is_even || stages > costs.layers().len() {
         return Ok(costs.cut(stages)?);
     }
-    let plan = schedule.plan(stages, micro_batches)?;
+    // A plan that does not complete is refused later, with its reason.
+    let Some(plan) = short_plan(schedule, stages, micro_batches) else { return Ok(costs.cut(stages)?) };
     let placement = plan.placement();
     let speeds = match &running.speeds {
         Some(speeds) => {
@@ -206,14 +208,7 @@ fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running
         }
         None => vec![1.0; stages],
     };
-    if placement.workers() == stages {
-        return Ok(costs.cut_for(&speeds)?);
-    }
-    // A plan that deadlocks is refused later, with its reason.
-    match check(plan, micro_batches) {
-        Ok(plan) => Ok(costs.cut_of(&plan, &speeds)?),
-        Err(_) => Ok(costs.cut_for(&speeds)?),
-    }
+    Ok(costs.cut_of(&plan, &speeds)?)
 }
 
 /// Returns an error if `--device` lists more devices than there are workers, over all replicas.

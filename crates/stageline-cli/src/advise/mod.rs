@@ -50,7 +50,7 @@ impl Asked<'_> {
         let answer = self.accumulation().answer(&measured, self.target(workers, Cut::Balanced))?;
         let cut = match &answer.cut {
             Some(cut) => cut.clone(),
-            None => measured.balanced(self.schedule.stages_on(workers))?,
+            None => measured.cut_for(&self.target(workers, Cut::Balanced))?,
         };
         let mut text = self.beginning(&answer, workers, &cut);
         text += &self.micro_batches(&measured, &self.target(workers, Cut::Balanced))?;
@@ -60,7 +60,7 @@ impl Asked<'_> {
         } else if measured.cut() == cut {
             "the partition of the run is the most even one:\n"
         } else if answer.cut.is_some() {
-            "the most even partition for the recommended plan:\n"
+            "the partition for the recommended plan:\n"
         } else {
             "the most even partition:\n"
         };

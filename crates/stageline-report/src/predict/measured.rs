@@ -3,11 +3,12 @@
 use std::num::NonZeroUsize;
 use std::ops::Range;
 
-use stageline_schedule::{BalanceError, Checked, Plan, SpeedError, balance, balance_for};
+use stageline_schedule::{BalanceError, Plan, balance, balance_for, short_plan};
 
 use super::error::PredictError;
 use super::footprint::Footprint;
 use super::network::{Hosts, Network, checked};
+use super::target::{Cut, Target};
 use crate::log::record::Link;
 
 /// The costs of a logged run, divided among the layers of its model: times, bytes and memory. All predictions of other
@@ -142,18 +143,29 @@ impl Measured {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the partition of the layers into the stages of a plan, as a training program cuts a model by the measured
-    /// times of its layers: the most even stages, or, if workers have several, those of the shortest simulated step.
-    pub(super) fn balanced_for(&self, plan: &Checked) -> Result<Vec<Range<usize>>, PredictError> {
+    /// Returns the partition of the layers into the stages of the plan that `target` describes. Unless it is given or that
+    /// of the run, it is the most even one by the measured times of the layers or, if workers have several stages, one
+    /// with a short simulated step.
+    ///
+    /// # Errors
+    /// As [`balanced`](Self::balanced).
+    pub fn cut_for(&self, target: &Target) -> Result<Vec<Range<usize>>, PredictError> {
+        let Target { workers, micro_batches, schedule, cut } = target;
+        let stages = schedule.stages_on(*workers);
+        match cut {
+            Cut::Given(cut) => return Ok(cut.clone()),
+            Cut::OfTheRun if stages == self.cut.len() => return Ok(self.cut.clone()),
+            Cut::OfTheRun | Cut::Balanced => {}
+        }
+        let even = self.balanced(stages)?;
+        let plan = if stages == *workers { None } else { short_plan(*schedule, stages, *micro_batches) };
+        let Some(plan) = plan else { return Ok(even) };
         let work: Vec<_> = self.layers.iter().map(|layer| layer.forward + layer.backward).collect();
-        balance_for(plan, &work, &vec![1.0; plan.plan().stages()]).map_err(|error| match error {
-            SpeedError::Stages(error) => error.into(),
-            other => unreachable!("all speeds are 1: {other}"),
-        })
+        Ok(balance_for(&plan, &work, &vec![1.0; stages]).unwrap_or(even))
     }
 
     /// Checks that the layers can be cut into `stages` stages.
-    pub(super) fn check_stages(&self, stages: usize) -> Result<(), PredictError> {
+    fn check_stages(&self, stages: usize) -> Result<(), PredictError> {
         let own = self.layers.len();
         if self.cut_by_hand && stages > own {
             return Err(PredictError::CutByHand { own, stages });

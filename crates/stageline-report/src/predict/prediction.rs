@@ -71,14 +71,11 @@ impl Measured {
     /// partition of the layers into stages and the network links between the stages.
     fn place(&self, target: &Target) -> Result<Placed, PredictError> {
         let (stages, layers) = (target.schedule.stages_on(target.workers), self.layers.len());
-        let given = match &target.cut {
-            Cut::Given(cut) if is_cut(cut, layers, stages) => Some(cut.clone()),
-            Cut::Given(cut) => return Err(PredictError::Cut { cut: cut.clone(), layers, stages }),
-            Cut::OfTheRun if stages == self.cut.len() => Some(self.cut.clone()),
-            Cut::OfTheRun | Cut::Balanced => {
-                self.check_stages(stages)?;
-                None
+        let cut = match &target.cut {
+            Cut::Given(cut) if !is_cut(cut, layers, stages) => {
+                return Err(PredictError::Cut { cut: cut.clone(), layers, stages });
             }
+            _ => self.cut_for(target)?,
         };
         let plan = target.schedule.plan(stages, target.micro_batches)?;
         if plan.workers() != target.workers {
@@ -86,7 +83,6 @@ impl Measured {
         }
         let capacity = self.capacity.unwrap_or(target.micro_batches).min(target.micro_batches);
         let checked = check(plan, capacity)?;
-        let cut = given.map_or_else(|| self.balanced_for(&checked), Ok)?;
         let placement = checked.placement();
         let crossings = self.crossings_on(&placement, &cut)?;
         Ok(Placed { checked, placement, cut, crossings })
@@ -131,6 +127,7 @@ impl Measured {
         if most > fewer {
             return Err(PredictError::TooManyPlans { stages, most, fewer });
         }
+        let target = &self.with_its_cut(target)?;
         for micro_batches in 1..=most {
             let prediction = self.predict_with(target, micro_batches)?;
             if let Some(prediction) = prediction.filter(|prediction| prediction.bubble <= bubble) {
@@ -138,6 +135,16 @@ impl Measured {
             }
         }
         Ok(None)
+    }
+
+    /// Returns the target with its cut as a list, so that it is not searched again for each number of micro-batches. The
+    /// cut of a schedule does not depend on that number.
+    pub(super) fn with_its_cut<'t>(&self, target: &Target<'t>) -> Result<Target<'t>, PredictError> {
+        let cut = match &target.cut {
+            Cut::Given(cut) => cut.clone(),
+            _ => self.cut_for(target)?,
+        };
+        Ok(Target { cut: Cut::Given(cut), ..*target })
     }
 
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes, but with another

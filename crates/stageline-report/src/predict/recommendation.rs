@@ -103,7 +103,7 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// `None` if no such training run fits into the memory.
 ///
 /// A changed schedule or number of workers is compared with the training run of `trainings` that has the same M, if that
-/// fits; `trainings` have the settings of the plan. No change is recommended whose training run is longer than `own`.
+/// fits, and with `own`, which has the recommended M; `trainings` have the settings of the plan.
 ///
 /// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter.
 /// - More workers are recommended if their training run is at least 10% shorter, and takes at most 1.25 times the
@@ -122,8 +122,10 @@ pub(super) fn recommended_change(
         same_m.or(own)
     };
     let better = alternatives.iter().filter(|(change, training)| {
-        let is_worth = beside(*change, training).is_none_or(|same| is_better(question, same, *change, training));
-        is_worth && own.is_none_or(|own| training.seconds() <= own.seconds())
+        [beside(*change, training), own]
+            .into_iter()
+            .flatten()
+            .all(|other| is_better(question, other, *change, training))
     });
     let better = better.filter_map(|(change, training)| Some((training.seconds()?, change, training)));
     let (_, change, training) = better.min_by(|a, b| a.0.total_cmp(&b.0))?;
@@ -134,8 +136,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training run with a changed setting is recommended in place of `own`. `own` is the recommended training run
-/// with the settings of the plan that the user gives to `stageline advise`.
+/// Whether a training run with a changed setting is recommended in place of `own`, a training run with the settings of
+/// the plan that the user gives to `stageline advise`.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -150,8 +152,8 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
 }
 
 /// Returns a text that says why a changed setting is recommended. It has the figures of the training run with this
-/// setting beside the figures of `own`. `own` is the recommended training run with the settings of the plan that the user
-/// gives to `stageline advise`.
+/// setting beside the figures of `own`, a training run with the settings of the plan that the user gives to `stageline
+/// advise`.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {

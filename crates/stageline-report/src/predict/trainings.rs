@@ -79,7 +79,7 @@ impl Measured {
         noise: Option<&NoiseScales>,
         target: &Target,
     ) -> Result<Vec<PredictedTraining>, PredictError> {
-        let mut found = Vec::new();
+        let (mut found, target) = (Vec::new(), &self.with_its_cut(target)?);
         for micro_batches in choices(target.workers).into_iter().chain([target.micro_batches]) {
             found.extend(self.training(noise, target, micro_batches)?);
         }

@@ -21,12 +21,12 @@ pub enum HeldOut<'a> {
 }
 
 /// Training data that is evaluated on other data.
-pub struct Evaluated {
+pub struct WithEvaluation {
     pub training: TokenData,
     pub evaluation: TokenData,
 }
 
-impl Data for Evaluated {
+impl Data for WithEvaluation {
     type Input = TokenSamples;
     type Target = Tokens;
 
@@ -36,9 +36,15 @@ impl Data for Evaluated {
 
     fn validation(&self, samples: usize) -> Result<Vec<Batch<TokenSamples, Tokens>>> {
         let all = self.evaluation.samples_per_epoch().and_then(|all| usize::try_from(all).ok()).unwrap_or(0);
-        let whole = (0..all / samples).map(|step| self.evaluation.batch(step, samples));
-        let rest = (all - all % samples..all).map(|sample| self.evaluation.batch(sample, 1));
-        whole.chain(rest).collect()
+        let (mut batches, mut first) = (Vec::new(), 0);
+        while first < all {
+            // A batch begins after a multiple of its number of samples, as the batches of steps do.
+            let most = samples.min(all - first);
+            let count = (1..=most).rfind(|count| first.is_multiple_of(*count)).unwrap_or(1);
+            batches.push(self.evaluation.batch(first / count, count)?);
+            first += count;
+        }
+        Ok(batches)
     }
 
     fn fingerprint(&self) -> String {
@@ -90,9 +96,11 @@ mod tests {
         let alone = open_tokens(&training, &settings(HeldOut::Share(0.0), 10)).unwrap();
         let both = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 10)).unwrap();
         assert!(alone.validation(4).unwrap().is_empty() && both.fingerprint() == alone.fingerprint());
-        for samples in [1, 3, 4, 7, 20] {
+        for (samples, expected) in [(1, 7), (3, 3), (4, 3), (7, 1), (20, 1)] {
             let mut targets: Vec<i64> = Vec::new();
-            for batch in both.validation(samples).unwrap() {
+            let batches = both.validation(samples).unwrap();
+            assert_eq!(batches.len(), expected, "7 windows in batches of {samples}");
+            for batch in batches {
                 for (_, target) in batch.into_micro_batches(1).unwrap() {
                     targets.extend(target.into_data().iter::<i64>());
                 }
@@ -100,8 +108,12 @@ mod tests {
             targets.sort_unstable();
             assert_eq!(targets, (1..=70).collect::<Vec<i64>>(), "{samples} samples in a step");
         }
-        let error = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 64)).map(drop);
-        assert!(error.is_ok(), "a window of 64 fits");
+        let rows = folder.path().join("rows.json");
+        fs::write(&rows, serde_json::to_string(&vec![vec![7; 11]; 5]).unwrap()).unwrap();
+        let of_rows = open_tokens(&training, &settings(HeldOut::Data(&rows), 10)).unwrap();
+        assert_eq!(of_rows.validation(2).unwrap().len(), 3);
+        let error = open_tokens(&training, &settings(HeldOut::Data(&rows), 16)).map(drop).unwrap_err();
+        assert!(format!("{error:#}").contains("its rows have a context of 10 tokens"), "{error:#}");
         fs::write(&evaluation, "short").unwrap();
         let error = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 10)).map(drop).unwrap_err();
         let error = format!("{error:#}");

@@ -43,8 +43,12 @@ impl TokenFlags {
     pub fn check(&self) -> Result<()> {
         ensure!(self.show_samples.is_none() || self.data.is_some(), "--show-samples needs --data");
         ensure!(
+            self.eval_data.is_none() || self.data.is_some(),
+            "--eval-data needs --data: only trainings are evaluated"
+        );
+        ensure!(
             self.eval_data.is_none() || self.held_out.is_none_or(|share| share == 0.0),
-            "--eval-data and --held-out exclude each other: give one of them"
+            "--eval-data and --held-out exclude each other: give one of them (a resumed run has those of its checkpoint)"
         );
         Ok(())
     }
@@ -61,7 +65,8 @@ impl TokenFlags {
             None => HeldOut::Share(self.held_out.unwrap_or(HELD_OUT)),
         };
         let settings = TokenSettings { context: self.context, documents: self.documents, held_out, ..of_model };
-        open_tokens(path, &settings).context("--data").map(Some)
+        let flags = if self.eval_data.is_some() { "--data, --eval-data" } else { "--data" };
+        open_tokens(path, &settings).context(flags).map(Some)
     }
 }
 
@@ -78,8 +83,9 @@ mod tests {
             let matches = command.try_get_matches_from(["train"].into_iter().chain(line.split_whitespace())).unwrap();
             TokenFlags::from_arg_matches(&matches).unwrap().check().map_err(|error| error.to_string())
         };
-        let both = "--eval-data and --held-out exclude each other: give one of them";
+        let both = "--eval-data and --held-out exclude each other: give one of them (a resumed run has those of its checkpoint)";
         assert_eq!(checked("--data a --eval-data b --held-out 0.1").unwrap_err(), both);
+        assert!(checked("--eval-data b").unwrap_err().starts_with("--eval-data needs --data"));
         assert_eq!(checked("--show-samples 2").unwrap_err(), "--show-samples needs --data");
         assert!(
             ["--data a --eval-data b --held-out 0", "--data a --held-out 0.1", ""]

@@ -112,7 +112,7 @@ impl Data for LabelledTexts {
     }
 
     fn fingerprint(&self) -> String {
-        let mut sum = Sha256::new_with_prefix("each once an epoch");
+        let mut sum = Sha256::new_with_prefix("each once an epoch, orders of 2026-11");
         sum.update((self.length as u64).to_le_bytes());
         for text in &self.texts {
             sum.update((text.tokens.len() as u64).to_le_bytes());

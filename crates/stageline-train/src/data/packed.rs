@@ -204,7 +204,7 @@ impl Data for PackedDocuments {
 
     fn fingerprint(&self) -> String {
         // Other lengths and shares give other samples.
-        let mut sum = Sha256::new_with_prefix("held out evenly, long texts divided");
+        let mut sum = Sha256::new_with_prefix("held out evenly, long texts divided, orders of 2026-11");
         sum.update(self.tokens.fingerprint());
         sum.update((self.context as u64).to_le_bytes());
         sum.update(self.held_out.to_le_bytes());

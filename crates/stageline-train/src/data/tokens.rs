@@ -12,7 +12,7 @@ use stageline_data::{Encode, Epochs, Sampler, TokenFile, TokenOptions, files_lef
 
 use crate::data::Data;
 use crate::data::documents::{Documents, Sample, TokenData, TokenSamples, Tokens, batch, shown};
-use crate::data::evaluation::{Evaluated, HeldOut};
+use crate::data::evaluation::{HeldOut, WithEvaluation};
 use crate::data::packed::{PackedDocuments, Packing};
 use crate::data::rows::TokenRows;
 use crate::fingerprint::hexadecimal;
@@ -39,8 +39,8 @@ pub struct TokenSettings<'a> {
     /// The length, in tokens, of the longest input that the model takes.
     pub positions: usize,
     /// The length of a sample, in tokens: from 1 to `positions`. `None` stands for `positions`, but at most 256 for
-    /// windows of a text and 1024 for packed documents. It must be `None` for a JSON file of rows, whose rows set the
-    /// length.
+    /// windows of a text and 1024 for packed documents. For a JSON file of rows it must be `None` or one token less
+    /// than the length of the rows.
     pub context: Option<usize>,
     /// The treatment of several documents in one sample of a text. `None` stands for `Packed` if the data has prompts
     /// or conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has
@@ -71,24 +71,23 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     let (training, form) = open(path, settings, share)?;
     let HeldOut::Data(path) = settings.held_out else { return Ok(training) };
     // Samples of the same form, so that the losses can be compared.
-    let settings = TokenSettings { context: form.context, documents: form.documents, ..*settings };
+    let settings = TokenSettings { context: Some(form.context), documents: Some(form.documents), ..*settings };
     let (evaluation, _) =
         open(path, &settings, 0.0).with_context(|| format!("the data for evaluation, {}", path.display()))?;
-    Ok(Arc::new(Evaluated { training, evaluation }))
+    Ok(Arc::new(WithEvaluation { training, evaluation }))
 }
 
-/// The form of the samples of a text; all `None` for rows of tokens, which have the form of their file.
-#[derive(Default)]
+/// The form of the samples of a text: the length of the input in tokens, and the treatment of documents.
 struct Form {
-    context: Option<usize>,
-    documents: Option<Documents>,
+    context: usize,
+    documents: Documents,
 }
 
 /// Opens data, of which the share `held_out` is not trained on. Returns it with the form of its samples.
 fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenData, Form)> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
-        return Ok((rows(path, settings)?, Form::default()));
+        return rows(path, settings);
     }
     if let Some(context) = context {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
@@ -109,7 +108,7 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     let documents = settings.documents.unwrap_or(by_default);
     let longest = if documents == Documents::Packed { LONGEST_PACKED } else { LONGEST_WINDOW };
     let context = context.unwrap_or(positions.min(longest));
-    let form = Form { context: Some(context), documents: Some(documents) };
+    let form = Form { context, documents };
     if documents != Documents::Packed {
         let windows = TokenWindows::new(tokens, context, held_out, settings.seed)?;
         return Ok((Arc::new(windows.documents(documents)), form));
@@ -119,17 +118,22 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     Ok((Arc::new(packed), form))
 }
 
-/// Opens a JSON file of rows of tokens.
-fn rows(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
+/// Opens a JSON file of rows of tokens, with the form of its rows.
+fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
     let rows = TokenRows::read(path)?;
-    ensure!(settings.context.is_none(), "{}: its rows set the context; give none", path.display());
+    let context = rows.tokens_per_sample();
+    ensure!(
+        settings.context.is_none_or(|asked| asked == context),
+        "{}: its rows have a context of {context} tokens; give no context, or rows of another length",
+        path.display()
+    );
     ensure!(
         matches!(settings.documents, None | Some(Documents::Joined)),
-        "{}: rows of tokens have no documents that could be separate; join the documents, or give a text",
+        "{}: rows of tokens have no documents that could be separate or packed; join the documents, or give a text",
         path.display()
     );
     rows.check(settings.vocabulary, settings.positions.saturating_add(1))?;
-    Ok(Arc::new(rows))
+    Ok((Arc::new(rows), Form { context, documents: Documents::Joined }))
 }
 
 /// Returns the token that is appended to every document. One above the encoding's vocabulary is none, and a line says so.

@@ -111,7 +111,7 @@ impl Log {
             None => None,
         };
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
-        let (trace, noise) = (Trace::new(), SmoothedNoise::new());
+        let (trace, noise) = (Trace::new(), SmoothedNoise::default());
         let text = if outputs.report.is_some() { before } else { Vec::new() };
         let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
         log.write(&Line::Run(Box::new(run)))?;

@@ -76,14 +76,14 @@ impl Progress {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
         let (done, all) = (report.step as u64 + 1, self.bar.length().unwrap_or(1));
+        self.bar.set_message(message.clone());
+        self.bar.inc(1); // before the time that is left is asked for
         // Without a terminal there is no bar, so lines show the progress.
         let is_due = self.printed.lock().is_none_or(|printed| printed.elapsed() >= SILENCE);
         if self.bar.is_hidden() && (is_due || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
             *self.printed.lock() = Some(Instant::now());
             say(format_args!("step {done}/{all}: {message}{}", self.further(report)))?;
         }
-        self.bar.set_message(message);
-        self.bar.inc(1);
         Ok(())
     }
 

@@ -6,45 +6,52 @@ use stageline::{GradientNoise, NoiseAverage};
 use stageline_report::record::{Noise, SignalAndNoise};
 
 /// The length of the running averages of the gradient noise, as a number of measured steps. Each estimate counts 0.8
-/// times as much as the next one. The average is as steady as a mean of 9 estimates, because (1 + 0.8) / (1 - 0.8) = 9.
-/// This is the window of `RunLog::noise_scales`.
+/// times as much as the next one.
 const AVERAGED: f64 = 5.0;
 
-/// Smooths the gradient's squared norm and noise over the measured steps of a run, by running averages. The whole model
-/// has an average, and so has each stage.
+/// The number of the latest measured steps that are averaged. Their median gradient norm tells a spike, as in the window
+/// of `RunLog::noise_scales`.
+const WINDOW: usize = 9;
+
+/// Smooths the gradient's squared norm and noise over the latest measured steps of a run, by running averages of the whole
+/// model and of each stage.
+#[derive(Default)]
 pub struct SmoothedNoise {
-    total: NoiseAverage,
-    stages: Vec<NoiseAverage>,
-    /// The gradient norms of the latest measured steps, at most [`NEIGHBOURS`].
-    norms: VecDeque<f64>,
+    /// The latest measured steps, the last one at the end.
+    steps: VecDeque<Measured>,
 }
 
-/// The number of measured steps whose median gradient norm tells a spike.
-const NEIGHBOURS: usize = 9;
+/// The gradient norm of a measured step, and its estimates of the gradient noise of the whole model and of the stages.
+struct Measured {
+    norm: f64,
+    total: SignalAndNoise,
+    stages: Vec<SignalAndNoise>,
+}
 
 impl SmoothedNoise {
-    /// Creates the running averages of the gradient noise for a run that has not measured the noise yet.
-    pub fn new() -> Self {
-        Self { total: NoiseAverage::over(AVERAGED), stages: Vec::new(), norms: VecDeque::new() }
+    /// Adds a measured step, and sets the smoothed noise scales of the step's record. `gradient_norm` is that of the step
+    /// before clipping. The estimates of spikes are scaled down.
+    pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
+        if self.steps.len() == WINDOW {
+            self.steps.pop_front();
+        }
+        let stages = noise.stages.iter().map(|stage| stage.estimate).collect();
+        self.steps.push_back(Measured { norm: gradient_norm, total: noise.total, stages });
+        noise.smoothed_scale = self.scale(|step| Some(step.total));
+        for (index, stage) in noise.stages.iter_mut().enumerate() {
+            stage.smoothed_scale = self.scale(|step| step.stages.get(index).copied());
+        }
     }
 
-    /// Adds a measured step to the averages of the gradient noise, and sets the smoothed noise scales of the step's
-    /// record. `gradient_norm` is that of the step before clipping. The estimates of a spike are scaled down, as in
-    /// `RunLog::noise_scales`.
-    pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
-        self.norms.truncate(NEIGHBOURS - 1);
-        self.norms.push_front(gradient_norm);
-        let norms = &self.norms;
-        let estimate = |estimate: SignalAndNoise| {
-            let SignalAndNoise { squared_norm, variance } =
-                estimate.without_spike(gradient_norm, norms.iter().copied());
-            GradientNoise { squared_norm, variance }
+    /// Returns the noise scale of the averages of the estimates that `of` takes from each step.
+    fn scale(&self, of: impl Fn(&Measured) -> Option<SignalAndNoise>) -> Option<f64> {
+        let norms = || self.steps.iter().map(|step| step.norm);
+        let mut average = NoiseAverage::over(AVERAGED);
+        let estimates = self.steps.iter().filter_map(|step| Some(of(step)?.without_spike(step.norm, norms())));
+        let add = |estimate: SignalAndNoise| {
+            average.add(GradientNoise { squared_norm: estimate.squared_norm, variance: estimate.variance })
         };
-        noise.smoothed_scale = self.total.add(estimate(noise.total)).scale();
-        self.stages.resize(noise.stages.len(), NoiseAverage::over(AVERAGED));
-        for (average, stage) in self.stages.iter_mut().zip(&mut noise.stages) {
-            stage.smoothed_scale = average.add(estimate(stage.estimate)).scale();
-        }
+        estimates.map(add).last()?.scale()
     }
 }
 
@@ -68,7 +75,7 @@ mod tests {
     /// Tests the smoothed noise scales after two measured steps. The first step counts 0.8 times as much as the second.
     #[test]
     fn noise_scales_are_ratios_of_averages_in_each_stage() {
-        let mut smoothed = SmoothedNoise::new();
+        let mut smoothed = SmoothedNoise::default();
         let mut scales = |stages| {
             let mut noise = measured(stages);
             smoothed.smooth(&mut noise, 1.0);
@@ -93,15 +100,27 @@ mod tests {
 
     #[test]
     fn a_spike_does_not_outweigh_the_steps_before_it() {
-        let mut smoothed = SmoothedNoise::new();
+        let mut smoothed = SmoothedNoise::default();
         let mut scale = |norm: f64| {
             let mut noise = measured([(norm * norm, 10.0 * norm), (0.0, 0.0)]);
             smoothed.smooth(&mut noise, norm);
             noise.smoothed_scale.unwrap()
         };
-        assert_eq!((0..8).map(|_| scale(1.0)).fold(0.0, f64::max), 10.0);
+        let near =
+            |found: f64, expected: f64| assert!((found / expected - 1.0).abs() < 1e-9, "{found}, not {expected}");
+        (0..8).for_each(|_| near(scale(1.0), 10.0));
         // The spike counts as a step with the norm 2, with the squared norm 4 and the variance 0.4.
         let weight: f64 = (1..9).map(|age| 0.8_f64.powi(age)).sum();
-        assert!((scale(100.0) - (10.0 * weight + 0.4) / (weight + 4.0)).abs() < 1e-9);
+        near(scale(100.0), (10.0 * weight + 0.4) / (weight + 4.0));
+        // At the start of a training, it is a spike as soon as most steps have smaller norms.
+        let mut smoothed = SmoothedNoise::default();
+        let mut scale = |norm: f64| {
+            let mut noise = measured([(norm * norm, 10.0 * norm), (0.0, 0.0)]);
+            smoothed.smooth(&mut noise, norm);
+            noise.smoothed_scale.unwrap()
+        };
+        near(scale(100.0), 0.1);
+        scale(1.0);
+        near(scale(1.0), (0.64 * 0.4 + 18.0) / (0.64 * 4.0 + 1.8));
     }
 }

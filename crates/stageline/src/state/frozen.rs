@@ -19,10 +19,10 @@ pub enum FrozenFrom {
     /// A resumed training takes frozen parameters from the checkpoint, which holds the whole model.
     #[default]
     Checkpoint,
-    /// A resumed training takes frozen parameters of more than 8,192 elements from the stages with which its pipeline is
-    /// built, as they were read from a file, for example. A checkpoint holds their SHA-256, and `build` returns an error
-    /// if they have changed. In the checkpoint are smaller tensors, which may be running statistics, and frozen
-    /// parameters with other values than those of the stages, which were trained before they were frozen.
+    /// A resumed training takes frozen parameters of two or more dimensions and more than 8,192 elements from the stages
+    /// with which its pipeline is built, as they were read from a file, for example. A checkpoint holds their SHA-256, and
+    /// `build` returns an error if they have changed. In the checkpoint are other tensors, such as running statistics, and
+    /// frozen parameters with other values than those of the stages, which were trained before they were frozen.
     ///
     /// A tensor that changes in a forward and has more elements, such as a codebook with running averages, must not be in
     /// such a model: later checkpoints would not have its changes.
@@ -32,10 +32,10 @@ pub enum FrozenFrom {
 /// The largest number of elements of a tensor that every checkpoint holds.
 const MOST_HELD: usize = 1 << 13;
 
-/// Whether checkpoints may hold the hash of a tensor in place of its values: it is not trained, and too large for a
-/// running statistic, which has an element for each channel.
+/// Whether checkpoints may hold the hash of a tensor in place of its values: it is not trained, large, and no running
+/// statistic of a norm, which has one dimension.
 pub(crate) fn is_left_out(tensor: &Description) -> bool {
-    !tensor.trained && tensor.shape.iter().product::<usize>() > MOST_HELD
+    !tensor.trained && tensor.shape.len() > 1 && tensor.shape.iter().product::<usize>() > MOST_HELD
 }
 
 /// Returns the hashes of the tensors of a module that `is_hashed` selects. The tensors are read to the host one by one.
