@@ -1,8 +1,8 @@
 //! The checkpoint format: the contents of a checkpoint's files, and the names of its files and folders.
 //!
 //! - Input and output: [`Tensor`]s, a [`Checkpoint`] and its [`Progress`] on one side, the text and bytes of files on
-//!   the other. The code that writes a file's contents and the code that parses them stand next to each other, so that
-//!   a change of the format is a change in one place.
+//!   the other. The code that writes a file's contents stands next to the code that parses them, so a format changes in
+//!   one place.
 //! - Except for `folder`, which lists the names in a folder, no code here may touch the disk. Code that parses text or
 //!   bytes must not trust them: it returns a [`Damage`](crate::Damage) and must not panic.
 //!
