@@ -15,20 +15,19 @@ use burn::tensor::{Int, Tensor};
 /// A burn backend that this crate is compiled with: for CPUs, for GPUs, or for devices of other hosts. burn's tensors
 /// have types that name no backend. The trait converts them to the backend's primitive tensors and back.
 pub trait Engine: Backend {
-    /// Returns this backend's own tensor (burn's primitive) from inside a burn autodiff tensor. Returns `None` if the
-    /// tensor is not an autodiff tensor of this backend, or if burn's own gradient checkpointing is on.
+    /// Returns this backend's own tensor from inside a burn autodiff tensor. Returns `None` if the tensor is not an
+    /// autodiff tensor of this backend, or if burn's own gradient checkpointing is on.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// Returns this backend's own tensor (burn's primitive) from inside a burn integer tensor, which may be on an
-    /// autodiff device; `None` if the tensor is of another backend.
+    /// Returns this backend's own tensor from inside a burn integer tensor, which may be on an autodiff device; `None`
+    /// if the tensor is of another backend.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
-    /// Returns this backend's own tensor (burn's primitive) from inside a burn float tensor that is not on an autodiff
-    /// device; `None` if the tensor is an autodiff tensor or is of another backend.
+    /// Returns this backend's own tensor from inside a burn float tensor that is not on an autodiff device; `None` if
+    /// the tensor is an autodiff tensor or is of another backend.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
-    /// Wraps this backend's own autodiff tensor (burn's primitive) in a burn tensor of rank `D`, and returns the burn
-    /// tensor.
+    /// Wraps this backend's own autodiff tensor in a burn tensor of rank `D`, and returns the burn tensor.
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
-    /// Wraps this backend's own tensor (burn's primitive) that autodiff does not track in a burn tensor of rank `D`,
-    /// and returns the burn tensor.
+    /// Wraps this backend's own tensor that autodiff does not track in a burn tensor of rank `D`, and returns the burn
+    /// tensor.
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 

@@ -5,8 +5,8 @@
 //! layer's gradients exist beside the sum. On CPUs a linear layer adds in place, in f32 and with inputs of 3 to 512
 //! rows (tokens), and an embedding adds only the rows that were looked up.
 //!
-//! A split layer computes the gradient of its input at once, and the gradients of its weights when the pipeline's plan
-//! says, so that a plan can fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
+//! A split layer computes the gradient of its input at once, and the gradients of its weights when the plan says. A
+//! plan can therefore fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
 //! first half of a split backward pass, which leaves less work for the second half.
 //!

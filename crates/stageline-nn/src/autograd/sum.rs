@@ -55,8 +55,8 @@ impl Sum {
     /// gradients. `added` takes the sum of the parameter's earlier gradients, and returns it with the new gradient
     /// added. With `None` it returns the new gradient alone.
     ///
-    /// The sum has the same bits as with [`add`](Self::add). But the new gradient needs no memory of its own where the
-    /// layer can add it in place, and where its norm is not measured.
+    /// The sum has the same bits as with [`add`](Self::add). The new gradient needs no memory if the layer adds it in
+    /// place and its norm is not measured.
     pub(crate) fn add_by<B: Engine, const D: usize>(
         &mut self,
         id: ParamId,

@@ -44,9 +44,9 @@ impl Deferred {
 /// each parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
 /// [`may_put_off`]).
 ///
-/// Returns for each parameter whether the backward pass takes its gradient. It takes none if it must not take one of
-/// them. `later` returns the closure that computes all these gradients together. The layer must compute all other
-/// gradients itself and register them in the autodiff graph.
+/// Returns for each parameter whether the backward pass takes its gradient. It takes all of them or none. `later`
+/// returns the closure that computes all these gradients together. The layer must compute all other gradients itself
+/// and register them in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -60,8 +60,8 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
 /// that the layer's forward pass uses as the value of the parameter. The function also notes this use of the parameter,
 /// so a forward pass calls it once for each use.
 ///
-/// Returns `None` if the parameter is frozen. Returns `None` also if `value` is computed from other tensors, as with
-/// LoRA and other reparameterisations. Only the autodiff graph can derive the gradients of those tensors.
+/// Returns `None` if the parameter is frozen, and if `value` is computed from other tensors, as with LoRA: only the
+/// autodiff graph can derive the gradients of those tensors.
 pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) -> Option<ParamId> {
     note_use(param.id);
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
@@ -94,8 +94,8 @@ pub struct AtOnce {
 
 impl AtOnce {
     /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward pass used several
-    /// times must not be in `ids`, because its gradients in one micro-batch are added to each other first, and then to
-    /// the gradients of other micro-batches.
+    /// times must not be in `ids`: its gradients within one micro-batch must be added first, and only their sum to the
+    /// gradients of other micro-batches.
     pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
         Self { sum, ids, added: HashSet::new() }
     }

@@ -1,9 +1,9 @@
 //! Effects of a forward pass that wait until the optimizer step succeeds, such as updates of running statistics.
 //!
 //! Effects are collected for each thread. A worker stores the effects of a step separately until the step is committed,
-//! because a step may still be rolled back while the next one collects its own. The worker commits a step when its next
-//! command arrives or, if steps overlap, when the common verdict on the step arrives (all stages step their optimizers,
-//! or skip), because only then are all stages known to make the step.
+//! because a step may still be rolled back while the next one collects its own. The worker commits a step once all
+//! stages are known to make it: when its next command arrives or, if steps overlap, when the common verdict (step the
+//! optimizers, or skip) arrives.
 
 use std::cell::RefCell;
 
@@ -14,11 +14,9 @@ use crate::forward::recomputation::is_recomputation;
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The effects (such as updates of running statistics) that the forward passes of the running step on this thread
-    /// handed to [`after_step`].
+    /// The effects that the forward passes of the running step on this thread handed to [`after_step`].
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The effects of the last step (such as updates of running statistics). [`keep`] stores them until the step is
-    /// committed or rolled back.
+    /// The effects of the last step. [`keep`] stores them until the step is committed or rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -42,28 +40,24 @@ pub fn keep() {
     drop(KEPT.replace(EFFECTS.take()));
 }
 
-/// Drops the effects (such as updates of running statistics) that [`keep`] stored, because their step is rolled back or
-/// skipped.
+/// Drops the effects that [`keep`] stored, because their step is rolled back or skipped.
 pub fn forget_kept() {
     drop(KEPT.take());
 }
 
-/// Runs the effects (such as updates of running statistics) that [`keep`] stored, because their step is now committed
-/// (can no longer be rolled back).
+/// Runs the effects that [`keep`] stored, because their step is now committed.
 pub fn do_kept() {
     KEPT.take().into_iter().for_each(|effect| effect());
 }
 
-/// Runs the effects (such as updates of running statistics) that forward passes of the current step handed to
-/// [`after_step`]. A training loop without a pipeline calls this function after its optimizer step. A pipeline needs no
-/// such call.
+/// Runs the effects that forward passes of the current step handed to [`after_step`]. A training loop without a
+/// pipeline calls this function after its optimizer step. A pipeline needs no such call.
 pub fn stepped() {
     EFFECTS.take().into_iter().for_each(|effect| effect());
 }
 
-/// Drops the effects (such as updates of running statistics) that forward passes of the current step handed to
-/// [`after_step`]. A training loop without a pipeline calls this function if it skips a step. A pipeline needs no such
-/// call.
+/// Drops the effects that forward passes of the current step handed to [`after_step`]. A training loop without a
+/// pipeline calls this function if it skips a step. A pipeline needs no such call.
 pub fn skipped() {
     drop(EFFECTS.take());
 }

@@ -1,5 +1,5 @@
-//! Finds the fallbacks of a forward pass from this crate's kernels to burn's own operations, which are slower, or from
-//! FlashAttention to an attention that stores its scores, which needs more memory.
+//! Finds the fallbacks of a forward pass: burn's own operations in place of this crate's kernels, which are faster, and
+//! attention that stores its scores in place of FlashAttention, which needs less memory.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -31,30 +31,24 @@ pub struct Fallback {
     pub reason: Reason,
 }
 
-/// Why an operation of a layer is not computed by this crate's kernels for it. The text of a reason says how the
-/// operation is computed instead, and how to avoid that. If nothing avoids it on the device, the text says how to lower
-/// its cost; the alternate form of the text (`{:#}`) then advises to use another device.
+/// Why this crate's kernels do not compute an operation of a layer. The text of a reason says how the operation is
+/// computed instead, and how to avoid that or lower its cost. If nothing avoids it on the device, the alternate form of
+/// the text (`{:#}`) advises to use another device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// No kernel of this crate computes the operation, because the device's kernels do not take elements of its type,
-    /// such as bf16 on a CPU. The value is this type.
+    /// The device's kernels do not take elements of this type, such as bf16 on a CPU.
     Type(DType),
-    /// No kernel of this crate computes the operation, because its tensors have elements of several types. A kernel
-    /// takes one type. The value lists the types of the tensors.
+    /// The tensors of the operation have elements of these types, and a kernel takes only one type.
     Types(Vec<DType>),
-    /// No kernel of this crate computes the operation, because burn's own gradient checkpointing is on, which the
-    /// kernels do not support.
+    /// burn's own gradient checkpointing is on, which the kernels do not support.
     GradientCheckpointing,
-    /// No kernel of this crate computes the operation, because its tensors are of different backends. The same reason
-    /// applies if only some of them are on autodiff devices.
+    /// The tensors of the operation are of different backends, or only some of them are on autodiff devices.
     MixedDevices,
-    /// No kernel of this crate computes the operation, because the kernels for a device on another host are unknown.
-    /// This happens if burn opened the device. If Stageline's `DeviceName::open_all` opens it, the host's server is
-    /// asked for its kernels.
+    /// The kernels of a device on another host are unknown, because burn opened the device. `DeviceName::open_all` asks
+    /// the host's server for them.
     UnknownServer,
-    /// The attention stores its scores, because its heads are larger than the FlashAttention kernels support on the
-    /// device. These kernels store no scores.
+    /// Attention stores its scores, because its heads are larger than the FlashAttention kernels support on the device.
     LargeHead {
         /// The number of elements of one attention head.
         size: usize,

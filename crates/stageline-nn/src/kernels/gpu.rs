@@ -29,26 +29,25 @@ fn flat(tensor: &Float) -> Tensor<1> {
     shaped(tensor, [tensor.shape().num_elements()])
 }
 
-/// Converts the GPU backend's own tensor (burn's primitive) of shape `[..., width]` to a burn tensor `[rows, width]`.
+/// Converts the GPU backend's own tensor of shape `[..., width]` to a burn tensor `[rows, width]`.
 fn rows(tensor: &Float) -> Tensor<2> {
     let shape = tensor.shape();
     let width = shape[shape.num_dims() - 1];
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
-/// Converts a burn tensor of the GPU backend to the backend's own tensor (burn's primitive). Panics if the tensor is of
-/// another backend.
+/// Converts a burn tensor of the GPU backend to the backend's own tensor. Panics if the tensor is of another backend.
 pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
 /// Reshapes a burn tensor of the GPU backend to the shape of the tensor `other`. Returns the result as the backend's
-/// own tensor (burn's primitive).
+/// own tensor.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cube::float_reshape(primitive(tensor), other.shape())
 }
 
-/// Converts the GPU backend's own tensor (burn's primitive) to a burn tensor of the same rank, `D`.
+/// Converts the GPU backend's own tensor to a burn tensor of the same rank, `D`.
 pub(super) fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cube::of_plain(tensor.clone())
 }

@@ -1,5 +1,5 @@
-//! The trait of a backend that computes each operation of a layer in one call ([`Kernels`]), and functions that find
-//! the backend of a tensor and say whether the backend's kernels can compute an operation.
+//! The trait of a backend that computes each operation of a layer in one call ([`Kernels`]). Functions find the backend
+//! of a tensor, and say whether its kernels can compute an operation.
 
 use std::fmt::Debug;
 
@@ -162,8 +162,8 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
     false
 }
 
-/// Returns the own tensor of the backend `B` (burn's primitive) from inside an autodiff tensor. Returns `None` if the
-/// tensor is of another backend or without autodiff.
+/// Returns the own tensor of the backend `B` from inside an autodiff tensor. Returns `None` if the tensor is of another
+/// backend or without autodiff.
 ///
 /// Also returns `None` if burn's own gradient checkpointing is on. The running forward pass then records that this is
 /// why no kernel of this crate computes `operation`.
@@ -198,8 +198,8 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
     tensor
 }
 
-/// Returns the own tensor of the backend `B` (burn's primitive) from inside `indices`, an integer input of `operation`;
-/// `None` if `indices` is of another backend.
+/// Returns the own tensor of the backend `B` from inside `indices`, an integer input of `operation`; `None` if
+/// `indices` is of another backend.
 ///
 /// If only the main input `input` is of the backend `B`, no kernel can compute the operation. The running forward pass
 /// then records that the inputs are on different devices.

@@ -60,8 +60,8 @@ pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
 /// backward pass.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no other parameters and no other activations
-/// that need gradients, because a recomputation could not pass gradients on to them. It must draw no random numbers of
-/// its own, as burn's `Dropout` does, because the recomputation would draw others: use [`Dropout`](crate::Dropout).
+/// that need gradients, because a recomputation could not pass gradients on to them. It must not use burn's `Dropout`,
+/// because the recomputation would draw other random numbers: use [`Dropout`](crate::Dropout).
 ///
 /// # Panics
 /// Panics if the block is recomputed and `forward` uses a parameter or an activation from outside. A backward pass
@@ -94,7 +94,7 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 
 /// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
 /// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward pass. As in [`block`],
-/// `forward` must use no parameters and no activations from outside. A recomputed part that uses them panics.
+/// `forward` must use no parameters and no activations from outside.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -105,8 +105,7 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
 
 /// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
 /// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward pass. As in
-/// [`block`], `forward` must use no parameters and no activations from outside. A recomputed part that uses them
-/// panics.
+/// [`block`], `forward` must use no parameters and no activations from outside.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,

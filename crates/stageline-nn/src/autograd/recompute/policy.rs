@@ -7,43 +7,38 @@ use std::num::NonZero;
 
 use crate::forward::thread_scope::during;
 
-/// A setting of activation checkpointing: the choice of parts of a stage (such as blocks) whose activations the
-/// backward pass recomputes. All other activations are kept from the forward pass. Gradients have the same bits with
-/// every setting, except where a part uses its input more than once and the model also uses this input outside of the
-/// part, or where several parts use one weight more than once each. Their gradients are then added in another order.
+/// A setting of activation checkpointing: the parts of a stage whose activations the backward pass recomputes. All
+/// other activations are kept from the forward pass. A block is a part marked by [`block`](super::block), or an element
+/// of a [`sequence`](super::sequence). Gradients have the same bits with every setting, with two exceptions in which
+/// they are added in another order: a part uses its input more than once, and the model also uses this input elsewhere;
+/// or several parts each use one weight more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// The setting that recomputes nothing in the backward pass: all activations are kept from the forward pass.
+    /// Recomputes nothing: all activations are kept from the forward pass.
     #[default]
     Nothing,
-    /// The setting that recomputes the parts marked by [`selective`](super::selective), such as attention. Their
-    /// activations are large and cheap to compute (Korthikanti et al., 2022,
-    /// [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    /// Recomputes the parts marked by [`selective`](super::selective), such as attention. Their activations are large
+    /// and cheap to compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
     Selective,
-    /// The setting that recomputes the parts marked by [`feed_forward`](super::feed_forward). Their hidden activations
-    /// are the widest of a transformer.
+    /// Recomputes the parts marked by [`feed_forward`](super::feed_forward). Their hidden activations are the widest of
+    /// a transformer.
     FeedForward,
-    /// The setting that recomputes the first n blocks of a stage (parts marked by [`block`](super::block)). The value
-    /// is n.
+    /// Recomputes the first n blocks of a stage. The value is n.
     Blocks(usize),
-    /// The setting that recomputes one of every n blocks of a stage (parts marked by [`block`](super::block)),
-    /// beginning with the first block. The value is n, which is at least 1.
+    /// Recomputes one of every n blocks of a stage, beginning with the first. The value is n, which is at least 1.
     EveryNth(NonZero<usize>),
-    /// The setting that recomputes a set of blocks of a stage (parts marked by [`block`](super::block)). The value
-    /// contains the numbers of these blocks, counted from 0 within the stage.
+    /// Recomputes a set of blocks, given by their numbers, counted from 0 within the stage.
     Only(BlockSet),
-    /// The setting that recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks.
-    /// The value is n. Only the inputs of segments are kept, and during the backward pass only the activations of one
-    /// segment at a time.
+    /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks. The value is n.
+    /// Only the inputs of segments are kept, and during the backward pass only the activations of one segment at a
+    /// time.
     Segments(NonZero<usize>),
-    /// The setting that recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks
-    /// (Chen et al., 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). If a block's input is as large as its
-    /// activations, this needs about as much memory as the activations of 2 sqrt(L) blocks. A transformer block's
-    /// activations are far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
+    /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks (Chen et al.,
+    /// 2016, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)). If a block's input is as large as its activations,
+    /// this needs about as much memory as the activations of 2 sqrt(L) blocks. A transformer block's activations are
+    /// far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
     SquareRoot,
-    /// The setting that recomputes all blocks and keeps only their inputs. Blocks are the parts marked by
-    /// [`block`](super::block), and the blocks of a [`sequence`](super::sequence). A step then needs about a third more
-    /// computation.
+    /// Recomputes all blocks and keeps only their inputs. A step then needs about a third more computation.
     Full,
 }
 
@@ -63,17 +58,14 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A set of blocks of a stage, whose activations the backward pass recomputes (see [`Recompute::Only`]). The blocks
-/// have numbers from 0 to 127, counted within the stage.
+/// A set of recomputed blocks of a stage (see [`Recompute::Only`]), with numbers from 0 to 127.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
-/// The error for a block whose number is above 127. A set of recomputed blocks ([`BlockSet`]) cannot contain such a
-/// block.
+/// The error for a block whose number is above 127, which a [`BlockSet`] cannot contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOutOfRange {
-    /// The number of the block that was to be recomputed. A set of recomputed blocks cannot contain it, because it is
-    /// above 127.
+    /// The number of the block, which is above 127.
     pub block: usize,
 }
 
@@ -141,16 +133,15 @@ thread_local! {
 pub struct Parts {
     /// The number of selected parts (blocks, attentions and feed-forward parts) that the backward pass recomputes.
     pub(super) recomputed: usize,
-    /// The number of parts selected for recomputation that keep their activations because their inputs are not tracked
-    /// by autodiff.
+    /// The number of selected parts that keep their activations because autodiff does not track their inputs.
     pub(super) untracked: usize,
-    /// The number of parts selected for recomputation that keep their activations for one of two reasons. Either this
-    /// crate was built without the backend of their inputs, or burn's own gradient checkpointing is on.
+    /// The number of selected parts that keep their activations because this crate was built without the backend of
+    /// their inputs, or because burn's own gradient checkpointing is on.
     pub(super) unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the [`Recompute`] setting selected no part of a stage. This is so, for example, if the stage has only
+    /// Whether the [`Recompute`] setting selected no part of a stage, for example because the stage has only
     /// embeddings.
     pub fn are_none(self) -> bool {
         self == Self::default()
@@ -222,18 +213,15 @@ impl Mark {
 /// blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceParts {
-    /// The division of a sequence into single blocks. The [`Recompute`] setting selects the blocks that are recomputed,
-    /// by their indices (from 0).
+    /// Single blocks, of which the [`Recompute`] setting selects the recomputed ones by their indices (from 0).
     Blocks,
-    /// The division of a sequence into segments of n consecutive blocks. The value is n. Every segment is recomputed in
-    /// the backward pass.
+    /// Segments of n consecutive blocks, all of which are recomputed. The value is n.
     Segments(usize),
 }
 
 impl SequenceParts {
     /// Returns the division of a sequence of `blocks` blocks under the [`Recompute`] setting of this thread. Returns
-    /// `None` if the setting selects neither blocks nor segments. Returns `None` also inside a block of another
-    /// sequence.
+    /// `None` if the setting selects neither blocks nor segments, and inside a block of another sequence.
     pub fn of(blocks: usize) -> Option<Self> {
         match POLICY.get() {
             _ if INSIDE.get() => None,

@@ -12,9 +12,9 @@ use super::view::{Matrix, MatrixMut};
 /// faster. burn-flex has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// The numbers of columns of the left matrix for which the crate `gemm` first sums up all products of one number of the
-/// output, and then adds this sum to the output. With more columns it adds the sum in several parts, and with fewer it
-/// adds every product separately, so that the result is rounded differently.
+/// The numbers of columns of the left matrix for which the crate `gemm` sums all products of an output element before
+/// it adds the sum to the output. With more columns it adds the sum in several parts, and with fewer it adds every
+/// product separately, so that the result is rounded differently.
 const SUMMED_FIRST: Range<usize> = 3..513;
 
 /// A distance between the stored rows of a matrix, in f32 numbers (1 KiB). Rows that begin at multiples of this
