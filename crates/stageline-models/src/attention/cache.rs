@@ -84,13 +84,13 @@ impl KeyValueCache {
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the scope of attention (the earlier tokens that a token attends to) in an input of `length` tokens.
-    /// `starts` holds the starts of documents. If the input continues a generated text, `starts` is the tensor that
-    /// [`continued_by`](Self::continued_by) returns. It is `None` if every sample is one document.
+    /// Returns the scope of attention in an input of `length` tokens. `starts` holds the starts of documents. If the
+    /// input continues a generated text, `starts` is the tensor that [`continued_by`](Self::continued_by) returns. It
+    /// is `None` if every sample is one document.
     ///
     /// # Panics
-    /// Panics if there is not one start for each token. Panics also if the input is marked as one that continues a
-    /// generated text, and no text is generated.
+    /// Panics if there is not one start for each token, or if the input continues a generated text and no text is
+    /// generated.
     pub(crate) fn scope(&self, length: usize, starts: Option<DocumentStarts>) -> Scope {
         let Some(starts) = starts else { return Scope::Sample };
         let [_, columns] = starts.get().dims();

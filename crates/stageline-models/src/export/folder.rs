@@ -21,9 +21,9 @@ impl LanguageModel {
     ///
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
-    /// - [`ModelError::Folder`] if the folder cannot be written, has something that the export cannot replace, or has
-    ///   weights or a file of another model that some programs would use instead of the new ones or with them. The
-    ///   error is also returned if a file of the tokenizer cannot be read.
+    /// - [`ModelError::Folder`] if the folder cannot be written, or has something that the export cannot replace.
+    ///   Weights or files of another model, which some programs would read too, are also an error. The error is also
+    ///   returned if a file of the tokenizer cannot be read.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
         self.check_other(folder)?;
@@ -56,8 +56,7 @@ impl LanguageModel {
     /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model. Writes them to the
     /// safetensors file `path` as the f32 tensor `logits`, `[rows, length, vocabulary]`.
     ///
-    /// The rows are processed in groups of as many rows as a step has micro-batches. Only the logits of one group are
-    /// in memory at a time.
+    /// Each inference takes as many rows as a step has micro-batches, and only its logits are in memory.
     ///
     /// # Errors
     /// Returns [`ModelError::Step`] if the pipeline fails, or [`ModelError::Folder`] if the file cannot be written.
@@ -86,9 +85,8 @@ impl LanguageModel {
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
-    /// opened from this folder. Returns it, too, if the folder has files of another model that programs would use
-    /// instead of the new ones or with them. If such a file is no weights file, the new weights are written all the
-    /// same.
+    /// opened from this folder. Files of another model in the folder, which programs would read too, are also an error;
+    /// the new weights are written if such a file is no weights file.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         self.check_other(folder.as_ref())?;
         let values = values_of(&self.row(), modules, self.naming(), self.adapters().map(Adapters::scale))?;

@@ -34,7 +34,7 @@ pub fn architecture(kind: &str) -> &'static str {
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
 
 /// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope
-/// of attention (the earlier tokens that a token attends to).
+/// of attention.
 pub type Activations = (Tensor<3>, Scope);
 
 /// The family (architecture) of a language model, with the model's configuration.
@@ -114,7 +114,7 @@ impl Family {
         }
     }
 
-    /// Returns the length, in tokens, of the longest sequence that a language model is made for.
+    /// Returns the longest sequence that the model supports, in tokens.
     pub fn positions(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.positions,

@@ -30,14 +30,12 @@ fn within(fields: &[(&str, usize)], largest: usize) -> Result<(), String> {
     }
 }
 
-/// Returns an error if `value` is not a finite number above 0. It is the value of the field `name` of a model's
-/// configuration.
+/// Returns an error if `value`, the field `name` of a model's configuration, is not a finite number above 0.
 pub fn positive(name: &str, value: f64) -> Result<(), String> {
     if value > 0.0 && value.is_finite() { Ok(()) } else { Err(format!("{name} {value}: give a number above 0")) }
 }
 
-/// Returns an error if `value` is not a finite number of 0 or more. It is the value of the field `name` of a model's
-/// configuration, such as a standard deviation.
+/// Returns an error if `value`, the field `name` of a model's configuration, is not a finite number of 0 or more.
 pub fn deviation(name: &str, value: f64) -> Result<(), String> {
     if value >= 0.0 && value.is_finite() {
         Ok(())

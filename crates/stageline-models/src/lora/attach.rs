@@ -128,8 +128,8 @@ impl Adapters {
 }
 
 /// Returns the first matrix, `[inputs, rank]`, of a new adapter. As PEFT's `kaiming_uniform_` with a = √5, it is drawn
-/// uniformly from -1/√inputs to 1/√inputs. The generator is that of the layer with the name `name`, so the values depend
-/// on no other layer, and a new model draws the same weights with adapters and without.
+/// uniformly from -1/√inputs to 1/√inputs. The generator belongs to the layer with the name `name`, so the values
+/// depend on no other layer. A new model draws the same weights with adapters and without.
 fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     let stream = hash(name);
     let init = move |device: &Device, is_trained: bool| {

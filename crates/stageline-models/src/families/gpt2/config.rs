@@ -13,19 +13,18 @@ pub struct Config {
     pub width: usize,
     pub layers: usize,
     pub heads: usize,
-    /// The number of learned position embeddings of a GPT-2 model. It is the length of the longest sequence, in tokens.
+    /// The number of learned position embeddings, which is the length of the longest sequence in tokens.
     pub positions: usize,
-    /// The width of the hidden activations of a GPT-2 model's feed-forward parts.
+    /// The width of the hidden activations of the feed-forward parts.
     pub hidden: usize,
     pub epsilon: f64,
     pub activation: Activation,
-    /// Whether attention scores of a GPT-2 model are divided by the square root of a head's size.
+    /// Whether attention scores are divided by the square root of a head's size.
     pub scale_by_size: bool,
-    /// Whether the attention scores of each block of a GPT-2 model are also divided by the block's number, counted from
-    /// 1.
+    /// Whether the attention scores of each block are also divided by the block's number, counted from 1.
     pub scale_by_block: bool,
     pub tied: bool,
-    /// The standard deviation of the initial weights of a new GPT-2 model.
+    /// The standard deviation of the initial weights of a new model.
     pub deviation: f64,
 }
 
@@ -128,9 +127,9 @@ impl Config {
         })
     }
 
-    /// Returns the factor that multiplies the queries of a block before attention. Attention divides its scores by the
-    /// square root of a head's size. The factor changes this scale to the one that the configuration asks for. `index`
-    /// is the index of the block, counted from 0.
+    /// Returns the factor that multiplies the queries of a block before attention. Attention itself divides scores by
+    /// the square root of a head's size, and the factor changes this scale to that of the configuration. `index` is the
+    /// index of the block, counted from 0.
     pub fn query_scale(&self, index: usize) -> f64 {
         let by_size = if self.scale_by_size { 1.0 } else { ((self.width / self.heads) as f64).sqrt() };
         let by_block = if self.scale_by_block { (index + 1) as f64 } else { 1.0 };

@@ -64,8 +64,8 @@ impl Embeddings {
         Self { tokens, positions, cache: cache.clone() }
     }
 
-    /// Returns activations, and the scope of attention (the earlier tokens that a token attends to). An activation is
-    /// the sum of a token's embedding and its position's embedding.
+    /// Returns activations, and the scope of attention. An activation is the sum of a token's embedding and its
+    /// position's embedding.
     ///
     /// `starts` holds the starts of documents, or the mark of an input that continues a generated text (see
     /// [`KeyValueCache`]). Positions count from the start of the document, of the sample or of the generated text, as

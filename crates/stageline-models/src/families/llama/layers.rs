@@ -72,9 +72,8 @@ impl Embeddings {
         Self { tokens, padding, cache: cache.clone() }
     }
 
-    /// Returns the embedding of every token, and the scope of attention (the earlier tokens that a token attends to).
-    /// `starts` holds the starts of documents, or the mark of an input that continues a generated text (see
-    /// [`KeyValueCache`]).
+    /// Returns the embedding of every token, and the scope of attention. `starts` holds the starts of documents, or the
+    /// mark of an input that continues a generated text (see [`KeyValueCache`]).
     pub(crate) fn forward(&self, tokens: Tensor<2, Int>, starts: Option<DocumentStarts>) -> (Tensor<3>, Scope) {
         let [_, length] = tokens.dims();
         let embedded = self.tokens.forward(tokens.clone());
