@@ -145,8 +145,8 @@ mod tests {
         assert!(counts.len() == 6 && counts.values().all(|count| count.abs_diff(1_000) < 150), "{counts:?}");
     }
 
-    /// Tests an order of more samples than are listed: each comes once, in other orders for other epochs and seeds, and
-    /// neighbours in the order are as far apart as those of a random order, a third of the samples on average.
+    /// Tests an order of more samples than are listed: each comes once, and the order differs between epochs and seeds.
+    /// As in a random order, neighbours are a third of the samples apart on average.
     #[test]
     fn many_samples_come_once_an_epoch_in_random_order() {
         for samples in [MOST_LISTED + 1, 100_003, 1 << 18] {

@@ -138,8 +138,8 @@ impl Conversation<'_> {
     }
 }
 
-/// Returns the length in bytes of the common prefix of two texts. If neither text is a prefix of the other, the length
-/// is that up to the last end of a special token or of a line, so that no special token is divided.
+/// Returns the length in bytes of the common prefix of two texts. If neither text is a prefix of the other, the common
+/// text is cut after its last special token or line feed, so that no special token is divided.
 fn shared(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     let length = same.map(|(letter, _)| letter.len_utf8()).sum();

@@ -24,7 +24,7 @@ use crate::tokens::write::TokenWriter;
 /// hundred times as much memory.
 const BATCH: usize = 8 << 20;
 
-/// Encodes all documents of a source (the text files to tokenise), and writes their tokens with `writer`.
+/// Encodes all documents of a source, and writes their tokens with `writer`.
 ///
 /// # Errors
 /// Besides the errors of reading, encoding and writing, returns [`TokenError::Changed`] if a file changes meanwhile.

@@ -43,7 +43,7 @@ pub enum TokenError {
         /// The largest length in bytes that a file read as a whole, such as a tokenizer, may have.
         most: u64,
     },
-    /// The source (the text files to tokenise) gives no token: it contains no file, or all of its documents are empty.
+    /// The source gives no token: it contains no file, or all of its documents are empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown::path(path))]
     NothingToRead {
         /// The path that the caller gave for the text files to tokenise. No file there contains text.
@@ -65,7 +65,7 @@ pub enum TokenError {
         /// The error of the operating system when a token file was written.
         source: io::Error,
     },
-    /// A file of the source (the text files to tokenise) changed while the source was being tokenised.
+    /// A file of the source changed while the source was being tokenised.
     #[error(
         "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
         shown::path(path)
@@ -78,7 +78,7 @@ pub enum TokenError {
         /// The kind of change of the file since the files to tokenise were listed, such as a new length.
         now: Change,
     },
-    /// A file of the source (the text files to tokenise) is no text but, for example, compressed.
+    /// A file of the source is no text but, for example, compressed.
     #[error("{} is {format} and no text; {remedy}, or leave it out", shown::path(path))]
     NotText {
         /// The path of the file that is no text.

@@ -11,10 +11,10 @@ pub(crate) const LONGEST: usize = 1 << 19;
 
 /// Reads a document as consecutive pieces of limited length, which a tokenizer encodes one at a time.
 ///
-/// A piece before the last ends after a line feed if it has one, or else before its last blank that a visible character
-/// follows, or else after a whole character. A line feed between two visible characters is preferred. The common
-/// byte-level tokenizers split a text at such line feeds and before such blanks anyway. The tokens next to a cut may
-/// still differ from the tokens of the uncut document.
+/// Every piece but the last ends after a line feed if it has one. Otherwise it ends before its last blank that a
+/// visible character follows, or else after a whole character. A line feed between two visible characters is preferred.
+/// The common byte-level tokenizers split a text at such line feeds and before such blanks anyway. The tokens next to a
+/// cut may still differ from the tokens of the uncut document.
 pub(crate) struct Pieces<R> {
     reader: R,
     most: usize,

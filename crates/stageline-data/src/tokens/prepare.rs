@@ -54,8 +54,8 @@ use crate::tokens::write::TokenWriter;
 /// - [`TokenError::NothingToRead`] if no document has text.
 /// - [`TokenError::NotText`] if a file is compressed, or in the format of Parquet or Arrow.
 /// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
-/// - [`TokenError::Document`] if a document cannot be encoded, for example because its text is not UTF-8, the
-///   chat template refuses it, or it is a conversation without a message of the assistant.
+/// - [`TokenError::Document`] if a document cannot be encoded: its text is not UTF-8, the chat template refuses it, or
+///   a conversation has no message of the assistant.
 /// - [`TokenError::UnknownToken`] if a special token of the encoding is not in its vocabulary.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
 /// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's
