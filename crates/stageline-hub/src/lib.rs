@@ -50,9 +50,9 @@
 //!
 //! # Guarantees
 //!
-//! - **Hostile input.** A malicious folder cannot make the reader panic, open a file by a path that leads out of the
-//!   folder, or allocate memory out of proportion to the bytes on disk. Links in the folder are followed, because the
-//!   cache of the hub consists of links.
+//! - **Hostile input.** A malicious folder cannot make the reader panic, open a file outside the folder, or allocate
+//!   much more memory than there are bytes on disk. Links in the folder are followed, because the cache of the hub
+//!   consists of links.
 //! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
 //!   [`FolderError::MOST_BYTES`], whatever text the folder contains.
 //! - **Exact values.** Reading F32, F16 and BF16 as f32 is exact. Writing F32 is exact, and writing F16 and BF16 rounds

@@ -75,8 +75,8 @@ impl Layout {
     }
 
     /// Returns an error if the model with this layout must not be written to `folder`. This is so if the layout was
-    /// read from this folder. It is also so if the folder has other weights files or an index, which some programs
-    /// would load instead of the new weights or with them, or an adapter, which they would add to them.
+    /// read from this folder. The same holds if the folder has other weights files, an index or an adapter, which some
+    /// programs would load instead of the new weights or in addition.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
