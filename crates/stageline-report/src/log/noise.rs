@@ -1,23 +1,24 @@
 //! The noise scale of the gradient over the steps of a run ([`NoiseScales`]), from the estimates of its measured steps.
+//! It is a loss weight: for a language model, a number of tokens.
 //!
 //! *Window.* The noise scale is a ratio, and the estimates of one step are too rough for it. The noise scale at a
 //! measured step is therefore the mean of the variances over the mean of the squared norms in a window of 9 measured
-//! steps: the step itself and 4 on each side, fewer at both ends of the run. If the gradient norm of a step is more than
-//! twice the median of its window, such as in a spike of the loss or at the start of a training, its estimates are scaled
-//! down to such a norm, so that it does not outweigh all others. Other steps keep their estimates: an estimate that is
-//! divided by its own norm counts less the larger its signal seems, which would make the noise scale too large. If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and the
-//! noise scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
+//! steps: the step itself and 4 on each side, fewer at both ends of the run. A step whose gradient norm is more than
+//! twice the median of its window, such as in a spike of the loss, would outweigh all others, so its estimates are
+//! scaled down to twice the median. Other steps keep their estimates: dividing each by its own norm would weigh strong
+//! signals less, and make the noise scale too large. If the mean of the squared norms is not above 0, the gradient
+//! cannot be told from its noise, and the noise scale counts as infinite. A step that was not measured has the noise
+//! scale of the nearest one that was.
 //!
 //! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
 //! is known only if more of all estimates are above 0 than chance gives in one case of ten: 4 of 4, 14 of 20, or 57 of
 //! 100. Otherwise it is not known, whatever the ratio of the means is. The run has one such test and not one for each
 //! window, because in a long run some window would pass by chance.
 //!
-//! *Steps to a loss.* A step with a batch of B lowers the loss in proportion to 1 / (1 + N / B), where N is the noise
-//! scale at that time and the learning rate the best one for B (McCandlish et al., 2018,
-//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162), equation 2.7). So a step of the run, with the batch W, is
-//! worth (1 + N / B) / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the
-//! batch B to the same loss.
+//! *Steps to a loss.* At the noise scale N, a step with a batch of B and the best learning rate for B lowers the loss
+//! in proportion to 1 / (1 + N / B) (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162),
+//! equation 2.7). So a step of the run, with the batch W, is worth (1 + N / B) / (1 + N / W) steps with the batch B.
+//! The sum over the run's steps is the number of steps with the batch B to the same loss.
 
 use super::median::median;
 use super::record::{SignalAndNoise, Step};
@@ -26,15 +27,15 @@ use super::run_log::RunLog;
 /// The number of measured training steps in a window, over which estimates of the gradient noise are averaged.
 const WINDOW: usize = 9;
 
-/// The factor by which the gradient norm of a step is larger than the median of its window from which it is a spike.
+/// The multiple of its window's median gradient norm above which a step is a spike.
 const SPIKE: f64 = 2.0;
 
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
 const FEWEST: usize = 4;
 
 /// The gradient's noise scales in a logged run, one for each training step that updated parameters. A noise scale is
-/// the loss weight (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
-/// Settings for other batch sizes follow from it.
+/// the loss weight of the batch whose gradient has as much noise as signal. Settings for other batch sizes follow from
+/// it.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -44,8 +45,8 @@ pub struct NoiseScales {
 struct OfStep {
     /// The sum of the weights of a training step's targets; in most models, the number of tokens.
     batch: f64,
-    /// The noise scale of the gradient at a training step, in the unit of the loss weight of a batch (in most models,
-    /// tokens). It is infinite if the estimated squared norm of the gradient is not above 0.
+    /// The noise scale of the gradient at a training step, in the unit of the loss weight of a batch. It is infinite if
+    /// the estimated squared norm of the gradient is not above 0.
     scale: f64,
 }
 
@@ -133,22 +134,21 @@ impl RunLog {
 
 impl NoiseScales {
     /// Returns the number of optimizer steps that a training run needs to reach the loss of the logged run. The batches
-    /// of the training run have the loss weight `batch` (in most models, tokens) and the best learning rate for this
-    /// weight.
+    /// of the training run have the loss weight `batch` and the best learning rate for this weight.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight (in most models, a
-    /// number of tokens). It is infinite if the noise scale is infinite at half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight. It is infinite if
+    /// the noise scale is infinite at half of the steps.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run, as a loss weight (in most models, a number of
-    /// tokens). It is infinite if the averaged squared norm of the gradient is not above 0 there.
+    /// Returns the gradient's noise scale at the last step of the run, as a loss weight. It is infinite if the averaged
+    /// squared norm of the gradient is not above 0 there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
@@ -156,7 +156,7 @@ impl NoiseScales {
 
 impl OfStep {
     /// Returns the number of steps, not rounded, that lower the loss as much as one step of the logged run did. Each of
-    /// them has a batch with the loss weight `batch` (in most models, tokens).
+    /// them has a batch with the loss weight `batch`.
     fn worth(self, batch: f64) -> f64 {
         if self.scale.is_infinite() {
             return self.batch / batch;
@@ -166,8 +166,8 @@ impl OfStep {
 }
 
 impl SignalAndNoise {
-    /// Returns the estimates of a step with the gradient norm `norm`, scaled down if the norm is more than twice the median
-    /// of `norms`, which are those of the step and its neighbours. So a spike does not outweigh them in an average.
+    /// Returns the estimates of a step, scaled down if its gradient norm `norm` is more than twice the median of
+    /// `norms`, the norms in the step's window. So a spike does not outweigh other steps in an average.
     #[must_use]
     pub fn without_spike(self, norm: f64, norms: impl IntoIterator<Item = f64>) -> Self {
         let most = SPIKE * median(norms.into_iter()).unwrap_or(norm);
@@ -175,8 +175,8 @@ impl SignalAndNoise {
         Self { squared_norm: factor * self.squared_norm, variance: factor * self.variance }
     }
 
-    /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight (in most models, a
-    /// number of tokens). Returns `None` if the mean squared norm is not above 0, or there is no estimate.
+    /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight. Returns `None` if the
+    /// mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));

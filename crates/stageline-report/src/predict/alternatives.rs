@@ -117,8 +117,8 @@ impl Measured {
     /// Returns the schedules for which training runs are predicted, without the one that the user gives to `stageline
     /// advise`. Their plans have at most as many stages as the model has layers.
     ///
-    /// If a cut by hand or a partition that the caller gives fixes the stages, the schedules also have the same number
-    /// of stages on each worker as the user's schedule.
+    /// If the stages are fixed, by a cut by hand or a partition from the caller, all schedules have as many stages per
+    /// worker as the user's.
     fn schedules(&self, question: &Question) -> Vec<(Change, Box<dyn Schedule>)> {
         let Target { workers, schedule: own, .. } = &question.target;
         let fixed = self.has_fixed_stages(question);
@@ -180,9 +180,9 @@ impl Measured {
         training.ok_or(LeftOut::NoPlan { micro_batches })
     }
 
-    /// Predicts training runs with the plan `target` and several numbers of micro-batches (M). Returns the one whose M is
-    /// recommended by the rule for the user's own plan ([`recommended_m`]), so that a changed setting is compared at the
-    /// M of the run if other M are about as fast.
+    /// Predicts training runs with the plan `target` and several numbers of micro-batches (M). Returns the one with the
+    /// M that the rule for the user's own plan recommends ([`recommended_m`]). So a changed setting is compared at the
+    /// M of the run unless another M is clearly faster.
     ///
     /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training run
     /// fits.

@@ -38,10 +38,9 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested micro-batch size, in targets (in most models, tokens). Costs for this size cannot be computed.
+        /// The requested micro-batch size, in targets. Costs for this size cannot be computed.
         tokens: f64,
-        /// The micro-batch sizes of the two logged runs from which costs were to be computed, in targets (in most
-        /// models, tokens).
+        /// The micro-batch sizes of the two logged runs from which costs were to be computed, in targets.
         of_runs: [f64; 2],
         /// The numbers of layers of the models of the two logged runs from which costs were to be computed.
         layers: [usize; 2],

@@ -4,9 +4,9 @@
 //!
 //! - Parameters and optimizer states (the resident memory) and gradients (4 bytes per parameter) belong to layers. A
 //!   layer has a part of its worker's resident memory in proportion to its number of parameters.
-//! - Activations are kept once for each live micro-batch (from its forward pass to its backward pass). A layer has a
-//!   part of its stage's activations in proportion to its `weight` in the log, which is the relative cost of its
-//!   forward and backward pass (such as its FLOPs).
+//! - Activations are kept once for each live micro-batch (from its forward pass to its backward pass). A stage's
+//!   activations are divided among its layers in proportion to their `weight` in the log, the relative cost of a
+//!   layer's forward and backward pass (such as its FLOPs).
 //! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
 //! - The rest of a worker's peak stays as the run had it: buffers of the threads that compute matrix products on the
 //!   CPU, workspaces of compute kernels, and gradients in flight.

@@ -43,9 +43,9 @@ impl Measured {
     /// the shortest predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways.
-    /// Other reasons are a schedule that has no plan for these numbers of workers and micro-batches, an invalid network
-    /// link, and a log that does not state the bytes between stages.
+    /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways. It
+    /// is also returned if the schedule has no plan for these numbers of workers and micro-batches, a network link is
+    /// invalid, or the log lacks the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,

@@ -37,8 +37,7 @@ pub struct Measured {
     /// network link.
     pub(super) send_seconds: f64,
     /// The factor that predictions multiply simulated step times, with their overheads, by. It is the run's measured
-    /// step time, without the time that the measurement costs, divided by the step time that is simulated in the same
-    /// way for the run's own plan.
+    /// step time, less the cost of measuring, divided by the simulated step time of the run's own plan.
     ///
     /// In a run, the times of micro-batches vary and stages wait for the slower ones; the simulation does not show
     /// this. The factor is 1 for a run over network links, because transfers may be the cause of its longer steps.

@@ -58,9 +58,8 @@ impl Measured {
     }
 
     /// Returns each network link between neighbouring stages of the predicted plan, in the order of the stages. Beside
-    /// each link is the bubble (the idle fraction of workers x step time, from 0 to 1) that is predicted if the
-    /// transfers over all other links take no time. Computation takes the time that it takes in
-    /// [`predict`](Self::predict).
+    /// each link is the bubble, from 0 to 1, that is predicted if the transfers over all other links take no time.
+    /// Computation takes the time that it takes in [`predict`](Self::predict).
     pub fn crossings(&self, target: &Target) -> Result<Vec<(Crossing, f64)>, PredictError> {
         let placed = self.place(target)?;
         let alone = |crossing: &Crossing| (*crossing, self.predict_over(&placed, &[*crossing]).bubble);

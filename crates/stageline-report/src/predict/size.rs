@@ -4,9 +4,9 @@ use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
 
 impl Measured {
-    /// Computes the costs of micro-batches of another size, `tokens` targets (in most models, tokens), from two runs of
-    /// the same model: this run and `other`. The runs have different micro-batch sizes, and each time is assumed to be
-    /// a linear function of the size. Predictions from the result do not state the memory.
+    /// Computes the costs of micro-batches of another size, `tokens` targets, from two runs of the same model: this run
+    /// and `other`. The runs have different micro-batch sizes, and each time is assumed to be a linear function of the
+    /// size. Predictions from the result do not state the memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in

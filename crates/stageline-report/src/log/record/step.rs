@@ -183,12 +183,12 @@ pub struct DeviceMemory {
 /// (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale of the gradient, roughly estimated from this step alone. It is a loss weight (in most models, a
-    /// number of tokens). It is `None` if the estimated squared norm of the gradient is not above 0.
+    /// The noise scale of the gradient, roughly estimated from this step alone. It is a loss weight. It is `None` if
+    /// the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
     /// The noise scale of the gradient from running averages of its squared norm and variance over the steps of the
-    /// run. It is a loss weight (in most models, a number of tokens). A resumed run begins these averages anew. It is
-    /// `None` if the averaged squared norm is not above 0.
+    /// run. It is a loss weight. A resumed run begins these averages anew. It is `None` if the averaged squared norm is
+    /// not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model, from this step alone.
     pub total: SignalAndNoise,
@@ -197,16 +197,15 @@ pub struct Noise {
 }
 
 /// The noise of the gradient of one stage's parameters at one step: its noise scales, and this step's estimates of the
-/// squared norm and the noise. A noise scale is a loss weight (in most models, a number of tokens).
+/// squared norm and the noise. A noise scale is a loss weight.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageNoise {
-    /// The noise scale of the gradient of a stage's parameters, roughly estimated from this step alone: a loss weight
-    /// (in most models, a number of tokens). It is `None` if the estimated squared norm of the gradient is not above 0,
-    /// and in older logs.
+    /// The noise scale of the gradient of a stage's parameters, roughly estimated from this step alone: a loss weight.
+    /// It is `None` if the estimated squared norm of the gradient is not above 0, and in older logs.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient of a stage's parameters: a loss weight (in most models, a number of tokens). It
-    /// is computed from running averages of the squared norm and the variance over the steps. It is `None` if the
-    /// averaged squared norm is not above 0, and in older logs.
+    /// The noise scale of the gradient of a stage's parameters: a loss weight. It is computed from running averages of
+    /// the squared norm and the variance over the steps. It is `None` if the averaged squared norm is not above 0, and
+    /// in older logs.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over the parameters of a stage, from this step alone.
     #[serde(flatten)]
