@@ -127,7 +127,7 @@ impl Checked {
     }
 }
 
-/// An observer of a replay (a simulated run of a plan). It collects every transfer with the simulated time of its send.
+/// An observer of a replay. It collects every transfer with the simulated time of its send.
 struct Order(Vec<(f64, Transfer)>);
 
 impl Observer for Order {

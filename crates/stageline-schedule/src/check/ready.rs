@@ -5,13 +5,12 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of simulated workers that may be able to advance in a replay (a simulated run of a plan).
+/// The queue of simulated workers that may be able to advance in a replay.
 pub(crate) enum Ready {
-    /// A stack of simulated workers, for a replay (a simulated run of a plan) whose result does not depend on the order
-    /// in which workers advance.
+    /// A stack of simulated workers, for a replay whose result does not depend on the order in which workers advance.
     Stack(Vec<usize>),
-    /// A queue of simulated workers, for a replay (a simulated run of a plan) in which transfers wait for each other.
-    /// The worker with the earliest simulated time comes first.
+    /// A queue of simulated workers, for a replay in which transfers wait for each other. The worker with the earliest
+    /// simulated time comes first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }
 

@@ -28,8 +28,7 @@ pub struct Span {
     pub end: f64,
 }
 
-/// An observer of a replay (a simulated run of a plan). The replay reports every forward pass, backward pass and send
-/// to it.
+/// An observer of a replay. The replay reports every forward pass, backward pass and send to it.
 pub(crate) trait Observer {
     /// Receives the report that a simulated worker has run an action, such as a forward pass, with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
@@ -250,8 +249,7 @@ impl Run<'_> {
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    /// Ends a replay (a simulated run of a plan). Returns a deadlock as an error if a worker has not finished its list
-    /// of actions.
+    /// Ends a replay. Returns a deadlock as an error if a worker has not finished its list of actions.
     fn finish(self) -> Result<(), Deadlock> {
         let blocked = |worker| {
             let at = self.instruction(worker)?;

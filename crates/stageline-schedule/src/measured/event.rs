@@ -24,8 +24,7 @@ pub struct Event {
     /// The time when the recorded activity of a worker ended, from the beginning of the step.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub end: Duration,
-    /// The part of the recorded activity's time that the worker spent waiting for other workers, or for the caller (the
-    /// user's thread that runs the pipeline).
+    /// The part of the recorded activity's time that the worker spent waiting for other workers, or for the caller.
     #[cfg_attr(feature = "serde", serde(with = "seconds"))]
     pub waited: Duration,
     /// The part of the recorded activity's time that the worker spent asking its device whether it had finished. A
@@ -46,8 +45,8 @@ impl Event {
         self.end.saturating_sub(self.start).saturating_sub(self.waited).saturating_sub(self.asked)
     }
 
-    /// Returns the cause of a worker's wait during a recorded event: other stages, or the caller (the user's thread
-    /// that runs the pipeline). Returns `None` if the worker did not wait.
+    /// Returns the cause of a worker's wait during a recorded event: other stages, or the caller. Returns `None` if the
+    /// worker did not wait.
     pub fn waited_for(&self) -> Option<WaitCause> {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }

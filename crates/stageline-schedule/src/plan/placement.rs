@@ -80,8 +80,8 @@ impl Placement {
 impl Plan {
     /// Returns the placement of the plan's stages on its workers; a stage without actions gets worker 0.
     ///
-    /// The placement takes memory linear in the largest stage number, so call this only on a plan whose stage numbers
-    /// are known to be reasonable, such as one that passed [`check`](crate::check()).
+    /// The placement takes memory linear in the largest stage number, so call this only on a trusted plan, such as one
+    /// that passed [`check`](crate::check()).
     pub fn placement(&self) -> Placement {
         let mut worker_of = vec![0; self.stages()];
         for (worker, row) in self.rows().iter().enumerate() {

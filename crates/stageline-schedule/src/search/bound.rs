@@ -12,9 +12,9 @@ use crate::simulate::Memory;
 /// The bound is the largest of three bounds over all workers and links, plus the longest optimizer step:
 ///
 /// - **Work.** Take all forward and backward passes of a worker that cannot begin before time r, and after which at
-///   least time q of other work remains. They run one after the other, so the flush (the end of all forward and
-///   backward passes) is at r + their sum + q or later. Over all r and q this is the bound of one machine with heads
-///   and tails (Carlier, 1982, [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
+///   least time q of other work remains. They run one after the other, so the flush is at r + their sum + q or later.
+///   Over all r and q this is the bound of one machine with heads and tails (Carlier, 1982,
+///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
 /// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the
 ///   link between the two.
 /// - **Memory.** The activations of a micro-batch stay in memory at least while it passes all later stages forward and
@@ -160,8 +160,8 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forward and backward passes). It follows from the
-/// compute times of one worker, or from the transfers in one direction between two workers.
+/// Returns a lower bound on the time of the flush. It follows from the compute times of one worker, or from the
+/// transfers in one direction between two workers.
 fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     parts.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -175,8 +175,7 @@ fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     bound
 }
 
-/// Returns a lower bound on the time of the flush (the end of all forward and backward passes). It follows from the
-/// memory limit of one worker.
+/// Returns a lower bound on the time of the flush. It follows from the memory limit of one worker.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();
