@@ -20,8 +20,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name` and `chunks` stages (chunks) on each worker. If `chunks` is `None`,
-    /// the schedule of the logged run has as many as in the run, and another schedule has its default number.
+    /// Returns the schedule with the name `name` and `chunks` stages (chunks) on each worker. `None` stands for the
+    /// run's number if it is the schedule of the logged run, and otherwise for the schedule's default.
     pub(crate) fn named(log: &RunLog, name: &str, chunks: Option<usize>) -> Result<Self> {
         let own = (name == log.run.schedule).then(|| log.plan.chunks());
         Ok(Self { schedule: shape::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })

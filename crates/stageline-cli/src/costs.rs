@@ -183,8 +183,8 @@ enum Entry {
 }
 
 /// Returns the value of a cost flag for each stage of `placement`. The flag's `list` has one entry for all workers, one
-/// for each stage, or as many entries as workers, which then have the meaning `entry`. The latter needs equal numbers
-/// of stages on all workers. Another length is an error.
+/// for each stage, or one for each worker, with the meaning `entry`. The last form needs equal numbers of stages on all
+/// workers. Another length is an error.
 fn spread(flag: &str, list: &[f64], placement: &Placement, entry: Entry) -> anyhow::Result<Vec<f64>> {
     let (workers, stages) = (placement.workers(), placement.stages());
     let on = |worker: usize| placement.stages_of()[worker].len();

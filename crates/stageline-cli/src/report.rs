@@ -32,7 +32,7 @@ pub(crate) struct Report {
     /// The longest span of a worker in the simulated step, in ms. A span is the time from the start of a worker's first
     /// forward or backward pass to the end of its last.
     span_ms: f64,
-    /// The bubble of the simulated step: the idle fraction of the total stage time (workers x step time), from 0 to 1.
+    /// The bubble of the simulated step: the idle fraction of the total stage time, from 0 to 1.
     bubble_total: f64,
     /// The bubble by span (arXiv:2401.10241), from 0 to 1: 1 - c / s. Here c is the compute time of the busiest worker,
     /// and s is the longest span of a worker. A span is the time from the start of a worker's first forward or backward
@@ -80,8 +80,8 @@ pub(crate) enum FoundCut {
     /// The partition of the layers is not known: the costs of the search came from command-line flags, which do not
     /// name the layers of a model.
     Unknown,
-    /// The found plan has the stages into which the user has cut the model of the logged run by hand, so a training run
-    /// with the plan takes no flag `--cut`.
+    /// The model of the logged run is cut by hand, and the found plan keeps its stages, so a training run takes no flag
+    /// `--cut`.
     ByHand,
     /// The partition of the layers is known: the index, counted from 0, of the first layer of each stage of the found
     /// plan.

@@ -97,7 +97,7 @@ pub(crate) struct PageFlags {
 }
 
 /// The prediction from the log of a run, as `stageline predict` prints it. Bubbles are fractions, from 0 to 1, of the
-/// total stage time (workers x step time).
+/// total stage time.
 #[derive(Serialize)]
 struct Predicted<'a> {
     schedule: &'a str,

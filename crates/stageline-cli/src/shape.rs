@@ -68,8 +68,7 @@ pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Reads a plan, which is the order of forward and backward passes on each worker, from the CSV file at `path`, or from
-/// the standard input if the path is `-`.
+/// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {
     let csv = if path == "-" {
         let mut csv = String::new();

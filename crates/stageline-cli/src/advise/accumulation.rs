@@ -19,8 +19,7 @@ use crate::output::printable;
 /// the limits for the recommended run.
 pub(super) struct Accumulation<'a> {
     pub(super) log: &'a RunLog,
-    /// The name of the schedule of the compared runs: the schedule that the user gives to `stageline advise`, or else
-    /// the schedule of the logged run.
+    /// The schedule of the compared runs: the one that the user names, or else that of the logged run.
     pub(super) schedule: &'a str,
     pub(super) chunks: usize,
     /// The costs measured in a second run of the same model, with micro-batches of another size. If this is `None`, no
@@ -136,9 +135,8 @@ impl Accumulation<'_> {
     }
 
     /// Returns the value of the flag `--schedule` for a recommended run with the same schedule as the compared runs.
-    /// The value is the schedule's name. If no known schedule has this name, for example because the plan was read from
-    /// a file, returns the value of `--schedule` in the log of the run, such as the path of the plan file. Returns
-    /// `None` if the log has no value of this flag.
+    /// The value is the schedule's name. If no known schedule has this name, returns the value of `--schedule` in the
+    /// run's log, such as the path of a plan file. Returns `None` if the log has no value of this flag.
     fn schedule_flag(&self) -> Option<String> {
         if schedule_named(self.schedule).is_ok() {
             return Some(self.schedule.to_owned());

@@ -1,4 +1,4 @@
-//! The input of a recommendation by `stageline advise` ([`Asked`]), which `accumulation` and `links` share.
+//! The input of a recommendation ([`Asked`]), which `accumulation` and `links` share.
 
 use stageline_report::{Cut, Measured, RunLog, Target};
 use stageline_schedule::Schedule;

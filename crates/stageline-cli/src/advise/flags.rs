@@ -91,7 +91,7 @@ impl Flags {
         Ok(())
     }
 
-    /// Checks that the plans to compare do not need too much memory, up to the most micro-batches of --most.
+    /// Checks that the plans to compare, with up to --most micro-batches, do not need too much memory.
     pub(super) fn check_size(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let most = self.most.max(log.plan.micro_batches());
         not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")

@@ -8,7 +8,7 @@ use super::asked::Asked;
 use crate::shape;
 
 /// The largest increase of the bubble by transfers over network links that `stageline advise` calls fast enough. It is
-/// a fraction, from 0 to 1, of the total stage time (workers x step time).
+/// a fraction, from 0 to 1, of the total stage time.
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {
@@ -102,7 +102,7 @@ impl Asked<'_> {
 
 /// Returns the predicted bubble as text, and whether the network links are fast enough. `with` is the bubble with
 /// transfers over the links, and `without` is the bubble with transfers that take no time. Both are fractions (0 to 1)
-/// of the total stage time (workers x step time). Links are too slow if the difference is more than 0.02.
+/// of the total stage time. Links are too slow if the difference is more than 0.02.
 fn verdict(without: f64, with: f64) -> String {
     let (percent, more) = (100.0 * with, with - without);
     if more > TOO_SLOW {
