@@ -62,8 +62,7 @@ impl Documents {
 /// predict. All lists have one length.
 pub(crate) struct Sample {
     pub(crate) input: Vec<u32>,
-    /// The target of each token: the token that the model is trained to predict after it; `None` if it is not trained
-    /// there.
+    /// The target of each token: the token that the model learns to predict after it; `None` for no target.
     pub(crate) targets: Vec<Option<u32>>,
     /// The position in the sample at which the document of each token begins, if the documents are separate.
     pub(crate) starts: Option<Vec<usize>>,

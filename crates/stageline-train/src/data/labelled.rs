@@ -16,7 +16,7 @@ use crate::fingerprint::hexadecimal;
 /// The largest allowed length, in bytes, of a file with labelled texts.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// One text in this number of texts is held out for validation.
+/// One of this many texts is held out for validation.
 const HELD_OUT: usize = 10;
 
 /// The input of a model that classifies texts: the token ids, `[samples, length]`, and a tensor of the same shape that
@@ -45,8 +45,8 @@ impl LabelledTexts {
     /// tokens that end it. `seed` decides the texts of each step.
     ///
     /// # Errors
-    /// Returns an error that names the line if the file cannot be read, a line is no such object, or a text cannot be
-    /// encoded; or if there is no text, or no room for special tokens.
+    /// Returns an error if the file cannot be read, a line is no such object, or a text cannot be encoded; the error
+    /// names the line. It is also an error if there is no text, or no room for special tokens.
     pub fn read(path: &Path, encoding: &dyn Encode, length: usize, seed: u64) -> Result<Self> {
         let file = std::io::read_to_string(open_file(path, MOST_BYTES)?);
         let file = file.with_context(|| path.display().to_string())?;

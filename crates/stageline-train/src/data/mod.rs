@@ -32,8 +32,8 @@ use anyhow::Result;
 use stageline::{Batch, Payload};
 
 /// The source of the batches of a training. Several threads call it at the same time, to read batches ahead of the
-/// training steps. `--read-ahead` sets their number (16 by default). At most as many batches are in memory beside those
-/// of the running steps.
+/// training steps. `--read-ahead` (16 by default) sets the number of threads, and the largest number of batches in
+/// memory besides those of the running steps.
 ///
 /// The batch of a step must depend only on the number of the step and the number of samples. A resumed training then
 /// sees the same samples in the same order.

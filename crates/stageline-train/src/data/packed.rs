@@ -16,9 +16,9 @@ use crate::fingerprint::hexadecimal;
 const VALIDATION_SAMPLES: usize = 64;
 
 /// Training data for a language model: whole documents, as many in a sample as fit, and padding. Each document is
-/// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A longer document is
-/// divided if all of its tokens are trained on, and each part is then trained on as if it were a document. A longer prompt
-/// or conversation is cut at its end. A document of which nothing is trained on within the length of a sample is left out.
+/// trained on as if it were alone, as [`Documents::Separate`](crate::Documents::Separate) describes. A plain text that
+/// is longer than a sample is divided into parts, which count as documents. A longer prompt or conversation is cut at
+/// its end, and left out if nothing before the cut is trained on.
 ///
 /// Documents are packed by best-fit decreasing (the longest first, each into the fullest sample that has room), which
 /// leaves little padding. Every sample comes once an epoch, in an order that the seed decides.
@@ -46,7 +46,7 @@ pub struct Packing {
     pub cut: u64,
     /// The number of tokens that the cuts remove.
     pub lost_tokens: u64,
-    /// The number of documents that are left out, because nothing of them is trained on within the length of a sample.
+    /// The number of documents that are left out, because no token within the length of a sample is trained on.
     pub left_out: u64,
     /// The share of the training samples' positions that is padding.
     pub padding: f64,
@@ -88,8 +88,7 @@ impl PackedDocuments {
     /// documents, spread evenly over the text, that is used only for evaluation.
     ///
     /// # Errors
-    /// Returns an error if there are too few documents to hold some out, or if the documents for training or those held
-    /// out have no token to train on.
+    /// Returns an error if there are too few documents to hold some out, or if either part has no token to train on.
     pub fn new(tokens: TokenFile, context: usize, held_out: f64, seed: u64) -> Result<Self> {
         ensure!(context > 0, "samples of 0 tokens; give a context of 1 or more");
         ensure!((0.0..1.0).contains(&held_out), "a share of {held_out} is held out; give at least 0 and less than 1");

@@ -33,8 +33,8 @@ pub struct Batches<In, Target> {
     /// memory.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches that were read before the batch of an earlier step, and must wait until the training has taken that
-    /// one. The keys are the indices of their steps.
+    /// The batches, by step, that were read before the batch of an earlier step, and wait until the training has taken
+    /// it.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
     /// The range of steps whose batches the training has not taken yet.
     untaken: Range<usize>,

@@ -21,7 +21,8 @@ use crate::terminal::say;
 /// The largest number of windows of held-out text that an evaluation reads.
 const VALIDATION_WINDOWS: usize = 64;
 
-/// The longest input of a model, in tokens, if its length is not given: of windows of a text, and of whole documents.
+/// The longest input of a model, in tokens, if its length is not given: for windows of a text, and for packed
+/// documents.
 const LONGEST_WINDOW: usize = 256;
 const LONGEST_PACKED: usize = 1024;
 
@@ -148,7 +149,7 @@ fn end_of_document(settings: &TokenSettings) -> Result<Option<u32>> {
     Ok(known)
 }
 
-/// Prints how documents are packed into samples, and how many of them are not trained on in full.
+/// Prints how documents are packed into samples, and how many of them are cut or left out.
 fn tell(packing: Packing, context: usize) -> Result<()> {
     let Packing { samples, divided, cut, lost_tokens, left_out, padding } = packing;
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;

@@ -21,7 +21,7 @@ use crate::terminal::say;
 
 /// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush (the end of a step,
 /// where optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count
-/// twice, because the stage keeps copies. Gradients are freed meanwhile and do not count.
+/// twice, because the stage keeps copies. Gradients do not count, because they are freed.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -34,8 +34,8 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 }
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
-/// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. Of frozen
-/// `parameters` only the values count, quantized ones as they are stored. `smaller` is advice for the user on how to
+/// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. A frozen
+/// parameter counts with its value alone, in its quantized size if it is quantized. `smaller` tells the user how to
 /// make the model smaller.
 ///
 /// # Errors

@@ -26,13 +26,13 @@ impl Amount {
         }
     }
 
-    /// Returns the unit of [`per_step`](Self::per_step), as a plural.
+    /// Returns the unit of [`per_step`](Self::per_step): `tokens` or `samples`.
     pub fn unit(self) -> &'static str {
         if self.tokens == 1 { "samples" } else { "tokens" }
     }
 
-    /// Returns the number of tokens that a step reads, with padding and tokens that are not trained on, or the number of
-    /// samples if they are no sequences of tokens.
+    /// Returns the number of tokens that a step reads, including padding and tokens without a target. Returns the
+    /// number of samples if they are not sequences of tokens.
     pub fn per_step(self) -> f64 {
         self.samples as f64 * self.tokens as f64
     }

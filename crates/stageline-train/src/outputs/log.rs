@@ -34,7 +34,7 @@ pub struct Outputs {
     pub report: Option<PathBuf>,
     /// The step whose timeline the log and the HTML page show, counted from 0 at the start of the run. A run that ends
     /// before this step shows its last step. If only some steps are synchronised (workers then wait for their devices),
-    /// it is the first synchronised step from there on, or the last one of the run if none follows.
+    /// the next synchronised step is drawn, or the last one of the run if none follows.
     pub draw_step: usize,
 }
 
