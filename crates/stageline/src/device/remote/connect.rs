@@ -204,8 +204,7 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session (a connection to a device of another host) to a [`RemoteError`], whose
-/// message has a remedy.
+/// Converts burn's error in opening a session to a [`RemoteError`], whose message has a remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

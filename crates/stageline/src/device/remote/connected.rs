@@ -38,14 +38,11 @@ pub(super) struct Connected {
 /// nothing else. So tensors are transferred in separate sessions that run no kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
-    /// The session (a connection to a device of another host) carries activations that the device receives from the
-    /// previous stage.
+    /// The session carries activations that the device receives from the previous stage.
     Activations,
-    /// The session (a connection to a device of another host) carries gradients that the device receives from the next
-    /// stage.
+    /// The session carries gradients that the device receives from the next stage.
     Gradients,
-    /// The session (a connection to a device of another host) carries tensors that the device sends to this host, which
-    /// may pass them on to another host.
+    /// The session carries tensors that the device sends to this host, which may pass them on to another host.
     Outgoing,
 }
 

@@ -6,9 +6,9 @@
 //! same bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
 //! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
-//! sessions (connections to one device, each with a queue of requests), sockets, tokens, requests for facts about
-//! servers, and time limits for answers. It must not know plans or steps, and must not decide what happens to a run
-//! whose host is lost: `pipeline` asks for lost hosts after an error or in a stall, and makes a `StepError` of them.
+//! sessions (queues of requests to one device), sockets, tokens, requests for facts about servers, and time limits for
+//! answers. It must not know plans or steps, and must not decide what happens to a run whose host is lost: `pipeline`
+//! asks for lost hosts after an error or in a stall, and makes a `StepError` of them.
 //!
 //! - [`RemoteName`], [`HostName`], [`Reach`] (`name`): the name of a device of another host, the address of the host,
 //!   and how a client finds it on the network. [`DeviceName::open_all`](crate::DeviceName::open_all) connects devices

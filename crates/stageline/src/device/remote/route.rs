@@ -16,8 +16,7 @@ use super::within_server;
 use crate::device::location::between_other_gpus;
 
 /// The route of tensors between two neighbouring stages, one way for activations and one for gradients. The sender
-/// moves a tensor to a device or to a session (a connection to a device). The receiver moves the tensor from there to
-/// its own device.
+/// moves a tensor to a device or to a session. The receiver moves the tensor from there to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
@@ -31,8 +30,8 @@ pub(crate) struct Route {
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the target for the tensors of a micro-batch that a stage sends: a device, or a session (a connection to
-    /// a device). Micro-batches are counted from 0.
+    /// Returns the target for the tensors of a micro-batch that a stage sends: a device, or a session. Micro-batches
+    /// are counted from 0.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
@@ -43,7 +42,7 @@ impl Route {
     /// stage, in stage order.
     ///
     /// # Errors
-    /// Returns [`RemoteError`] if a session (a connection to a device of another host) cannot be opened.
+    /// Returns [`RemoteError`] if a session cannot be opened.
     pub(crate) fn all(devices: &[Device]) -> Result<Vec<Self>, RemoteError> {
         thread::scope(|scope| {
             let between = |pair: &'_ [Device]| {

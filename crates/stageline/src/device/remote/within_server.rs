@@ -1,4 +1,4 @@
-//! Moves tensors between two sessions (connections to devices) of this program with one server, inside the server.
+//! Moves tensors between two sessions of this program with one server, inside the server.
 //!
 //! burn 0.22 can do this as well, but names the tensors by numbers that every program counts from 0. Two programs that
 //! use one server would take each other's tensors, and a program would take the tensors of an earlier one whose
@@ -23,8 +23,8 @@ static PROGRAM: LazyLock<[u64; 2]> = LazyLock::new(|| {
     [words[0], words[1]].map(u64::from_le_bytes)
 });
 
-/// Returns the name of a session (a connection to a device) for its server: two random numbers of this program, and the
-/// number that burn gives to the session's device in this program.
+/// Returns the name of a session for its server: two random numbers of this program, and the number that burn gives to
+/// the session's device in this program.
 pub(super) fn session_name(device: &DeviceOf<Remote>) -> Vec<ScalarIr> {
     let number = u64::from(device.id().index_id);
     PROGRAM.iter().copied().chain([number]).map(ScalarIr::UInt).collect()

@@ -1,5 +1,5 @@
-//! The gate before burn's WebSocket server, which limits clients that have not yet opened a session (an exchange of
-//! requests with a device).
+//! The gate before burn's WebSocket server, which limits clients that have not yet opened a session (a queue of
+//! requests to one device).
 //!
 //! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place, reads the head of the HTTP
 //! request and the first message within limits, and passes on whatever follows: burn reads nothing more before it has
@@ -39,7 +39,7 @@ const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 
 /// Accepts WebSocket connections until the process ends, and forwards them to burn's server at the address `inner`. A
 /// client is refused if it has too many connections. It is also refused if it sends too much or waits too long before
-/// it opens a session (an exchange of requests with a device).
+/// it opens a session.
 pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     let waiting = Arc::new(Waiting::default());
     loop {
@@ -63,13 +63,11 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
     }
 }
 
-/// The number of open connections without a session (an exchange of requests with a device), for each client by its IP
-/// address.
+/// The number of open connections without a session, for each client by its IP address.
 #[derive(Default)]
 struct Waiting(Mutex<HashMap<IpAddr, usize>>);
 
-/// A guard that counts one connection without a session (an exchange of requests with a device). Dropping the guard
-/// ends the count of this connection.
+/// A guard that counts one connection without a session. Dropping the guard ends the count of this connection.
 struct Place {
     waiting: Arc<Waiting>,
     client: IpAddr,
@@ -77,7 +75,7 @@ struct Place {
 
 impl Waiting {
     /// Counts a new connection of a client, and returns the guard that ends the count. Returns `None` if this client,
-    /// or all clients together, have too many connections without a session (an exchange of requests with a device).
+    /// or all clients together, have too many connections without a session.
     fn enter(waiting: &Arc<Self>, client: IpAddr) -> Option<Place> {
         let mut counts = waiting.0.lock();
         let all: usize = counts.values().sum();
@@ -172,8 +170,7 @@ fn has_origin(head: &[u8]) -> bool {
 }
 
 /// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2).
-/// Fails if the frames have more bytes than a client without a session (an exchange of requests with a device) may
-/// send.
+/// Fails if the frames have more bytes than a client without a session may send.
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),

@@ -3,8 +3,8 @@
 //! Input: devices, an [`Admission`] (a token or none) and a [`Listen`] address. Output: burn's remote server on a bound
 //! address, with the operations of `stageline-nn`, until a signal ends it. This folder owns the server's side of the
 //! network: sockets, HTTP and WebSocket frames, iroh endpoints, the check of tokens, and limits for clients that have
-//! not opened a session (an exchange of requests with a device). It must not know stages or training runs: a client
-//! drives the devices.
+//! not opened a session (a queue of requests to one device). It must not know stages or training runs: a client drives
+//! the devices.
 //!
 //! This file binds the address (`Bound`), makes the names of the devices for other hosts, and authorises clients.
 //!
@@ -265,9 +265,8 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Adds a check to the server: a client that opens a session (an exchange of requests with a device) must present the
-/// token, if `admission` requires one. An iroh client that passes the check is admitted to `peers`, which lifts its
-/// limits.
+/// Adds a check to the server: a client that opens a session must present the token, if `admission` requires one. An
+/// iroh client that passes the check is admitted to `peers`, which lifts its limits.
 ///
 /// The token is the first line of the client's credential. The second line says what the session is for, and is not
 /// checked.

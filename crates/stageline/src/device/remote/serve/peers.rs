@@ -1,8 +1,8 @@
 //! The peers of an iroh server ([`Peers`]): clients and other servers, with limits for those that are not admitted.
 //!
-//! A client is admitted when it opens a session (an exchange of requests with a device) with the token. Servers
-//! exchange tensors without a session, so an admitted client names the other servers of its run, and those are admitted
-//! as well. Admitted peers have higher limits, which no training run reaches.
+//! A client is admitted when it opens a session (a queue of requests to one device) with the token. Servers exchange
+//! tensors without a session, so an admitted client names the other servers of its run, and those are admitted as well.
+//! Admitted peers have higher limits, which no training run reaches.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -17,32 +17,32 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The number of QUIC streams that an admitted peer (a client or another server) may have open at once. Every session
-/// (an exchange of requests with a device) and every tensor in flight needs a stream.
+/// The number of QUIC streams that an admitted peer may have open at once. Every session and every tensor in flight
+/// needs a stream.
 const STREAMS: u32 = 4096;
 
-/// The interval between two checks of the connections of peers (clients and other servers) that are not admitted. A
-/// check looks at how long a connection has been open, and how many bytes the peer has sent.
+/// The interval between two checks of the connections of peers that are not admitted. A check looks at how long a
+/// connection has been open, and how many bytes the peer has sent.
 const INTERVAL: Duration = Duration::from_millis(100);
 
 /// The QUIC error code of a connection that the server refuses and closes.
 const REFUSED: u32 = 1;
 
-/// A record of the peers (clients and other servers) of an iroh server: which peers the server has admitted, and the
-/// open connections of all peers. Peers that are not admitted have low limits.
+/// A record of the peers of an iroh server: which peers the server has admitted, and the open connections of all peers.
+/// Peers that are not admitted have low limits.
 #[derive(Debug, Default)]
 pub(super) struct Peers(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     admitted: HashSet<EndpointId>,
-    /// The open connections of each peer (a client or another server), admitted or not.
+    /// The open connections of each peer, admitted or not.
     connections: HashMap<EndpointId, Vec<Connection>>,
 }
 
 impl Peers {
-    /// Admits a peer (a client or another server). The peer may then open many streams, send any number of bytes, and
-    /// stay connected. This also holds for connections of the peer that are open already.
+    /// Admits a peer. The peer may then open many streams, send any number of bytes, and stay connected. This also
+    /// holds for connections of the peer that are open already.
     pub(super) fn admit(&self, peer: EndpointId) {
         let mut known = self.0.lock();
         if known.admitted.insert(peer) {
@@ -56,9 +56,8 @@ impl Peers {
         self.0.lock().admitted.contains(&peer)
     }
 
-    /// Registers a new connection of a peer (a client or another server) and returns true. Returns false if the
-    /// connection must be refused. This is so if a peer that is not admitted, or all such peers together, have too many
-    /// open connections.
+    /// Registers a new connection of a peer and returns true. Returns false if the connection must be refused. This is
+    /// so if a peer that is not admitted, or all such peers together, have too many open connections.
     fn enter(&self, connection: &Connection) -> bool {
         let mut known = self.0.lock();
         let peer = connection.remote_id();
@@ -87,9 +86,8 @@ impl Peers {
         }
     }
 
-    /// Waits until a connection breaks a limit for peers (clients and other servers) that are not admitted: it stays
-    /// open too long, or sends too many bytes. Returns a message about this limit. For an admitted peer, the wait never
-    /// ends.
+    /// Waits until a connection breaks a limit for peers that are not admitted: it stays open too long, or sends too
+    /// many bytes. Returns a message about this limit. For an admitted peer, the wait never ends.
     async fn broken_limit(&self, connection: &Connection) -> String {
         let began = Instant::now();
         while !self.is_admitted(connection.remote_id()) {
@@ -106,8 +104,8 @@ impl Peers {
     }
 }
 
-/// A wrapper around burn's handler of iroh connections. It closes connections of peers (clients and other servers) that
-/// are not admitted, if there are too many of them, or if one stays open too long or carries too many bytes.
+/// A wrapper around burn's handler of iroh connections. It closes connections of peers that are not admitted, if there
+/// are too many of them, or if one stays open too long or carries too many bytes.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,
@@ -192,8 +190,8 @@ mod tests {
         builder.clear_ip_transports().bind_addr(here).unwrap().bind().await.unwrap()
     }
 
-    /// Starts a server for a test. It refuses peers (clients and other servers) that exceed the limits before they are
-    /// admitted. Its secret key consists of the byte `key`. Also returns the server's peers and its address.
+    /// Starts a server for a test. It refuses peers that exceed the limits before they are admitted. Its secret key
+    /// consists of the byte `key`. Also returns the server's peers and its address.
     async fn server(key: u8) -> (Router, Arc<Peers>, EndpointAddr) {
         let (endpoint, peers) = (endpoint(key).await, Arc::new(Peers::default()));
         let address = EndpointAddr::new(endpoint.id()).with_ip_addr(endpoint.bound_sockets()[0]);
