@@ -5,8 +5,8 @@ use std::time::Duration;
 use crate::memory::estimate::MemoryEstimate;
 use stageline_nn::Recompute;
 
-/// A candidate level of recomputation (activation checkpointing), with the memory estimate and the backward time of the
-/// pipeline if all stages use this level.
+/// A candidate level of recomputation, with the memory estimate and the backward time of the pipeline if all stages use
+/// this level.
 pub(crate) struct Level {
     pub(crate) recompute: Recompute,
     pub(crate) estimate: MemoryEstimate,

@@ -33,9 +33,9 @@ pub struct StageEstimate {
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds: no copies in a lower precision, and no frozen parameters
-    /// if resumed trainings take them from the model. In replicas after the first, and for
-    /// tied parameters, a trained parameter in the same memory as its owner is counted with the owner alone.
+    /// The bytes of the stage's tensors that a checkpoint holds: no copies in a lower precision, and no frozen
+    /// parameters if resumed trainings take them from the model. A copy of a parameter in the same memory as its owner
+    /// (the stage that steps it) does not count.
     pub(crate) parameters_in_checkpoint: u64,
     /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that it owns.
     pub gradients: u64,
@@ -61,9 +61,8 @@ pub struct StageEstimate {
     pub output: u64,
     /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The gradients of tied parameters that the stage sends for one micro-batch to the stages that own these
-    /// parameters (whose optimizers step them). Each pair contains the index of the receiving stage, counted from 0,
-    /// and the bytes.
+    /// The gradients of tied parameters that the stage sends for one micro-batch to the owners of these parameters.
+    /// Each pair contains the index of the receiving stage, counted from 0, and the bytes.
     pub tied_gradients: Vec<(usize, u64)>,
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
@@ -198,8 +197,8 @@ impl MemoryEstimate {
     }
 
     /// Whether the activations that each stage keeps for one micro-batch are at most 1% larger than in the memory
-    /// estimate `other`. While a level of recomputation is chosen, more recomputed blocks are tried until this is true
-    /// in comparison with full recomputation.
+    /// estimate `other`. The choice of a recomputation level stops trying more blocks once this holds against full
+    /// recomputation.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)

@@ -32,8 +32,8 @@ pub struct DoesNotFit {
     /// The bytes that the program needs on the device outside its workers, for example for batches that it reads ahead.
     /// The value is 0 if `device` is not the host's CPU.
     pub beside_workers: u64,
-    /// The proposed changes of settings that lower the memory need of the device. Changes of a single setting come
-    /// first. If none of them is enough, one combination of several settings follows.
+    /// The proposed changes of settings. Changes of a single setting come first. If none of them is enough, one
+    /// combination of several settings follows.
     pub remedies: Vec<Remedy>,
 }
 
@@ -149,9 +149,8 @@ fn leaves_a_tenth(needs: u64, has: u64) -> bool {
 }
 
 impl Remedy {
-    /// Whether the training fits after this change of settings with a tenth of the memory left free. The margin is
-    /// needed because the changed training was not measured. `has` is the memory, in bytes, of the device that is too
-    /// small now.
+    /// Whether the training fits after this change with a tenth of the memory left free, because the changed training
+    /// was not measured. `has` is the memory, in bytes, of the device that is too small now.
     fn is_enough(&self, has: u64) -> bool {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }
@@ -168,7 +167,7 @@ impl Remedy {
     /// Changes of a single setting come first. Only one smaller micro-batch size is proposed: the largest that is
     /// enough, or else the smallest. If no single setting is enough, one combination follows: the first that is enough.
     /// If no combination is enough either, it is the one with which the device needs the least memory. Combinations
-    /// with which all other devices are large enough are preferred.
+    /// that fit all other devices are preferred.
     pub(crate) fn all(
         estimate: &MemoryEstimate,
         schedule: &dyn Schedule,

@@ -6,35 +6,30 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Lever {
-    /// A change of settings that saves memory: full recomputation ([`Recompute::Full`](crate::Recompute::Full)), which
-    /// takes about a third more computation.
+    /// Full recomputation ([`Recompute::Full`](crate::Recompute::Full)), which takes about a third more computation.
     Recompute,
-    /// A change of settings that saves memory: more and smaller micro-batches, with the same number of samples per
-    /// step.
+    /// More and smaller micro-batches, with the same number of samples per step.
     SmallerMicroBatches {
         /// The number of rows (samples) of each micro-batch after this change.
         rows: usize,
         /// M, the number of micro-batches that each replica runs in a step after this change.
         micro_batches: usize,
     },
-    /// A change of settings that saves memory: twice as many stages, on twice as many devices. It is proposed only if
-    /// every stage has a device of its own that is not the CPU.
+    /// Twice as many stages, on twice as many devices. It is proposed only if no two stages share a device and none is
+    /// on the CPU.
     MoreStages {
         /// P, the number of workers of each replica after every stage is divided into two.
         workers: usize,
     },
-    /// A change of settings that saves memory: a single stage with all layers. Only one micro-batch is then live
-    /// (between forward and backward pass) at a time. It is proposed only if all stages share a device.
+    /// A single stage with all layers, so that only one micro-batch is live at a time. It is proposed only if all
+    /// stages share a device.
     OneStage,
-    /// A change of settings that saves memory: the 1F1B schedule. Under it, a stage keeps the activations of at most as
-    /// many micro-batches as the pipeline has stages.
+    /// The 1F1B schedule, under which a stage keeps the activations of at most P micro-batches.
     OneFOneB,
-    /// A change of settings that saves memory: optimizer states stay in host memory between steps
-    /// ([`OptimizerState::Host`](crate::OptimizerState)). Every step then takes the time to copy them. It is proposed
-    /// only for devices other than the host's CPU.
+    /// Optimizer states stay in host memory between steps ([`OptimizerState::Host`](crate::OptimizerState)). Every step
+    /// then takes the time to copy them. It is proposed only for devices other than the host's CPU.
     StatesOnHost,
-    /// A change of settings that saves memory: an optimizer with little or no state for each parameter, such as plain
-    /// SGD. The result of the training changes.
+    /// An optimizer with little or no state for each parameter, such as plain SGD. The result of the training changes.
     LeanerOptimizer,
 }
 

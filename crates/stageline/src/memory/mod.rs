@@ -18,9 +18,8 @@
 //!   overlapping steps (`Steps`) and a checkpoint's copies (`Copies`).
 //! - `worker_estimate`: the memory figures of one worker (`WorkerEstimate`).
 //! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
-//! - `worker_peaks`: the peak memory of each worker and the needs of each device (`devices`), by walks over the plan's
-//!   actions and simulated spans that add up the held activations and the tensors in flight of its stages (`in_flight`,
-//!   `Transfers`, `Row`).
+//! - `worker_peaks`: the peak memory of each worker and the needs of each device (`devices`), with the activations and
+//!   the tensors in flight of the worker's stages (`in_flight`, `Transfers`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
 //!   (`Remedy`), and the message with all figures (`Bytes`), which calls this host's CPU "the host".

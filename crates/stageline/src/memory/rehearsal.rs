@@ -96,7 +96,7 @@ impl Parameters {
     }
 }
 
-/// The recording of a rehearsal (a step that only measures memory), from which the memory estimate is computed.
+/// The recording of a rehearsal, from which the memory estimate is computed.
 pub(crate) struct Rehearsal<'a> {
     pub(crate) plan: Plan,
     pub(crate) stages: &'a [(Device, Parameters)],
@@ -107,21 +107,19 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether the optimizers had stepped, and so had states, before the rehearsal (a step that only measures memory).
+    /// Whether the optimizers had stepped, and so had states, before the rehearsal.
     pub(crate) stepped: bool,
-    /// The bytes of optimizer states that each stage moved to the host in the rehearsal (a step that only measures
-    /// memory).
+    /// The bytes of optimizer states that each stage moved to the host in the rehearsal.
     pub(crate) states_on_host: Vec<u64>,
     /// The bytes of each stage's parameter gradients of the second micro-batch that existed beside the gradient sums
     /// all at once.
     pub(crate) gradients_beside: Vec<u64>,
-    /// The events that each worker of replica 0 recorded in the rehearsal (a step that only measures memory).
+    /// The events that each worker of replica 0 recorded in the rehearsal.
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
 impl Rehearsal<'_> {
-    /// Returns the total time of all stages' backwards on the second micro-batch of the rehearsal (a step that only
-    /// measures memory).
+    /// Returns the total time of all stages' backwards on the second micro-batch of the rehearsal.
     pub(crate) fn backwards(&self) -> Duration {
         let is_backward = |event: &&Event| match event.activity {
             Activity::Instruction(Instruction::Compute(action)) => {
@@ -157,9 +155,9 @@ impl Rehearsal<'_> {
         })
     }
 
-    /// Returns the bytes that a worker has in use after the rehearsal (a step that only measures memory) is rolled
-    /// back. Parameters, optimizer states, and the buffers of matrix products on the CPU do not count. Returns 0 on a
-    /// GPU, and `None` if memory was not measured.
+    /// Returns the bytes that a worker has in use after the rehearsal is rolled back. Parameters, optimizer states, and
+    /// the buffers of matrix products on the CPU do not count. Returns 0 on a GPU, and `None` if memory was not
+    /// measured.
     fn other(&self, row: &[Event], stages: &[StageEstimate]) -> Option<u64> {
         let undone = || row.iter().filter(|event| event.activity == Activity::Follow);
         let last = undone().next_back()?;

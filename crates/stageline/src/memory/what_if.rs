@@ -22,8 +22,8 @@ impl Leaf {
 
 impl WhateverRows {
     /// Estimates the part of a stage's memory that does not depend on the number of rows (samples) of a micro-batch.
-    /// `all` was measured with the usual number of rows, and `few` with `share` times as many (0 < `share` < 1). The
-    /// result is the linear extrapolation to 0 rows.
+    /// `all` was measured with the usual number of rows, and `few` with the fraction `share` of them (0 < `share` < 1).
+    /// The result is the linear extrapolation to 0 rows.
     pub(crate) fn between(few: &StageEstimate, all: &StageEstimate, share: f64) -> Self {
         let constant = |few: f64, all: f64| (all - (all - few) / (1.0 - share)).clamp(0.0, few.min(all).max(0.0));
         Self {
@@ -120,9 +120,9 @@ impl MemoryEstimate {
     }
 
     /// Separates the memory that grows with the number of rows (samples) of a micro-batch from the constant memory.
-    /// `fewer` is a second estimate of the same training, measured with `share` times as many rows (0 < `share` < 1).
-    /// The separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of [`check`](Self::check)
-    /// more exact.
+    /// `fewer` is a second estimate of the same training, measured with the fraction `share` of the rows (0 < `share` <
+    /// 1). The separation makes [`with_rows_times`](Self::with_rows_times) and the suggestions of
+    /// [`check`](Self::check) more exact.
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {

@@ -13,16 +13,15 @@ pub(crate) struct WhateverRows {
     pub(crate) forward: u64,
     /// The bytes of a backward's working memory that do not depend on the number of rows (samples).
     pub(crate) backward: u64,
-    /// The bytes of the largest parameter's gradient, of which it is not known whether a backward's working memory
-    /// includes them; 0 if that was measured.
+    /// The bytes of the largest parameter's gradient, if it is unknown whether a backward's working memory includes
+    /// them; 0 if that was measured.
     pub(crate) perhaps: u64,
 }
 
 impl WhateverRows {
     /// Returns the memory that is assumed not to depend on the rows, for a stage measured with only one number of rows
-    /// (samples). It consists of the `bytes` of the parameter gradients of one micro-batch that exist all at once, and
-    /// perhaps the `largest` gradient, which a layer adds to its sum in place or not. All other memory is assumed to
-    /// grow with the rows.
+    /// (samples). It consists of the `bytes` of one micro-batch's parameter gradients that exist all at once, and
+    /// perhaps of the `largest` gradient. All other memory is assumed to grow with the rows.
     pub(crate) fn gradients(bytes: u64, largest: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes, perhaps: largest }
     }

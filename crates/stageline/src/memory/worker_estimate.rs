@@ -11,9 +11,8 @@ pub struct WorkerEstimate {
     /// The indices of the stages that the worker runs, in ascending order, counted from 0 within its replica.
     pub stages: Vec<usize>,
     /// The bytes that the worker has in use between steps, besides the parameters and optimizer states of its stages.
-    /// On CPUs they are mostly buffers for matrix products, one for each thread. If the memory is estimated for the
-    /// time while a checkpoint is written, a worker on the CPU includes the checkpoint's copies of its parameters and
-    /// optimizer states.
+    /// On CPUs they are mostly buffers for matrix products, one for each thread. For a worker on the CPU, they include
+    /// the copies of its parameters and optimizer states while a checkpoint is written.
     pub other: u64,
     /// The bytes of the parameters of the worker's stages. If the stages compute in a lower precision, the copies in
     /// this precision are included.
@@ -24,9 +23,9 @@ pub struct WorkerEstimate {
     /// ([`OptimizerState::Host`](crate::OptimizerState)). Copies for a rollback and for a checkpoint are included. The
     /// worker's other figures do not include these bytes. The value is 0 for a worker on the CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of host memory for the copies of the worker's parameters and optimizer states in a checkpoint, if the
-    /// memory is estimated for the time while a checkpoint is written. The worker's other figures do not include these
-    /// bytes. The value is 0 for a worker on the CPU, whose copies count in `other`, and in replicas after the first.
+    /// The bytes of host memory for the copies of the worker's parameters and optimizer states while a checkpoint is
+    /// written; 0 if the estimate is for another time. The worker's other figures do not include these bytes. The value
+    /// is 0 for a worker on the CPU, whose copies count in `other`, and in replicas after the first.
     pub checkpoint_on_host: u64,
     /// The bytes of the gradient sums of the worker's stages. They are doubled if the gradients are summed in several
     /// groups of micro-batches.
