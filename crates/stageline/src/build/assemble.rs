@@ -36,7 +36,7 @@ pub(crate) struct Joined<In, Out, Target> {
     pub(crate) devices: Vec<Device>,
     /// The devices on which the modules of the stages are before they are copied, each with the index of its stage.
     pub(crate) sources: Vec<(usize, Device)>,
-    /// The recomputation setting (activation checkpointing) of each stage, in stage order.
+    /// The recomputation setting of each stage, in stage order.
     pub(crate) recompute: Vec<Recompute>,
     /// The operations that each stage lists (`Stage::operations`), in stage order. They are checked for missing kernels
     /// before any module is copied.

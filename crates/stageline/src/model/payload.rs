@@ -16,25 +16,25 @@ use burn::tensor::{Bool, DType, Int, Shape, Tensor};
             `stageline::payload!(Name {{ field, field }})`"
 )]
 pub trait Payload: Clone + Send + 'static {
-    /// Applies `mapper` to every tensor of the payload (a value made of tensors), and returns the payload with the new
-    /// tensors. The order of the tensors is always the same.
+    /// Applies `mapper` to every tensor of the payload, and returns the payload with the new tensors. The order of the
+    /// tensors is always the same.
     fn map<M: PayloadMapper>(self, mapper: &mut M) -> Self;
 }
 
-/// A set of functions that replace the tensors of a [`Payload`] (a value made of tensors), for example to move them to
-/// a device. There is one function for each kind of tensor, and one for shared inputs (parts of a batch that several
-/// stages read). By default int and bool tensors stay as they are.
+/// A set of functions that replace the tensors of a [`Payload`], for example to move them to a device. There is one
+/// function for each kind of tensor, and one for shared inputs (parts of a batch that several stages read). By default
+/// int and bool tensors stay as they are.
 pub trait PayloadMapper {
-    /// Returns the float tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
-    /// dimensions; their sizes may differ.
+    /// Returns the float tensor that replaces `tensor` in the payload. Both tensors have `D` dimensions; their sizes
+    /// may differ.
     fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D>;
-    /// Returns the int tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
-    /// dimensions; their sizes may differ.
+    /// Returns the int tensor that replaces `tensor` in the payload. Both tensors have `D` dimensions; their sizes may
+    /// differ.
     fn int<const D: usize>(&mut self, tensor: Tensor<D, Int>) -> Tensor<D, Int> {
         tensor
     }
-    /// Returns the bool tensor that replaces `tensor` in the payload (a value made of tensors). Both tensors have `D`
-    /// dimensions; their sizes may differ.
+    /// Returns the bool tensor that replaces `tensor` in the payload. Both tensors have `D` dimensions; their sizes may
+    /// differ.
     fn bool<const D: usize>(&mut self, tensor: Tensor<D, Bool>) -> Tensor<D, Bool> {
         tensor
     }
@@ -188,8 +188,8 @@ tuple_payload!(A, B, C, D);
 tuple_payload!(A, B, C, D, E);
 tuple_payload!(A, B, C, D, E, F);
 
-/// Implements [`Payload`] (a value made of tensors, which may cross a stage boundary) for a struct whose fields are
-/// payloads. The macro must list all fields of the struct; a missing one is a compile error.
+/// Implements [`Payload`], which may cross a stage boundary, for a struct whose fields are payloads. The macro must
+/// list all fields of the struct; a missing one is a compile error.
 ///
 /// ```
 /// use burn::tensor::{Bool, Tensor};

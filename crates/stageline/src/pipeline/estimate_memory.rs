@@ -137,9 +137,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Runs a rehearsal (a step that only measures memory) for each shape of the batch's micro-batches. Returns the
-    /// maximum of the memory estimates, and of the total times of all stages' backwards on one micro-batch. Returns
-    /// `None` if the memory in use is unknown.
+    /// Runs a rehearsal for each shape of the batch's micro-batches. Returns the maximum of the memory estimates, and
+    /// of the total times of all stages' backwards on one micro-batch. Returns `None` if the memory in use is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
         let batches = self.micro_batches(batch)?.largest(MICRO_BATCHES * self.replicas());
@@ -156,9 +155,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(largest)
     }
 
-    /// Runs one rehearsal (a step that only measures memory) with micro-batches of one shape. Returns the memory
-    /// estimate, and the total time of all stages' backwards on one micro-batch. Returns `None` if the memory in use is
-    /// unknown.
+    /// Runs one rehearsal with micro-batches of one shape. Returns the memory estimate, and the total time of all
+    /// stages' backwards on one micro-batch. Returns `None` if the memory in use is unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());

@@ -88,8 +88,8 @@ pub enum ModuleError {
         /// The number, counted from 0, of the stage whose module was already taken.
         stage: usize,
     },
-    /// The module of the requested stage cannot be returned. Either its worker thread did not end, or it panicked
-    /// outside any action, or the stage made a training step that other stages may lack and that cannot be rolled back.
+    /// The module of the requested stage cannot be returned. Its worker thread did not end or panicked outside any
+    /// action, or the stage made a training step that other stages may lack and that cannot be rolled back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"

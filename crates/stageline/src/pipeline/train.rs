@@ -25,22 +25,21 @@ use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
 use crate::worker::messages::{Asked, Stepped};
 
-/// A training step that the workers run, and whose verdict (step the optimizers, or skip the step) is not yet known.
+/// A training step that the workers run, and whose verdict is not yet known.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The context (step number, loss weights, loss scale and others) of the step for each replica.
+    /// The context of the step for each replica.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
     began: Instant,
-    /// Whether this training step began before the verdict on the previous step (step the optimizers, or skip) was
-    /// known.
+    /// Whether this training step began before the verdict on the previous step was known.
     behind: bool,
     span: Span,
 }
 
 impl<In, Target> Begun<In, Target> {
-    /// Whether the next training step may begin before the verdict on this step (step the optimizers, or skip). True if
-    /// the stages step on an assumed verdict; false if they wait for the actual one.
+    /// Whether the next training step may begin before the verdict on this step. True if the stages step on an assumed
+    /// verdict; false if they wait for the actual one.
     pub(crate) fn may_be_followed(&self) -> bool {
         matches!(self.flush, Flush::Ahead(_))
     }
@@ -50,8 +49,7 @@ impl<In, Target> Begun<In, Target> {
         self.batch
     }
 
-    /// Returns the context (step number, loss weights, loss scale and others) of the step in the first replica. Step
-    /// number and loss scale are the same in all replicas.
+    /// Returns the context of the step in the first replica. Step number and loss scale are the same in all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
@@ -76,8 +74,7 @@ struct Concluded {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Trains on one batch. Every stage waits for the common verdict (step the optimizers, or skip) before it steps its
-    /// optimizer.
+    /// Trains on one batch. Every stage waits for the common verdict before it steps its optimizer.
     pub(crate) fn train(&mut self, batch: MicroBatches<In, Target>) -> Result<StepReport, Ended> {
         let begun = self.launch(batch, Flush::Together)?;
         self.complete(&begun, false)
@@ -119,8 +116,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.start_on(Begun { batch, contexts, flush, began: self.workers.began(), behind: false, span })
     }
 
-    /// Sends all workers the command to run one more training step before the verdict on the running step (step the
-    /// optimizers, or skip). Returns the begun step.
+    /// Sends all workers the command to run one more training step before the verdict on the running step. Returns the
+    /// begun step.
     pub(crate) fn launch_behind(&mut self, batch: MicroBatches<In, Target>) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps + 1);
         self.warn_of_change(batch.weights.all_samples());
@@ -143,9 +140,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(begun)
     }
 
-    /// Waits for the end of a training step and returns its report. If the stages assumed a wrong verdict (step the
-    /// optimizers, or skip), they roll back the step and make it again. The next step, if it has begun (`followed`), is
-    /// then discarded.
+    /// Waits for the end of a training step and returns its report. If the stages assumed a wrong verdict, they roll
+    /// back the step and make it again. The next step, if it has begun (`followed`), is then discarded.
     pub(crate) fn complete(&mut self, begun: &Begun<In, Target>, followed: bool) -> Result<StepReport, Ended> {
         let (context, config) = (begun.context(), self.stepping.flush);
         let _entered = begun.span.enter();
@@ -223,8 +219,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.end(Ended::ByCaller(StepError::Stopped { during }));
     }
 
-    /// Sends the verdict on a training step (step the optimizers, or skip) to all workers. If no step follows
-    /// (`alone`), also commands the workers to receive it. Otherwise they receive it during the next step.
+    /// Sends the verdict on a training step to all workers. If no step follows (`alone`), also commands the workers to
+    /// receive it. Otherwise they receive it during the next step.
     fn answer(&self, verdict: Verdict, alone: bool) -> Result<(), Ended> {
         self.workers.tell(verdict)?;
         if alone { self.workers.settle() } else { Ok(()) }

@@ -50,8 +50,7 @@ impl Diary {
         Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
     }
 
-    /// Begins to record the events of a new pass (a step, an evaluation, ...). `room` is an empty vector with capacity
-    /// for them.
+    /// Begins to record the events of a new pass. `room` is an empty vector with capacity for them.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
@@ -76,7 +75,7 @@ impl Diary {
         self.since = now;
     }
 
-    /// Ends the recording of a pass (a step, an evaluation, ...), and returns its events.
+    /// Ends the recording of a pass, and returns its events.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

@@ -56,8 +56,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass (a step, an evaluation, ...). Resets the peak of host memory, and
-    /// measures how long it takes to ask each device whether it has finished.
+    /// Prepares the measurements of a new pass. Resets the peak of host memory, and measures how long it takes to ask
+    /// each device whether it has finished.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

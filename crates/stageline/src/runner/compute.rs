@@ -51,8 +51,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the stage's forward pass on one micro-batch. In training it keeps the autodiff graph for the backward pass.
-    /// In an inspection (a second run of a non-finite step) it also checks the input and the result for non-finite
-    /// values.
+    /// In an inspection it also checks the input and the result for non-finite values.
     fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.parameters.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
@@ -103,7 +102,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Records which computation of a micro-batch gave a non-finite result. Does nothing unless the current pass is an
-    /// inspection (a second run of a non-finite step).
+    /// inspection.
     pub(super) fn add_culprit(&mut self, micro_batch: usize, origin: Origin) {
         if let Mode::Training { inspection: Some(culprits), .. } = &mut self.mode {
             culprits.push(Culprit { replica: self.replica, stage: self.stage, micro_batch, origin });

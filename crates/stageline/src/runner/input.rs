@@ -19,8 +19,7 @@ use crate::update::precision::Precision;
 /// The input side of a stage. It provides the input of each micro-batch, adds it to the autodiff graph, and keeps its
 /// gradients for the previous stage. `T` is the type of the input.
 pub(crate) trait Source<T>: Send {
-    /// Prepares the input side of a stage for a pass over a batch (a step, an evaluation, ...). The first stage
-    /// receives its inputs from the caller.
+    /// Prepares the input side of a stage for a pass over a batch. The first stage receives its inputs from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Removes and returns the arrived input of one micro-batch, placed on the stage's device and rounded to the
     /// stage's precision.

@@ -102,13 +102,13 @@ pub(crate) struct Conclusion {
 }
 
 /// A pipeline stage whose module, input and output types are erased. In a training step a worker calls `begin`, then
-/// `run` for each instruction, then `reduce` and `finish`. After the verdict on the step (step the optimizers, or skip)
-/// it calls `conclude` and `follow`.
+/// `run` for each instruction, then `reduce` and `finish`. After the verdict on the step it calls `conclude` and
+/// `follow`.
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
-    /// Prepares the stage for a pass over a batch (a step, an evaluation, ...). The first stage receives the inputs of
-    /// its micro-batches from the caller, and the last stage their targets.
+    /// Prepares the stage for a pass over a batch. The first stage receives the inputs of its micro-batches from the
+    /// caller, and the last stage their targets.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes that it
     /// sent to another stage; 0 unless it is a send.
@@ -117,14 +117,14 @@ pub(crate) trait Runner: Send {
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
     /// send their sums to replica 0.
     fn reduce(&mut self, step: usize, waits: &Waits) -> Result<(), Stopped>;
-    /// Ends the pass over a batch (a step, an evaluation, ...) and returns the stage's outcome, such as losses and
-    /// gradient norms. The last stage sends the outputs of an inference to the caller.
+    /// Ends the pass over a batch and returns the stage's outcome, such as losses and gradient norms. The last stage
+    /// sends the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Outcome, Stopped>;
     /// Keeps a copy of the gradient sums before a speculative optimizer step. The copy is needed if the step is rolled
     /// back and made again with clipped gradients.
     fn keep_sums(&mut self);
     /// Discards the gradient sums, losses and metrics of a step that began too early. A worker calls this if its stages
-    /// assumed a wrong verdict on the previous step (step the optimizers, or skip).
+    /// assumed a wrong verdict on the previous step.
     fn forget(&mut self);
     /// Sends the current values of the shared parameters that this stage owns to the stages and replicas that have
     /// copies. The call does not step the optimizer.
@@ -137,8 +137,7 @@ pub(crate) trait Runner: Send {
     /// verdict is to skip the step, or only to return its gradients, no parameter changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Completes a training step on the stage after the verdict (step the optimizer, or skip). Receives the new values
-    /// of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that only measures
-    /// memory).
+    /// of tied (shared) parameters from the stages that own them, or rolls back a rehearsal.
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
     /// Commits the last training step: the stage discards its state from before that step.
     fn commit(&mut self);

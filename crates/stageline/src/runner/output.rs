@@ -29,8 +29,8 @@ pub(crate) trait Sink<M>: Send {
     /// stage's output, or the loss on the last stage.
     type Residual: Send;
 
-    /// Prepares the output side of a stage for a pass over a batch (a step, an evaluation, ...). The last stage
-    /// receives the targets of the batch from the caller.
+    /// Prepares the output side of a stage for a pass over a batch. The last stage receives the targets of the batch
+    /// from the caller.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Runs the training forward pass of one micro-batch. Returns the tensors where the backward pass starts: the float
     /// tensors of the stage's output, or the loss on the last stage.

@@ -101,9 +101,9 @@ impl<M: Module + 'static> StageParameters<M> {
         Ok(Conclusion { learning_rate, health, states_on_host, ..Conclusion::default() })
     }
 
-    /// Acts on the verdict on a step (step the optimizers, or skip) in a replica other than replica 0, which alone has
-    /// optimizers. If the optimizers step, the stage receives the new parameter values from replica 0. It then sends
-    /// the values of tied parameters to the stages of its own replica that have copies. Returns an empty report.
+    /// Acts on the verdict on a step in a replica other than replica 0, which alone has optimizers. If the optimizers
+    /// step, the stage receives the new parameter values from replica 0. It then sends the values of tied parameters to
+    /// the stages of its own replica that have copies. Returns an empty report.
     fn conclude_as_leaf(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped> {
         if verdict.counts() {
             self.follow_root(waits)?;
@@ -113,7 +113,7 @@ impl<M: Module + 'static> StageParameters<M> {
     }
 
     /// Completes a step after the verdict: receives the new values of tied (shared) parameters from the stages that own
-    /// them, or rolls back a rehearsal (a step that only measures memory).
+    /// them, or rolls back a rehearsal.
     pub(super) fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
         match verdict {
             Verdict::Step { .. } => self.follow_owners(waits)?,

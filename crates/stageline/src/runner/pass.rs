@@ -38,7 +38,7 @@ pub(crate) struct Context {
     /// The loss scale: the factor on the loss after the division of the loss by its total weight. It keeps small
     /// gradients from underflowing.
     pub(crate) loss_scale: f64,
-    /// For each stage, the part of the forward pass that its backward pass recomputes (activation checkpointing).
+    /// For each stage, the part of the forward pass that its backward pass recomputes.
     pub(crate) recompute: Arc<[Recompute]>,
     /// Whether the stages measure the squared norm of every micro-batch's gradients, for an estimate of the gradient
     /// noise. True only in training steps that the settings select.

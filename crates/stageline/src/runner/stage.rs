@@ -38,12 +38,10 @@ use stageline_nn::Fallback;
 pub(super) enum Mode<M> {
     /// The stage runs no pass (no step, evaluation or inference) at the moment.
     Idle,
-    /// A training pass or an inspection (a second run of a non-finite step), which both run forward and backward
-    /// passes.
+    /// A training pass or an inspection, which both run forward and backward passes.
     Training {
         context: Arc<Context>,
-        /// The non-finite results that an inspection (a second run of a non-finite step) has found so far; `None` in a
-        /// training pass.
+        /// The non-finite results that an inspection has found so far; `None` in a training pass.
         inspection: Option<Vec<Culprit>>,
     },
     /// The stage runs an evaluation or an inference. The value is a copy of the stage's module without autodiff, which
@@ -75,8 +73,7 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
 
 /// A live micro-batch on a stage, between its forward pass and its backward pass: both ends of its autodiff graph.
 pub(super) struct Taped<R> {
-    /// The context (step number, loss weights, loss scale and others) of the pass over the batch that ran the
-    /// micro-batch's forward pass.
+    /// The context of the pass over the batch that ran the micro-batch's forward pass.
     pub(super) context: Arc<Context>,
     /// The float tensors of the stage's input, which are leaves of the autodiff graph; empty on the first stage.
     pub(super) input: Leaves,
@@ -92,8 +89,7 @@ pub(super) struct Taped<R> {
 pub(super) struct Differentiated {
     /// The gradients, and the weight gradients that a split backward pass has deferred.
     pub(super) half: Half,
-    /// Whether, in an inspection (a second run of a non-finite step), the gradient of the stage's output was finite. In
-    /// any other pass it is false.
+    /// Whether, in an inspection, the gradient of the stage's output was finite. In any other pass it is false.
     pub(super) came_finite: bool,
 }
 

@@ -12,8 +12,8 @@ use crate::state::convert::tensor_of;
 /// Where a resumed training takes the values of frozen parameters from. It decides whether checkpoints hold them.
 ///
 /// The frozen parameters of a model that is adapted with LoRA are almost the whole model. A checkpoint without them is
-/// smaller by as much, and takes less memory on the host and less time, except for the first one of a run and for a
-/// resume, which read and hash all frozen parameters.
+/// smaller, and takes less host memory and time. Only a run's first checkpoint and a resume read and hash all frozen
+/// parameters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FrozenFrom {
     /// A resumed training takes frozen parameters from the checkpoint, which holds the whole model.

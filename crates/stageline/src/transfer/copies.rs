@@ -45,9 +45,8 @@ pub(crate) struct Held {
     owner: Device,
 }
 
-/// Connects the owner of parameters (the stage whose optimizer steps them) to a stage with copies of them. Returns both
-/// ends of the connection. The stage with copies can send gradients for `ahead` micro-batches or steps before the owner
-/// receives any; a further send waits.
+/// Connects the owner of parameters to a stage with copies of them. Returns both ends of the connection. The stage with
+/// copies can send gradients for `ahead` micro-batches or steps before the owner receives any; a further send waits.
 pub(crate) fn share(ids: Vec<ParamId>, owner: &Device, holder: &Device, ahead: usize) -> (Owned, Held) {
     let (gradient_sender, gradient_receiver) = bounded(ahead);
     let (value_sender, value_receiver) = bounded(1);

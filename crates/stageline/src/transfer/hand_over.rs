@@ -13,8 +13,8 @@ use crate::device::remote::{by_the_host, moved, one_lent_gpu};
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 use stageline_nn::params::{fork, is_quantized, with_value};
 
-/// Moves all tensors of a payload (a value made of tensors) to a device, for use by the calling thread. The moved
-/// tensors are in no autodiff graph.
+/// Moves all tensors of a payload to a device, for use by the calling thread. The moved tensors are in no autodiff
+/// graph.
 pub(crate) fn place<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut Place(device))
 }
@@ -24,14 +24,14 @@ pub(crate) fn hand_tensor<const D: usize>(tensor: Tensor<D>, device: &Device) ->
     Place(device).float(for_another_thread(tensor.inner(), device))
 }
 
-/// Prepares the tensors of a payload (a value made of tensors) for use by another thread. They are detached from any
-/// autodiff graph, and those on the GPU `device` are copied into newly allocated memory.
+/// Prepares the tensors of a payload for use by another thread. They are detached from any autodiff graph, and those on
+/// the GPU `device` are copied into newly allocated memory.
 pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
     payload.map(&mut HandOver(device))
 }
 
-/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU, of this host or lent by
-/// another one, whose server has a stream for each thread of this program. Otherwise returns the tensor unchanged.
+/// Copies a tensor into newly allocated memory if another thread will use it on the same GPU. The GPU may belong to
+/// another host, whose server has a stream for each thread of this program. Otherwise returns the tensor unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because every flip runs as its own kernel and writes to new
 /// memory. New memory is needed because of a rule of cubecl 0.11. After memory was *allocated*, the other thread's

@@ -110,8 +110,8 @@ impl<const D: usize> Leaf for Tensor<D> {
 }
 
 impl Leaves {
-    /// Makes a received payload (a value made of tensors) the input of a stage's autodiff graph. Returns the payload,
-    /// and its float tensors as leaves of the graph.
+    /// Makes a received payload the input of a stage's autodiff graph. Returns the payload, and its float tensors as
+    /// leaves of the graph.
     pub(crate) fn of_input<P: Payload>(payload: P) -> (P, Self) {
         let mut record = RecordInput::default();
         (payload.map(&mut record), record.0)
@@ -183,7 +183,7 @@ impl PayloadMapper for RecordOutput {
     }
 }
 
-/// Detaches the float tensors of a payload (a value made of tensors) from their autodiff graph.
+/// Detaches the float tensors of a payload from their autodiff graph.
 pub(crate) fn detach<P: Payload>(payload: P) -> P {
     payload.map(&mut Detach)
 }
@@ -196,8 +196,8 @@ impl PayloadMapper for Detach {
     }
 }
 
-/// Turns the tensors of a payload (a value made of tensors) into autodiff tensors that need no gradient. A stage can
-/// then compute with them and its own tracked parameters.
+/// Turns the tensors of a payload into autodiff tensors that need no gradient. A stage can then compute with them and
+/// its own tracked parameters.
 pub(crate) fn track<P: Payload>(payload: P) -> P {
     payload.map(&mut Track)
 }

@@ -1,5 +1,5 @@
-//! The gradient noise (the sum of the variances of the gradient's elements for a batch of loss weight 1), and the noise
-//! scale, which is this noise divided by the squared norm of the gradient. Both are estimated from the gradients of the
+//! The gradient noise: the sum of the variances of the gradient's elements for a batch of loss weight 1. The noise
+//! scale is this noise divided by the squared norm of the gradient. Both are estimated from the gradients of the
 //! micro-batches of one step.
 
 /// Estimates of the gradient's squared norm and noise in one training step, for the whole model and for each stage.

@@ -29,8 +29,8 @@ pub enum Cause {
         look for what is detached or left out there"
     )]
     MissingMicroBatch {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) whose gradients leave out a
-        /// micro-batch by mistake. Earlier stages may leave it out too, because they receive no gradients for it.
+        /// The index, counted from 0, of the last stage whose gradients leave out a micro-batch by mistake. Earlier
+        /// stages may leave it out too, because they receive no gradients for it.
         stage: usize,
         /// The index, counted from 0, of the micro-batch that the training leaves out of a stage's gradients by
         /// mistake.
@@ -88,8 +88,7 @@ pub enum Cause {
         /// undivided model.
         path: String,
     },
-    /// A diagnosis: a part of the model gives other values or gradients when the backward pass recomputes it
-    /// (activation checkpointing).
+    /// A diagnosis: a part of the model gives other values or gradients when the backward pass recomputes it.
     #[error(
         "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
         recomputed part with this parameter depends on more than its module and its input; look for captured \
@@ -97,11 +96,11 @@ pub enum Cause {
         and once more outside of it"
     )]
     Recomputation {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) whose gradients recomputation
-        /// changes. If no gradient changes, it is the last stage with a parameter whose value after the step changes.
+        /// The index, counted from 0, of the last stage whose gradients recomputation changes. If no gradient changes,
+        /// it is the last stage with a parameter whose value after the step changes.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradient is changed by
-        /// recomputation. If no gradient changes, it is the last parameter whose value after the step changes.
+        /// The name, in checkpoints, of the last parameter whose gradient is changed by recomputation. If no gradient
+        /// changes, it is the last parameter whose value after the step changes.
         name: String,
     },
     /// A diagnosis: a layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs
@@ -112,13 +111,12 @@ pub enum Cause {
         what it computes otherwise"
     )]
     SplitBackward {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) with a wrong gradient. Its split
-        /// backward pass (input gradient, then weight gradient) gives a gradient that differs from a whole backward
-        /// pass by more than the tolerance.
+        /// The index, counted from 0, of the last stage with a wrong gradient. Its split backward pass (input gradient,
+        /// then weight gradient) gives a gradient that differs from a whole backward pass by more than the tolerance.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter (the nearest to the loss) with a wrong gradient. A split
-        /// backward pass (input gradient, then weight gradient) gives a gradient that differs from a whole backward
-        /// pass by more than the tolerance.
+        /// The name, in checkpoints, of the last parameter with a wrong gradient. A split backward pass (input
+        /// gradient, then weight gradient) gives a gradient that differs from a whole backward pass by more than the
+        /// tolerance.
         name: String,
     },
     /// A diagnosis: one step of the pipeline differs from the same step of a plain loop over the same micro-batches on
@@ -130,13 +128,11 @@ pub enum Cause {
         static variable"
     )]
     OtherBits {
-        /// The index, counted from 0, of the last stage (the nearest to the loss) whose gradients in the pipeline and
-        /// in a plain training loop differ. If no gradient differs, it is the last stage with a parameter whose value
-        /// after the step differs.
+        /// The index, counted from 0, of the last stage whose gradients in the pipeline and in a plain training loop
+        /// differ. If no gradient differs, it is the last stage with a parameter whose value after the step differs.
         stage: usize,
-        /// The name, in checkpoints, of the last parameter (the nearest to the loss) whose gradients in the pipeline
-        /// and in a plain training loop differ. If no gradient differs, it is the last parameter whose value after the
-        /// step differs.
+        /// The name, in checkpoints, of the last parameter whose gradients in the pipeline and in a plain training loop
+        /// differ. If no gradient differs, it is the last parameter whose value after the step differs.
         name: String,
     },
     /// A diagnosis: the difference is only rounding, because the stages compute in BF16 or F16 instead of full

@@ -2,8 +2,8 @@
 //! parameters after it, by name and bit for bit, and the place where gradients begin to differ.
 //!
 //! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes, so a deterministic
-//! device gives the same bits. The gradients of split and whole backward passes must agree only within the tolerance,
-//! because a weight that a stage uses three times or more is then summed in another order.
+//! device gives the same bits. The gradients of split and whole backward passes must agree only within the tolerance:
+//! if a stage uses a weight three times or more, they are summed in different orders.
 //!
 //! A gradient is computed from the loss backwards. A faulty backward pass therefore changes the gradients of its own
 //! layer and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the
@@ -31,8 +31,8 @@ use crate::update::parameter_gradient::ParameterGradient;
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct AfterOneStep {
-    /// The part of its forward pass that each stage of the compared pipeline recomputes in its backward passes
-    /// (activation checkpointing), in stage order.
+    /// The part of its forward pass that each stage of the compared pipeline recomputes in its backward passes, in
+    /// stage order.
     pub recompute: Vec<Recompute>,
     /// The number of parameters whose values after the step are compared, including frozen parameters and running
     /// statistics.
@@ -90,9 +90,9 @@ pub(super) struct OneStep {
     configured: Run,
     /// The pipeline's step without recomputation. `None` if the pipeline recomputes nothing.
     kept: Option<Run>,
-    /// The stage and name of the last parameter (the nearest to the loss) with a wrong gradient in a split backward
-    /// (input gradient, then weight gradient). It differs from that of a whole backward by more than the tolerance.
-    /// `None` if there is none, or if the plain training loop ran no split backwards.
+    /// The stage and name of the last parameter with a wrong gradient in a split backward (input gradient, then weight
+    /// gradient). It differs from that of a whole backward by more than the tolerance. `None` if there is none, or if
+    /// the plain training loop ran no split backwards.
     wrong_split: Option<(usize, String)>,
     /// The largest rounding difference between the gradients of split backwards (input gradient, then weight gradient)
     /// and of whole backwards in the plain training loop. `None` if the gradients are equal or were not compared, or if
@@ -133,9 +133,8 @@ impl Run {
     }
 
     /// Compares the gradients of this step with those of the step `expected`. Returns the stage and name of the last
-    /// parameter (the nearest to the loss) whose gradients differ by more than `bar`; `None` if there is none. If `bar`
-    /// is `None`, the bits are compared instead: those of the gradients, and if these are equal, those of the
-    /// parameters after the step.
+    /// parameter whose gradients differ by more than `bar`; `None` if there is none. If `bar` is `None`, the bits are
+    /// compared instead: those of the gradients, and if these are equal, those of the parameters after the step.
     fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
         let norm = expected.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
         let norm = norm.map(|value| value * value).sum::<f64>().sqrt();

@@ -91,16 +91,15 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages with the true or assumed `verdict` (step, or skip it). First sets
-    /// aside the side effects that the step's forward passes deferred, such as updates of running statistics. Otherwise
-    /// they would be mixed with the side effects of the next step.
+    /// Ends a step on each of the worker's stages with the true or assumed `verdict`. First sets aside the side effects
+    /// that the step's forward passes deferred, such as updates of running statistics. Otherwise they would be mixed
+    /// with the side effects of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
     }
 
-    /// Ends a step on each of the worker's stages with `verdict` (step, or skip it), and sends each stage's report to
-    /// the caller.
+    /// Ends a step on each of the worker's stages with `verdict`, and sends each stage's report to the caller.
     ///
     /// Forward passes defer side effects, such as updates of running statistics, until their step is final. These
     /// effects must be set aside before the call. The call keeps them only if the verdict is to step the optimizers and

@@ -25,8 +25,8 @@ pub(crate) enum Command {
     Save { during: During, frozen_from: FrozenFrom },
     /// The command to send a copy of each stage's module, for a snapshot of a running pipeline.
     Copy { during: During },
-    /// The command to receive the true verdict on the last step (step, or skip it), if the stages have ended that step
-    /// with an assumed verdict. If the two differ, the stages roll the step back and end it again.
+    /// The command to receive the true verdict on the last step, if the stages have ended that step with an assumed
+    /// verdict. If the two differ, the stages roll the step back and end it again.
     Settle { during: During },
 }
 
@@ -54,11 +54,11 @@ pub(crate) struct Asked {
     pub(crate) clock: Clock,
     /// The time at which the pass began. The times of recorded events are counted from it.
     pub(crate) began: Instant,
-    /// The moment at which the stages step their optimizers: after the common verdict of all stages (step, or skip the
-    /// step), or speculatively before it.
+    /// The moment at which the stages step their optimizers: after the common verdict of all stages, or speculatively
+    /// before it.
     pub(crate) flush: Flush,
-    /// Whether the requested pass is a training step that begins before the verdict on the previous step (step, or skip
-    /// it) is known. If that verdict differs from the assumed one, the pass is discarded.
+    /// Whether the requested pass is a training step that begins before the verdict on the previous step is known. If
+    /// that verdict differs from the assumed one, the pass is discarded.
     pub(crate) behind: bool,
 }
 

@@ -9,8 +9,8 @@
 //! runner computes.
 //!
 //! The worker reads only the stage and the micro-batch of an instruction; the runner of that stage matches on it and
-//! performs it. For each of its `runners` the worker enters an activity in its diary, calls one method of the runner,
-//! and leaves the activity with the time waited and the readings of its gauges. This file also spawns the thread
+//! performs it. For each of its `runners` the worker opens an activity in its diary, calls one method of the runner,
+//! and closes the activity with the time waited and the readings of its gauges. This file also spawns the thread
 //! (`Started`), with its pool of threads that compute on the CPU and its meter of allocated memory.
 //!
 //! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
@@ -81,7 +81,7 @@ pub(crate) struct Worker {
     /// The number of the worker's last training step, counted from 0, if its own stages have made the step but other
     /// stages may not have. `None` if there is no such step.
     pub(super) uncommitted: Option<usize>,
-    /// The worker's knowledge of the verdict on its last training step (step the optimizers, or skip the step).
+    /// The worker's knowledge of the verdict on its last training step.
     pub(super) last: Last,
 }
 

@@ -17,7 +17,7 @@ use stageline_nn::after_step;
 
 impl Worker {
     /// Commits the worker's last training step, which all stages have made. Drops the state from before the step, and
-    /// runs the effects that the step's forward passes deferred, such as updates of running statistics.
+    /// runs the effects that the step's forward passes deferred.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -26,14 +26,14 @@ impl Worker {
     }
 
     /// Rolls back the worker's last training step, which not all stages have made. Also drops the effects that forward
-    /// passes of the following step deferred, such as updates of running statistics.
+    /// passes of the following step deferred.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();
     }
 
-    /// If the worker has only assumed the verdict on its last step (step, or skip it), receives the true one. If the
-    /// two differ, the step is rolled back and ended again with the true verdict.
+    /// If the worker has only assumed the verdict on its last step, receives the true one. If the two differ, the step
+    /// is rolled back and ended again with the true verdict.
     ///
     /// Returns true if the work on the following step is kept, and false if it is discarded because the verdicts
     /// differ.
@@ -57,9 +57,8 @@ impl Worker {
         }
     }
 
-    /// Receives the true verdict on the worker's last step (step, or skip it) if it has arrived, without waiting. If it
-    /// equals the assumed one, the step is committed at once, which frees the copies of the state from before that
-    /// step.
+    /// Receives the true verdict on the worker's last step if it has arrived, without waiting. If it equals the assumed
+    /// one, the step is committed at once, which frees the copies of the state from before that step.
     pub(super) fn poll_verdict(&mut self) -> Result<(), Stopped> {
         if let Last::Assumed(assumed) = self.last
             && let Some(verdict) = self.waits.try_receive(&self.channels.verdicts)?
@@ -72,8 +71,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Compares the true verdict on the worker's last step (step, or skip it) with the assumed one. Commits the step if
-    /// they are equal. Otherwise marks the step, so that it is rolled back later.
+    /// Compares the true verdict on the worker's last step with the assumed one. Commits the step if they are equal.
+    /// Otherwise marks the step, so that it is rolled back later.
     pub(super) fn note_verdict(&mut self, assumed: Verdict, verdict: Verdict) {
         if verdict == assumed {
             self.last = Last::Known;

@@ -22,16 +22,15 @@ use crate::update::ledger::Ledger;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {
-    /// Runs one pass over a batch (a training step, an evaluation, ...) on all workers. Returns the outcomes of all
-    /// stages: losses, gradient norms and counts of summed micro-batches.
+    /// Runs one pass over a batch on all workers. Returns the outcomes of all stages: losses, gradient norms and counts
+    /// of summed micro-batches.
     pub(crate) fn run(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<Finished, Ended> {
         let replicas = asked.len();
         self.ask(batch, asked)?;
         self.finished(replicas)
     }
 
-    /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass (a training step,
-    /// an evaluation, ...).
+    /// Sends each replica its micro-batches of the batch, and each worker the command to run a pass.
     pub(crate) fn ask(&self, batch: &MicroBatches<In, Target>, asked: Vec<Asked>) -> Result<(), Ended> {
         self.feed(&batch.inputs, Some(&batch.targets), asked)
     }
@@ -78,10 +77,10 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.concluded_stages(verdict)
     }
 
-    /// Sends the verdict on a rehearsal (a step that only measures memory) to one worker after another. The next worker
-    /// gets it only when all stages of the previous worker have acted on it. So the memory of each optimizer step is
-    /// measured alone, even if stages share a GPU. `stages` has the number of stages of each worker of a replica.
-    /// Returns the stages' reports in the order of replicas and stages.
+    /// Sends the verdict on a rehearsal to one worker after another. The next worker gets it only when all stages of
+    /// the previous worker have acted on it. So the memory of each optimizer step is measured alone, even if stages
+    /// share a GPU. `stages` has the number of stages of each worker of a replica. Returns the stages' reports in the
+    /// order of replicas and stages.
     pub(crate) fn conclude_in_turn(&self, verdict: Verdict, stages: &[usize]) -> Result<Vec<Stepped>, Ended> {
         let mut stepped = Vec::new();
         for (worker, stages) in self.handles.iter().zip(stages.iter().cycle()) {
@@ -99,8 +98,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(())
     }
 
-    /// Commands all workers to receive the verdict on the last step (step the optimizers, or skip). It is needed only
-    /// if no step follows. Otherwise the workers receive the verdict during the next step.
+    /// Commands all workers to receive the verdict on the last step. It is needed only if no step follows. Otherwise
+    /// the workers receive the verdict during the next step.
     pub(crate) fn settle(&self) -> Result<(), Ended> {
         for worker in &self.handles {
             self.send(&worker.commands, Command::Settle { during: self.during() })?;
@@ -134,8 +133,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(Finished(outcomes))
     }
 
-    /// Waits until every worker has sent its events (timed activities) of a training pass. Returns them in the order of
-    /// replicas and workers.
+    /// Waits until every worker has sent its events of a training pass. Returns them in the order of replicas and
+    /// workers.
     pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded = (0..self.handles.len())
             .map(|_| self.receive(&self.replies.recorded))
@@ -175,8 +174,7 @@ fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
     stepped
 }
 
-/// The outcomes of all stages at the end of a pass (a training step, an evaluation, ...), such as losses and gradient
-/// norms.
+/// The outcomes of all stages at the end of a pass, such as losses and gradient norms.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {

@@ -80,14 +80,13 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events (timed activities) for which the worker's event list has room. It is enough for a step and
-    /// for a rehearsal (a step that only measures memory).
+    /// The number of events for which the worker's event list has room. It is enough for a step and for a rehearsal.
     events: usize,
     /// The bytes of the buffer for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
     packing_buffer: u64,
 }
 
-/// The reason why a pass of the workers (a step, an evaluation, ...) ended early.
+/// The reason why a pass of the workers ended early.
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,

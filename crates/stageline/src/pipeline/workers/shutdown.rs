@@ -51,8 +51,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     /// device may not answer because it waits for a tensor from a lost host, or over a broken link between hosts.
     /// `others` are the ended stages of all replicas but the first.
     ///
-    /// The tensors of such a stage are never freed. To free a tensor is a request to its device, and the queue of a
-    /// device that does not answer may be full, so that the caller would wait for ever.
+    /// The tensors of such a stage are never freed. To free a tensor is a request to its device. If the device does not
+    /// answer and its queue is full, the caller would wait forever.
     fn leave_behind(&mut self, lost: &[ReplicaStage], others: Vec<Box<dyn Runner>>, patience: Duration) {
         let runners: Vec<_> = std::mem::take(&mut self.ended).into_iter().chain(others).collect();
         let place = |runner: &dyn Runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() };

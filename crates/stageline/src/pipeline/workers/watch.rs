@@ -12,7 +12,7 @@ pub(super) struct Watch {
     pub(super) watchdog: Option<Watchdog>,
     /// The longest duration of one action (such as a forward or a backward) in any training step so far.
     pub(super) longest: Duration,
-    /// Whether the watchdog has already warned of a stall in the current pass (a step, an evaluation, ...).
+    /// Whether the watchdog has already warned of a stall in the current pass.
     pub(super) warned: Cell<bool>,
     /// The length of the stall when the watchdog last looked, in multiples of the shortest time before a stall warning.
     /// Whenever the length passes the next power of two (1, 2, 4, ...), the watchdog checks whether the hosts still
@@ -20,7 +20,7 @@ pub(super) struct Watch {
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now.
     pub(super) during: During,
-    /// The time at which the current pass (a step, an evaluation, ...) began.
+    /// The time at which the current pass began.
     pub(super) began: Instant,
 }
 
