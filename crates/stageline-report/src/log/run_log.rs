@@ -131,9 +131,9 @@ impl RunLog {
         matches!(self.run.configuration.get("optimizer").and_then(Value::as_str), Some("adamw" | "adafactor"))
     }
 
-    /// Returns the median loss weight of a step's batch, which is the sum of the weights of its targets (in most
-    /// models, the number of tokens). The median is over the [warm steps](Self::warm_steps), which leave out the first
-    /// two steps. Returns `None` if no step updated parameters.
+    /// Returns the median loss weight of a step's batch, which is usually the number of unmasked targets. The median is
+    /// over the [warm steps](Self::warm_steps), which leave out the first two steps. Returns `None` if no step updated
+    /// parameters.
     pub fn weight(&self) -> Option<f64> {
         median(self.warm_steps().map(|step| step.weight))
     }

@@ -12,24 +12,22 @@ use super::trainings::PredictedTraining;
 /// let a training run reach the loss of a logged run in the least time.
 #[derive(Debug)]
 pub struct Advice {
-    /// The predicted training runs with the settings of the plan that the user gives to `stageline advise`: one for
-    /// each of several numbers of micro-batches per step, in ascending order.
+    /// The predicted training runs with the settings of the user's plan: one for each of several numbers of
+    /// micro-batches per step, in ascending order.
     pub trainings: Vec<PredictedTraining>,
-    /// The predicted training runs with one changed setting, such as another schedule, compared with the plan that the
-    /// user gives to `stageline advise`.
+    /// The predicted training runs with one changed setting, such as another schedule, compared with the user's plan.
     pub alternatives: Alternatives,
     /// The settings that are recommended for the next training run, with the reason; `None` if no predicted training
     /// run fits into the memory.
     pub recommendation: Option<Recommendation>,
-    /// The recommended settings if only the number of micro-batches may differ from the plan that the user gives to
-    /// `stageline advise`; `None` if no such training run fits into the memory.
+    /// The recommended settings if only the number of micro-batches may differ from the user's plan; `None` if no such
+    /// training run fits into the memory.
     pub unchanged: Option<Recommendation>,
 }
 
 impl Measured {
     /// Predicts how long training runs with different settings need to reach the loss of a logged run, and recommends
-    /// the settings of the fastest one. The compared settings come from the plan that the user gives to `stageline
-    /// advise`, with at most one changed.
+    /// the settings of the fastest one. The compared settings come from the user's plan, with at most one changed.
     ///
     /// A model that the user has cut into stages by hand keeps these stages. So no other numbers of workers and chunks
     /// are compared for it.

@@ -1,5 +1,5 @@
-//! Predicts training runs in which one setting differs from the plan that the user gives to `stageline advise`: another
-//! schedule, another number of workers, or larger micro-batches ([`Alternatives`]).
+//! Predicts training runs in which one setting differs from the user's plan: another schedule, another number of
+//! workers, or larger micro-batches ([`Alternatives`]).
 
 use stageline_schedule::{SCHEDULES, Schedule, ScheduleError};
 
@@ -18,9 +18,8 @@ const MOST_CHUNKS: usize = 4;
 /// rows (samples) in a micro-batch of the logged run.
 const ROWS: [usize; 2] = [2, 4];
 
-/// The predicted training runs in which one setting differs from the plan that the user gives to `stageline advise`.
-/// Each has the number of micro-batches that is recommended for it. The
-/// settings without a prediction are listed too.
+/// The predicted training runs in which one setting differs from the user's plan. Each has the number of micro-batches
+/// that is recommended for it. The settings without a prediction are listed too.
 #[derive(Debug, Default)]
 pub struct Alternatives {
     /// The changed settings, each with its predicted training run at the recommended number of micro-batches.
@@ -36,36 +35,32 @@ pub enum LeftOut {
     /// A training run with the changed setting cannot be predicted; the field is the error.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// A training run with the changed setting does not fit into the memory, whatever its number of micro-batches is.
-    /// The field is the memory limit of a worker in MB.
+    /// A training run with the changed setting fits into the memory at no number of micro-batches. The field is the
+    /// memory limit of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
-    /// No training run with larger micro-batches is predicted, because their memory is not known. So it is unknown
-    /// whether the training run fits into the memory limit that the user gives.
+    /// The memory of larger micro-batches is not known, so it is unknown whether they fit into the user's limit.
     #[error(
         "the memory of larger micro-batches is not predicted, so whether they fit is not known; leave --memory out"
     )]
     UnknownMemory,
-    /// No training run with larger micro-batches is predicted, because the same batch cannot be divided into them. Its
-    /// number of micro-batches is not a multiple of `rows`, the factor of their growth.
+    /// The batch cannot be divided into larger micro-batches: its number of micro-batches is not a multiple of `rows`.
     #[error("the recommended M = {micro_batches} is no multiple of {rows}")]
     Indivisible {
-        /// The number of micro-batches in a step of the recommended training run with the settings of the plan that the
-        /// user gives to `stageline advise`.
+        /// The number of micro-batches in a step of the recommended training run with the settings of the user's plan.
         micro_batches: usize,
         /// The factor by which a micro-batch would have more rows (samples) than in the logged run.
         rows: usize,
     },
-    /// No training run with larger micro-batches is predicted, because the schedule has no plan for their number. Some
-    /// schedules have plans only for multiples of the number of workers.
+    /// The schedule has no plan for the number of larger micro-batches. Some schedules have plans only for multiples of
+    /// the number of workers.
     #[error("the schedule has no plan for M = {micro_batches}, the same batch in larger micro-batches")]
     NoPlan {
-        /// The number of larger micro-batches in the same batch. The schedule has no plan for this number.
+        /// The number of larger micro-batches in the same batch.
         micro_batches: usize,
     },
-    /// No training run with this number of workers is predicted, because the workers share the CPU cores of their host.
-    /// Each worker would have another part of them than in the logged run, so it would be slower or faster than the log
-    /// shows.
+    /// The workers share the CPU cores of their host. With this number of workers, each would have more or fewer cores
+    /// than in the logged run, so the log does not show its speed.
     #[error(
         "the workers share the {cores} cores of their host, and each would have another part of them than in the log; log a short run \
          with these --stages"
@@ -74,8 +69,7 @@ pub enum LeftOut {
         /// The number of CPU cores of the host that all workers share.
         cores: usize,
     },
-    /// No training run with larger micro-batches is predicted, because the costs are measured for only one micro-batch
-    /// size.
+    /// The costs are measured for only one micro-batch size.
     #[error(
         "the costs of larger micro-batches are not measured; log a run of the model with another --micro-batch-size, and give \
          its log with --other-size"
@@ -84,9 +78,8 @@ pub enum LeftOut {
 }
 
 impl Measured {
-    /// Predicts training runs in which one setting, such as the schedule, differs from the plan that the user gives to
-    /// `stageline advise`. `own` is the recommended training run with the settings of that plan; `None` if no such training
-    /// run fits into the memory.
+    /// Predicts training runs in which one setting, such as the schedule, differs from the user's plan. `own` is the
+    /// recommended training run with the settings of that plan; `None` if no such training run fits into the memory.
     pub(super) fn alternatives(&self, question: &Question, own: Option<&PredictedTraining>) -> Alternatives {
         let mut all = Alternatives::default();
         for (change, schedule) in self.schedules(question) {
@@ -107,9 +100,8 @@ impl Measured {
         all
     }
 
-    /// Whether the stages are fixed, because the caller gives the partition of the layers, or because the user has cut
-    /// the model by hand. All compared training runs then have the same number of workers, and of stages on each
-    /// worker.
+    /// Whether the stages are fixed, by a partition from the caller or by a cut by hand. All compared training runs
+    /// then have the same number of workers, and of stages on each worker.
     fn has_fixed_stages(&self, question: &Question) -> bool {
         self.cut_by_hand || matches!(question.target.cut, Cut::Given(_))
     }
@@ -158,8 +150,7 @@ impl Measured {
     }
 
     /// Predicts a training run with the same batch as `own`, but in micro-batches with `rows` times as many rows
-    /// (samples). `own` is the recommended training run with the settings of the plan that the user gives to `stageline
-    /// advise`.
+    /// (samples). `own` is the recommended training run with the settings of the user's plan.
     fn with_rows(
         &self,
         question: &Question,

@@ -3,28 +3,23 @@
 
 use std::fmt;
 
-/// The setting that `stageline advise` changes for a predicted training run, compared with the settings that the user
-/// gives to it. At most one setting, such as the schedule, differs; the number of micro-batches may differ as well.
+/// The setting that `stageline advise` changes for a predicted training run, compared with the user's settings. At most
+/// one setting, such as the schedule, differs; the number of micro-batches may differ as well.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// `stageline advise` predicts the training run with the settings that the user gives, except perhaps the number of
-    /// micro-batches.
+    /// No setting but the number of micro-batches differs from the user's settings.
     None,
-    /// `stageline advise` predicts the training run with another schedule than the user gives. The fields are the name
-    /// of the new schedule and its number of chunks (stages) per worker.
+    /// The training run has another schedule than the user's.
     Schedule {
-        /// The name of the schedule, such as `zb-h1`, that replaces the schedule that the user gives to `stageline
-        /// advise`.
+        /// The name of the new schedule, such as `zb-h1`.
         name: &'static str,
-        /// The number of chunks (stages) per worker in the schedule that replaces the schedule that the user gives to
-        /// `stageline advise`.
+        /// The number of chunks (stages) per worker in the new schedule.
         chunks: usize,
     },
-    /// `stageline advise` predicts the training run with another number of workers (P) than the user gives. The value
-    /// is the new number.
+    /// The training run has another number of workers (P) than the user's. The value is the new number.
     Workers(usize),
-    /// `stageline advise` predicts the training run with larger micro-batches. The value is a factor: a micro-batch has
-    /// this many times the rows (samples) of a micro-batch in the logged run.
+    /// The training run has larger micro-batches. The value is the factor by which they have more rows (samples) than
+    /// in the logged run.
     Rows(usize),
 }
 

@@ -10,55 +10,50 @@ use crate::log::record::Link;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum PredictError {
-    /// An error of a prediction: the log of the run has no step that updated parameters since the run was last started
-    /// or resumed.
+    /// The log of the run has no step that updated parameters since the run was last started or resumed.
     #[error(
         "the log has no step that updated parameters since the run was last started or resumed; log at least 3 steps"
     )]
     NoSteps,
-    /// An error of a prediction: a time or size in the log of the run is not above 0, so that no step time or
-    /// throughput follows from it. The field is the name of the value.
+    /// A time or size in the log, which a prediction needs, is not above 0. The field is its name.
     #[error("{0} in the log is not above 0, and predictions need a value above 0; write a new log with `--log`")]
     NotAboveZero(&'static str),
-    /// An error of a prediction: the log of the run does not list the layers of all stages in order.
+    /// The log of the run does not list the layers of all stages in order.
     #[error(
         "the log does not list the layers of all {stages} stages in order, so their costs cannot be predicted; log the run again \
          with `--log`"
     )]
     Layers {
-        /// The number of stages of the logged run. The log does not list the layers of all these stages in order.
+        /// The number of stages of the logged run.
         stages: usize,
     },
-    /// An error of a prediction for another micro-batch size, whose costs are computed from two runs. The micro-batches
-    /// of both runs have the same size, their models have different numbers of layers, or the requested size is not
-    /// above 0.
+    /// The costs of another micro-batch size cannot be computed from two runs: their micro-batches have the same size,
+    /// their models have different numbers of layers, or the requested size is not above 0.
     #[error(
         "no costs for micro-batches of {tokens} targets follow from runs of {} and {} layers with micro-batches of {} and {}: give \
          runs of one model with two different sizes, and a size above 0",
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested micro-batch size, in targets. Costs for this size cannot be computed.
+        /// The requested micro-batch size, in targets.
         tokens: f64,
-        /// The micro-batch sizes of the two logged runs from which costs were to be computed, in targets.
+        /// The micro-batch sizes of the two logged runs, in targets.
         of_runs: [f64; 2],
-        /// The numbers of layers of the models of the two logged runs from which costs were to be computed.
+        /// The numbers of layers of the models of the two logged runs.
         layers: [usize; 2],
     },
-    /// An error of a prediction with a memory limit: the log does not say how much memory the run used. So it is
-    /// unknown whether a training run fits.
+    /// The log does not say how much memory the run used, so a memory limit cannot be checked.
     #[error(
         "the log does not say how much memory its workers used, so it is not known whether a training run fits; log a run of a \
          program with the counting allocator, or of GPUs with --synchronise-every 20, or leave the limit out"
     )]
     NoMemory,
-    /// An error of a prediction: the log of the run does not state how many bytes the stages send to each other.
+    /// The log of the run does not state how many bytes the stages send to each other.
     #[error(
         "the log does not say how many bytes cross between stages; write a new log with `--log`, of 2 stages or more"
     )]
     Bytes,
-    /// An error of a prediction: the number of network links in the log differs from the number of boundaries between
-    /// the run's stages.
+    /// The number of network links in the log differs from the number of boundaries between the run's stages.
     #[error("the log has links for {links} boundaries, but its run has {boundaries}; write a new log with `--log`")]
     Links {
         /// The number of network links between stages that the log lists.
@@ -66,15 +61,14 @@ pub enum PredictError {
         /// The number of boundaries between the stages of the logged run.
         boundaries: usize,
     },
-    /// An error of a prediction: a network link between workers has an invalid latency or bandwidth. The field is the
-    /// link.
+    /// A network link between workers has an invalid latency or bandwidth. The field is the link.
     #[error(
         "a link of {} bytes per second and {} s is invalid; give at least 1 byte per second, and a latency of 0 s or more",
         .0.bandwidth, .0.latency
     )]
     Link(Link),
-    /// An error of a prediction: the plan sends tensors between two workers that were not neighbours in the run. So the
-    /// log has no measured network link between them.
+    /// The plan sends tensors between two workers that were not neighbours in the run. So the log has no measured
+    /// network link between them.
     #[error(
         "the log has no link between workers {from} and {to}, which were not neighbours in the run; give the link between workers \
          with `--bandwidth` and `--latency`"
@@ -85,18 +79,16 @@ pub enum PredictError {
         /// The index, from 0, of the worker that receives over the unmeasured network link in the predicted plan.
         to: usize,
     },
-    /// An error of a prediction for several hosts: fewer than two hosts are given, or one of them has no workers. The
-    /// field is the number of workers of each host.
+    /// Fewer than two hosts are given, or one of them has no workers. The field is the number of workers of each host.
     #[error("hosts of {0:?} workers: give the number of workers, at least 1, of each of 2 hosts or more")]
     Hosts(Vec<usize>),
-    /// An error of a prediction for several hosts: all hosts together have more workers than a `usize` can count. The
-    /// field is the number of workers of each host.
+    /// All hosts together have more workers than a `usize` can count. The field is the number of workers of each host.
     #[error(
         "hosts of {0:?} workers: all together are too many to count; give as many workers as the model has layers, or fewer"
     )]
     TooManyWorkers(Vec<usize>),
-    /// An error of a prediction for several hosts: the layers of the run cannot be divided among the hosts. Hosts can
-    /// be separated only at a stage boundary of the run, and a host needs at least one layer for each of its stages.
+    /// The layers of the run cannot be divided among the hosts. Hosts can be separated only at a stage boundary of the
+    /// run, and a host needs at least one layer for each of its stages.
     #[error(
         "hosts of {hosts:?} workers cannot be separated at boundaries of the run, which has {stages} stages of {layers} layers: a host \
          needs a layer for each of its stages; log a run of more stages, or give fewer workers"
@@ -109,8 +101,7 @@ pub enum PredictError {
         /// The number of layers of the model, which is to be partitioned over the hosts.
         layers: usize,
     },
-    /// An error of a prediction for several hosts: there are too many ways to choose the boundaries between hosts from
-    /// the stage boundaries of the run.
+    /// There are too many ways to choose the boundaries between hosts from the stage boundaries of the run.
     #[error(
         "there are more than {most} ways to choose {meetings} boundaries between hosts from the {boundaries} boundaries of the run; log \
          a run of fewer stages, or take a schedule without chunks"
@@ -125,7 +116,7 @@ pub enum PredictError {
         /// must be simulated.
         most: usize,
     },
-    /// An error of a prediction: the partition that the caller gives does not split all layers into contiguous stages.
+    /// The partition that the caller gives does not split all layers into contiguous stages.
     #[error(
         "{cut:?} is no partition of {layers} layers into {stages} stages; give each stage at least one layer, following those of the \
          stage before"
@@ -138,8 +129,7 @@ pub enum PredictError {
         /// The number of stages of the predicted plan, into which the partition must split the layers.
         stages: usize,
     },
-    /// An error of a prediction: the plan has more stages than the model of the logged run, which the user has cut into
-    /// stages by hand.
+    /// The plan has more stages than the model of the logged run, which the user has cut into stages by hand.
     #[error(
         "the model of the log is cut by hand into {own} stages, and the plan has {stages}: a prediction can join whole stages and divides \
          none; give numbers of workers and chunks with {own} stages or fewer, or log a run of more stages"
@@ -150,36 +140,36 @@ pub enum PredictError {
         /// The number of stages of the predicted plan.
         stages: usize,
     },
-    /// An error of a prediction: the schedule is a single plan, such as the plan of the logged run, and is for another
-    /// number of workers than the requested one.
+    /// The schedule is a single plan, such as that of the logged run, for another number of workers than the requested
+    /// one.
     #[error(
         "the plan is for {own} workers, and no schedule generates it for {workers}; predict its own number, or name a schedule"
     )]
     Workers {
         /// The number of workers of the schedule's single plan.
         own: usize,
-        /// The requested number of workers. The schedule has no plan for it.
+        /// The requested number of workers.
         workers: usize,
     },
-    /// An error of the search for the smallest number of micro-batches whose bubble is at most a given one. The search
-    /// would simulate so many plans that it takes minutes or longer.
+    /// The search for the smallest number of micro-batches whose bubble is at most a given one would simulate too many
+    /// plans, for minutes or longer.
     #[error("plans of {stages} stages for every M up to {most} are too many to simulate; give --most {fewer} or less")]
     TooManyPlans {
         /// The number of stages of each plan in a search for the smallest number of micro-batches.
         stages: usize,
         /// The largest number of micro-batches that the caller allows in the search.
         most: usize,
-        /// The largest number of micro-batches up to which the search does not take too long.
+        /// The largest number of micro-batches for which the search is short enough.
         fewer: usize,
     },
-    /// An error of a prediction: the model has fewer layers than the plan has stages.
+    /// The model has fewer layers than the plan has stages.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// An error of a prediction: the schedule has no plan for the requested numbers of stages and micro-batches.
+    /// The schedule has no plan for the requested numbers of stages and micro-batches.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
-    /// An error of a prediction: the plan is not valid. For example, it deadlocks because a channel between two stages
-    /// holds too few micro-batches. The field says what is wrong.
+    /// The plan is not valid. For example, it deadlocks because a channel between two stages holds too few
+    /// micro-batches. The field says what is wrong.
     #[error(transparent)]
     Check(#[from] CheckError),
 }

@@ -24,8 +24,8 @@ pub struct Measured {
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
-    /// The loss weight of one micro-batch: the sum of the weights of its targets, over all data-parallel replicas. In
-    /// most models, it is the number of tokens that are not masked.
+    /// The loss weight of one micro-batch, over all data-parallel replicas; for a language model, the number of
+    /// unmasked tokens.
     pub(super) weight: f64,
     /// The overhead of each step of the run in seconds, before the first action and after the last one. A prediction
     /// adds it to each step.
@@ -36,7 +36,7 @@ pub struct Measured {
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
     pub(super) send_seconds: f64,
-    /// The factor that predictions multiply simulated step times, with their overheads, by. It is the run's measured
+    /// The factor by which predictions multiply simulated step times with their overheads. It is the run's measured
     /// step time, less the cost of measuring, divided by the simulated step time of the run's own plan.
     ///
     /// In a run, the times of micro-batches vary and stages wait for the slower ones; the simulation does not show
@@ -66,9 +66,9 @@ pub(super) struct LayerCost {
 }
 
 impl Measured {
-    /// Returns the factor that predictions multiply simulated step times, with their overheads, by. It is the measured
-    /// step time of the run, divided by the step time that is simulated in the same way for the run's own plan. It is 1
-    /// for a run over network links, because transfers may be the cause of its longer steps.
+    /// Returns the factor by which predictions multiply simulated step times with their overheads: the run's measured
+    /// step time divided by the simulated one. It is 1 for a run over network links, because transfers may be the cause
+    /// of its longer steps.
     pub fn variation(&self) -> f64 {
         self.variation
     }

@@ -13,8 +13,8 @@ pub struct Question<'a> {
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,
-    /// The plan that the user gives to `stageline advise`, with the number of micro-batches of the logged run.
-    /// Predicted training runs are compared with this plan, and change its settings one at a time.
+    /// The user's plan: the one given to `stageline advise`, with the number of micro-batches of the logged run.
+    /// Predicted training runs are compared with it, and change its settings one at a time.
     pub target: Target<'a>,
     /// The measured costs of a second run of the logged model, with micro-batches of another size; `None` if only one
     /// size is measured.

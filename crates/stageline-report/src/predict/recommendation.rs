@@ -33,8 +33,8 @@ const EFFICIENT: f64 = 0.8;
 /// with these settings reaches the run's loss in the least time. `Display` writes the recommendation as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
-    /// The one setting that is changed in the recommended training run, compared with the plan that the user gives to
-    /// `stageline advise`; [`Change::None`] if there is none. The number of micro-batches may differ as well.
+    /// The one setting that is changed in the recommended training run, compared with the user's plan; [`Change::None`]
+    /// if there is none. The number of micro-batches may differ as well.
     pub change: Change,
     /// The predicted training run with the recommended settings: its number of micro-batches, step time, memory and
     /// number of steps.
@@ -65,9 +65,8 @@ impl fmt::Display for Recommendation {
     }
 }
 
-/// Recommends one of `trainings`: predicted training runs with the settings of the plan that the user gives to
-/// `stageline advise`, which differ only in their number of micro-batches (M). Returns `None` if no training run fits
-/// into the memory.
+/// Recommends one of `trainings`: predicted training runs with the settings of the user's plan, which differ only in
+/// their number of micro-batches (M). Returns `None` if no training run fits into the memory.
 ///
 /// A training run counts as about as short as the shortest one if it takes at most 10% more time (20% under Adam). The
 /// recommended M is the first of these that applies:
@@ -99,8 +98,8 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// Recommends one of `alternatives`, the predicted training runs with one changed setting. Returns `None` if no change
 /// is worth recommending.
 ///
-/// `own` is the recommended training run with the settings of the plan that the user gives to `stageline advise`. It is
-/// `None` if no such training run fits into the memory.
+/// `own` is the recommended training run with the settings of the user's plan. It is `None` if no such training run
+/// fits into the memory.
 ///
 /// A changed schedule or number of workers is compared with the training run of `trainings` that has the same M, if that
 /// fits, and with `own`, which has the recommended M; `trainings` have the settings of the plan.

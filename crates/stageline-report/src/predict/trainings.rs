@@ -37,8 +37,8 @@ impl PredictedTraining {
     }
 
     /// Returns the predicted number of tokens that a training run trains on until it reaches the loss of the logged
-    /// run. More precisely, it is the sum of the loss weights of its targets, which in most models is the same. The
-    /// result is `None` if the number of steps is not known.
+    /// run. More precisely, it is the sum of the loss weights of its targets. The result is `None` if the number of
+    /// steps is not known.
     pub fn tokens(&self) -> Option<f64> {
         Some(self.steps? * self.batch)
     }

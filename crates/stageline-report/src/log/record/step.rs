@@ -21,8 +21,8 @@ pub struct Step {
     /// targets, and values that the training program added.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub metrics: BTreeMap<String, f64>,
-    /// The loss weight of the step's batch: the sum of the weights of its targets; in most models, the number of
-    /// targets that are not masked.
+    /// The loss weight of the step's batch: the sum of the weights of its targets; usually the number of unmasked
+    /// targets.
     pub weight: f64,
     /// The throughput of the step: the number of tokens that it reads per second, with padding and tokens that are not
     /// trained on; or the number of samples, if they are no sequences of tokens.
@@ -180,7 +180,7 @@ pub struct DeviceMemory {
 
 /// One step's estimates of the gradient's squared norm and of its noise, from the gradients of the micro-batches
 /// (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is the loss weight
-/// (in most models, the number of tokens) of the batch whose gradient has as much noise as signal.
+/// (for a language model, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// The noise scale of the gradient, roughly estimated from this step alone. It is a loss weight. It is `None` if
