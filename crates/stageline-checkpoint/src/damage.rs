@@ -40,15 +40,15 @@ pub enum Damage {
     /// The length of a checkpoint file differs from the length that the manifest lists for it.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// The length in bytes of the checkpoint file on disk, which differs from the length in the manifest.
+        /// The length in bytes of the file on disk.
         found: u64,
-        /// The length in bytes that the manifest of the checkpoint lists for the file.
+        /// The length in bytes that the manifest lists for the file.
         expected: u64,
     },
     /// The manifest file of a checkpoint is longer than any manifest may be.
     #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// The length in bytes of the checkpoint's manifest file on disk, which is too long.
+        /// The length in bytes of the manifest file on disk.
         found: u64,
         /// The largest length in bytes that a checkpoint's manifest file may have, 64 MiB.
         most: u64,
@@ -117,15 +117,11 @@ pub enum Damage {
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The name of the checkpoint's tensor whose size, according to the manifest, overflows, alone or in the sum of
-        /// its file, or is not a whole number of bytes.
+        /// The name of the tensor.
         tensor: String,
-        /// The type of the tensor's elements in the manifest of the checkpoint. With this type and the tensor's shape,
-        /// the size of the tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
+        /// The type of the tensor's elements in the manifest.
         dtype: Dtype,
-        /// The length of each dimension of the tensor in the manifest of the checkpoint. With this shape and the
-        /// tensor's type, the size of the tensor, or of all tensors in its file, overflows or is not a whole number of
-        /// bytes.
+        /// The length of each dimension of the tensor in the manifest.
         shape: Vec<usize>,
     },
     /// The manifest of the checkpoint lists an impossible length for a file: too short or too long for a file with its
@@ -135,14 +131,12 @@ pub enum Damage {
         Printable::new(file)
     )]
     Total {
-        /// The name of the checkpoint file whose length in the manifest is too short or too long for the file's
-        /// contents.
+        /// The name of the file.
         file: String,
-        /// The length in bytes that the manifest of the checkpoint lists for the file. It is too short or too long for
-        /// the contents of the file.
+        /// The length in bytes that the manifest lists for the file. It is too short or too long for the contents of
+        /// the file.
         found: u64,
-        /// The total size in bytes of the tensors in the file whose length in the manifest is too short or too long; 0
-        /// for the index, which has no tensors.
+        /// The total size in bytes of the file's tensors; 0 for the index, which has no tensors.
         tensors: u64,
     },
     /// A tensor file of the checkpoint lacks a tensor that the manifest lists for the file.
@@ -154,9 +148,9 @@ pub enum Damage {
     /// A tensor file of the checkpoint contains more tensors than the manifest lists for the file.
     #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// The number of tensors that a tensor file of the checkpoint contains, which is larger than `expected`.
+        /// The number of tensors that the file contains, which is larger than `expected`.
         found: usize,
-        /// The number of tensors that the manifest of the checkpoint lists for a tensor file.
+        /// The number of tensors that the manifest lists for the file.
         expected: usize,
     },
     /// A tensor of the checkpoint has another type or shape in its file than in the manifest.
@@ -167,13 +161,11 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Differs {
-        /// The name of the checkpoint's tensor whose type or shape differs between its file and the manifest.
+        /// The name of the tensor.
         tensor: String,
-        /// The type and shape that a checkpoint's tensor has in its file, as text; the type or the shape differs from
-        /// the manifest.
+        /// The type and shape that the tensor has in its file, as text.
         found: String,
-        /// The type and shape that the manifest of the checkpoint states for a tensor, as text; the type or the shape
-        /// differs from the tensor's file.
+        /// The type and shape that the manifest states for the tensor, as text.
         expected: String,
     },
     /// An element of a tensor in a checkpoint file is infinite or NaN.

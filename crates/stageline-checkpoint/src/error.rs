@@ -91,11 +91,9 @@ pub enum CheckpointError {
         alone(path)
     )]
     Newer {
-        /// The path of the checkpoint's `manifest.json`, which states a newer format than this version of the crate can
-        /// read.
+        /// The path of the checkpoint's `manifest.json`.
         path: PathBuf,
-        /// The version of the checkpoint format that the manifest states, and that this version of the crate cannot
-        /// read.
+        /// The version of the format that the manifest states.
         found: u64,
         /// The newest version of the checkpoint format that this version of the crate can read.
         known: u32,
@@ -194,17 +192,15 @@ pub enum CheckpointError {
         bytes(*expected)
     )]
     Length {
-        /// The name of the tensor that cannot be saved, because its type and shape need fewer or more bytes than it
-        /// has.
+        /// The name of the tensor to save.
         tensor: String,
-        /// The type of the elements of the tensor to save. The tensor's bytes do not match this type and the shape.
+        /// The type of the tensor's elements.
         dtype: Dtype,
-        /// The length of each dimension of the tensor to save. The tensor's bytes do not match this shape and the type.
+        /// The length of each dimension of the tensor.
         shape: Vec<usize>,
-        /// The number of bytes in the tensor to save, which does not match its type and shape.
+        /// The number of bytes in the tensor.
         found: usize,
-        /// The number of bytes that the elements of the tensor to save take, according to its type and shape; `None` if
-        /// the number overflows or is not whole.
+        /// The number of bytes that the type and the shape need; `None` if the number overflows or is not whole.
         expected: Option<usize>,
     },
     /// A tensor to save in a checkpoint has the name `__metadata__`, which the safetensors format reserves.
@@ -232,7 +228,7 @@ pub enum CheckpointError {
     /// The number of completed training steps in the checkpoint to save is larger than the limit for checkpoints.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// The number of completed training steps in the checkpoint to save; this number is too large.
+        /// The number of completed training steps in the checkpoint to save.
         steps: u64,
         /// The largest number of completed training steps that a checkpoint may state, 2^53.
         most: u64,
@@ -263,7 +259,7 @@ pub enum CheckpointError {
     Header {
         /// The name, in the checkpoint's folder, of the tensor file or index that cannot be written.
         file: String,
-        /// Why the header of the tensor file, or the index, cannot be written, such as a length above the limit.
+        /// Why the file cannot be written: its header or index is too long, for example.
         reason: String,
     },
     /// The manifest of the checkpoint to save cannot be written, because a reader would refuse its text, or would not
