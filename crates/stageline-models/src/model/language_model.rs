@@ -134,7 +134,7 @@ impl LanguageModel {
         self.0.family.vocabulary()
     }
 
-    /// Returns the length, in tokens, of the longest sequence that the language model is made for.
+    /// Returns the longest sequence that the model supports, in tokens.
     pub fn positions(&self) -> usize {
         self.0.family.positions()
     }

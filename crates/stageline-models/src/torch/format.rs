@@ -12,15 +12,15 @@ use crate::error::ModelError;
 use crate::export::{new_tensor, write_new};
 use crate::parameters::{HubTensor, Storage, check, parameters_of, values_of};
 
-/// The names and layouts that the parameters of a model of one's own have in PyTorch.
+/// The names and layouts in PyTorch for the parameters of a model that the user defines.
 ///
 /// A parameter's name is made in three steps. It begins as the path in the model: the name of the layer in the [`Row`],
 /// then the fields of its structs, such as `blocks.3.norm.gamma`. The variants of enums, and the batch norm inside an
 /// `AccumulatedBatchNorm`, add nothing. Then the last part becomes PyTorch's, as in the table below. Then the
 /// replacements of [`rename`](Self::rename) are made.
 ///
-/// The name of the struct that has the parameter decides which line of the table holds, so give a layer of your own
-/// with another layout another name:
+/// The name of the struct that has the parameter selects the line of the table. So a struct of yours with another
+/// layout needs another name:
 ///
 /// | struct of burn or Stageline | PyTorch |
 /// | --- | --- |

@@ -17,7 +17,7 @@ use crate::parameters::{
 };
 use crate::torch::format::TorchFormat;
 
-/// An open folder with the weights of a PyTorch model, for a model of one's own.
+/// An open folder with the weights of a PyTorch model, for a model that the user defines.
 ///
 /// Parameters and tensors must correspond one to one, so that nothing is left out by mistake. Exceptions are named:
 /// [`draw`](Self::draw) for parameters without a tensor, [`keep`](Self::keep) and [`leave_out`](Self::leave_out) for
