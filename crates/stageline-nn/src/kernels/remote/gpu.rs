@@ -35,7 +35,7 @@ impl Served for Cube {
 
     /// Returns the output of attention, followed by the tensors that the backward pass needs:
     ///
-    /// - after FlashAttention, the logarithm of each query's sum of exponentiated scores
+    /// - after FlashAttention, the log-sum-exp of each query's scores
     /// - for larger heads, all queries, keys and values; the attention weights before they are divided by their sum;
     ///   and the reciprocal of each query's sum of weights
     fn sent_attention(output: Float, kept: Kept) -> Vec<Float> {
@@ -46,8 +46,8 @@ impl Served for Cube {
     }
 
     /// Returns the gradient of the loss with respect to attention's input. `gradient` is that with respect to the
-    /// output. After FlashAttention, `kept` contains attention's input, its output and the logarithms of the queries'
-    /// sums of exponentiated scores. For larger heads it contains the output and the three tensors that
+    /// output. After FlashAttention, `kept` contains attention's input, its output and the log-sum-exp of each query's
+    /// scores. For larger heads it contains the output and the three tensors that
     /// [`sent_attention`](Served::sent_attention) returned.
     fn received_attention(
         kept: Vec<Float>,

@@ -166,8 +166,7 @@ pub struct Attended {
     /// The float tensors that the backward pass of causal attention needs:
     ///
     /// - on a CPU, its input, and one vector with the attention weights of all query heads of all samples
-    /// - on a GPU with FlashAttention, its input, its output and the logarithm of each query's sum of exponentiated
-    ///   scores
+    /// - on a GPU with FlashAttention, its input, its output and the log-sum-exp of each query's scores
     /// - on a GPU with heads too large for FlashAttention, its output and the tensors that `stored` describes
     kept: Vec<Float>,
     /// For each query, the position where its document begins, `[batch, length]`, counted from 0 in the sample; `None`

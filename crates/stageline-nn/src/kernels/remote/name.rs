@@ -8,8 +8,8 @@ pub const PROCESS: &str = "stageline/process";
 /// The name of the operation that sends a server the ids of the other servers of a training run, so that it accepts
 /// tensors from them. The server replies with the number of ids that are valid.
 pub const PEERS: &str = "stageline/peers";
-/// The name of the operation that announces a session (a client's connection to a device) to the server before the
-/// session gives or takes a tensor. The server replies with the number 1.
+/// The name of the operation that announces a session (a client's queue of requests to a device) to the server before
+/// the session gives or takes a tensor. The server replies with the number 1.
 pub const JOIN: &str = "stageline/join";
 /// The name of the operation that gives a tensor of one session to another session of the same program and server.
 pub const GIVE: &str = "stageline/give";
