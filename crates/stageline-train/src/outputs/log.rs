@@ -277,8 +277,8 @@ fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -
     }
 }
 
-/// Returns the error message about an output that can no longer be written in the middle of a training run. `output`
-/// names it, such as `the log`.
+/// Returns the error message for an output that fails in the middle of a training run. `output` names it, such as `the
+/// log`.
 fn lost(output: &str, path: Option<&Path>) -> String {
     let path = path.map(|path| format!(" {}", path.display())).unwrap_or_default();
     format!("cannot write {output}{path}; make room on its disk, and resume from the last checkpoint, if there is one")
