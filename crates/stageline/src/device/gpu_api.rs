@@ -64,8 +64,8 @@ impl GpuApi {
         }
     }
 
-    /// Returns the advice to a user whose GPU an interface, such as CUDA, did not find. It names the drivers and
-    /// libraries that the interface needs on this operating system, and how to check them.
+    /// Returns the advice to a user whose GPU an interface did not find. It names the drivers and libraries that the
+    /// interface needs on this operating system, and how to check them.
     pub const fn needs(self) -> &'static str {
         match self {
             Self::Cuda => {

@@ -1,5 +1,4 @@
-//! The search for the GPUs of this host that can be used through an interface, such as CUDA, and its errors
-//! ([`GpuSearchError`]).
+//! The search for the GPUs of this host through one interface, such as CUDA, and its errors ([`GpuSearchError`]).
 
 #[cfg(any(feature = "gpu", test))]
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -10,32 +9,31 @@ use crate::device::library::Unloadable;
 #[cfg(any(feature = "gpu", test))]
 use crate::threads::failure::Failure;
 
-/// The error of a search for the GPUs of this host that can be used through an interface, such as CUDA.
+/// The error of a search for the GPUs of this host through one interface, such as CUDA.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum GpuSearchError {
-    /// This program was built without the requested interface to GPUs, such as CUDA.
+    /// This program was built without the requested interface to GPUs.
     #[error("this program was built without `{api}`; build it with `--features {api}`")]
     NotBuilt {
-        /// The interface to GPUs, such as CUDA, without which this program was built.
+        /// The interface to GPUs without which this program was built.
         api: GpuApi,
     },
-    /// The library of an interface to GPUs, such as CUDA, is not installed, or not where the dynamic linker looks for
-    /// it.
+    /// The library of an interface to GPUs is not installed, or not where the dynamic linker looks for it.
     #[error("the library {library} is not installed; install {packages}", packages = api.packages())]
     MissingLibrary {
-        /// The interface to GPUs, such as CUDA, whose library is missing.
+        /// The interface to GPUs whose library is missing.
         api: GpuApi,
-        /// The file name of the missing library of an interface to GPUs, such as CUDA.
+        /// The file name of the missing library of an interface to GPUs.
         library: &'static str,
     },
-    /// The library of an interface to GPUs, such as CUDA, is installed, but cannot be loaded.
+    /// The library of an interface to GPUs is installed, but cannot be loaded.
     #[error(
         "the library {library} is broken ({cause}); install {packages} again, and check that LD_LIBRARY_PATH names no damaged copy",
         packages = api.packages()
     )]
     BrokenLibrary {
-        /// The interface to GPUs, such as CUDA, whose library is installed but cannot be loaded.
+        /// The interface to GPUs whose library is installed but cannot be loaded.
         api: GpuApi,
         /// The file name of the library that is installed, but cannot be loaded.
         library: &'static str,
@@ -56,14 +54,14 @@ pub enum GpuSearchError {
     /// The search for GPUs panicked, for example in a driver.
     #[error("the search for GPUs failed ({cause}); {needs}", needs = api.needs())]
     Failed {
-        /// The interface to GPUs, such as CUDA, whose search for GPUs panicked.
+        /// The interface whose search for GPUs panicked.
         api: GpuApi,
         /// The message of the panic in a search for GPUs.
         cause: String,
     },
 }
 
-/// A library that an interface to GPUs, such as CUDA, needs to find any GPU.
+/// A library that an interface to GPUs needs to find any GPU.
 #[cfg(any(feature = "gpu", test))]
 struct Library {
     /// The file name of the library in error messages, such as `libcuda.so.1`.
@@ -72,8 +70,8 @@ struct Library {
     files: Vec<String>,
 }
 
-/// Returns the libraries that an interface to GPUs, such as CUDA, needs to find any GPU. The list is empty for
-/// Metal, and on any system other than Linux.
+/// Returns the libraries that an interface to GPUs needs to find any GPU. The list is empty for Metal, and on any
+/// system other than Linux.
 #[cfg(any(feature = "gpu", test))]
 fn libraries(api: GpuApi) -> Vec<Library> {
     let one = |name: &'static str| vec![Library { name, files: vec![name.to_owned()] }];

@@ -41,7 +41,7 @@ impl LivenessCheck {
 }
 
 /// Checks that the server of a connected device is alive and was not restarted. The error says why the host counts as
-/// lost. The check uses the session (connection) of the previous check, or a new one if that is lost.
+/// lost. The check uses the session of the previous check, or a new one if that is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {

@@ -1,6 +1,6 @@
 //! Connects to devices of other hosts. Each device has one session for its computations, and further sessions for
-//! transfers, which are opened when they are first needed. A session is a connection to a device whose server executes
-//! the session's requests in order.
+//! transfers, which are opened when they are first needed. A session is a queue of requests to one device, which the
+//! server executes in order.
 //!
 //! Every connection is opened on its own thread, so that all hosts are contacted in parallel and none can block this
 //! program.
@@ -35,7 +35,7 @@ pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device>
 }
 
 /// Work with another host that a thread does, such as opening a connection. The result `T` is, for example, a newly
-/// connected device, or a list of new sessions (connections) to a connected device.
+/// connected device, or a list of new sessions to a connected device.
 pub(crate) struct Opening<T> {
     name: RemoteName,
     pending: Pending<Result<T, RemoteError>>,
@@ -61,8 +61,8 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
-/// Connects a device of another host: opens a session (a connection to the device), checks that the server has this
-/// program's version, logs the server's kernels, and registers the device.
+/// Connects a device of another host: opens a session, checks that the server has this program's version, logs the
+/// server's kernels, and registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
@@ -117,8 +117,8 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions (connections) to a device of another host that carry one kind of tensors. The first call opens
-/// the sessions, and returns an error if that fails.
+/// Returns the sessions to a device of another host that carry one kind of tensors. The first call opens the sessions,
+/// and returns an error if that fails.
 pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[kind as usize];
@@ -136,16 +136,16 @@ pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], R
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session (a connection with a queue of requests) to a device of another host. burn has one session for each
-/// credential. The credential contains `purpose`, so every purpose has a session of its own.
+/// Opens a session to a device of another host. burn has one session for each credential. The credential contains
+/// `purpose`, so every purpose has a session of its own.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a new session (a connection with a queue of requests) for one request to the server of a device. A session in
-/// use may be blocked by an earlier request. `question` says what the request is for.
+/// Opens a new session for one request to the server of a device. A session in use may be blocked by an earlier
+/// request. `question` says what the request is for.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);

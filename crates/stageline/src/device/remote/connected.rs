@@ -15,7 +15,7 @@ use stageline_nn::kernels::remote::ServedKernels;
 /// Random numbers that identify a server's process. A restarted server has other numbers, and has lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host: its name, its token, its server's process, and the sessions (connections) to it.
+/// A connected device of another host: its name, its token, its server's process, and the sessions to it.
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
@@ -24,15 +24,14 @@ pub(super) struct Connected {
     /// Random numbers that identify the process of the device's server, as it was at the time of the connection. A
     /// restarted server has other numbers.
     pub(super) process: Process,
-    /// The session (connection) for liveness checks of the device's server; `None` before the first check.
+    /// The session for liveness checks of the device's server; `None` before the first check.
     pub(super) liveness: Mutex<Option<Device>>,
-    /// The sessions (connections) that carry tensors to and from the device, by the kind of tensors ([`Lane`]). The
-    /// sessions for a kind are opened when the first tensor of that kind is transferred.
+    /// The sessions that carry tensors to and from the device, by the kind of tensors ([`Lane`]). The sessions for a
+    /// kind are opened when the first tensor of that kind is transferred.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The kind of tensors that a session carries. A session is an open connection of this program to a device of another
-/// host.
+/// The kind of tensors that a session carries.
 ///
 /// A server executes the requests of one session one after the other, and a session that waits for a tensor does
 /// nothing else. So tensors are transferred in separate sessions that run no kernels.
@@ -47,8 +46,8 @@ pub(super) enum Lane {
 }
 
 impl Lane {
-    /// Returns the number of sessions (connections) to one device for this kind of tensors. Successive micro-batches
-    /// use the sessions in turn.
+    /// Returns the number of sessions to one device for this kind of tensors. Successive micro-batches use the sessions
+    /// in turn.
     ///
     /// A session requests a tensor from another server only when the previous tensor has arrived. With two sessions,
     /// one requests a tensor while another tensor is in flight in the other. A schedule that starts micro-batches

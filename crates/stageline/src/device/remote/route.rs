@@ -24,8 +24,8 @@ pub(crate) struct Route {
 }
 
 /// The connections that carry activations, or gradients, to the neighbouring stage: its device, or several sessions
-/// (connections) with its device on another host. Successive micro-batches use them in turn, so that their transfers
-/// need not wait for each other.
+/// with its device on another host. Successive micro-batches use them in turn, so that their transfers need not wait
+/// for each other.
 #[derive(Clone)]
 pub(crate) struct Lanes(Vec<Device>);
 
@@ -89,7 +89,7 @@ impl Route {
     }
 }
 
-/// Whether two devices are the same GPU that the server of another host lends, perhaps over two sessions (connections).
+/// Whether two devices are the same GPU that the server of another host lends, perhaps over two sessions.
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]
