@@ -2,10 +2,10 @@
 //! [`Interleaved`] and [`ZbV`].
 //!
 //! The input is the numbers of stages, of chunks (stages on one worker) and of micro-batches. The output is a
-//! [`Plan`](crate::Plan), in which every worker has a warm-up, a steady phase and a cool-down, and the length of its
-//! step in closed form where a formula is known. [`SCHEDULES`] lists all generators, [`schedule_named`] finds one by
-//! its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers. A generator must not run, check
-//! or simulate its plan, and one schedule does not change another.
+//! [`Plan`](crate::Plan), in which every worker has a warm-up, a steady phase and a cool-down. Where a formula is
+//! known, the output also has the length of the step in closed form. [`SCHEDULES`] lists all generators,
+//! [`schedule_named`] finds one by its name, and a [`ScheduleError`] says why a schedule has no plan for some numbers.
+//! A generator must not run, check or simulate its plan, and one schedule does not change another.
 
 use std::fmt;
 

@@ -102,9 +102,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Returns, for each stage, the least recomputation with which training steps fit into memory, and the memory
-    /// estimate with it. `fits` returns whether a training run with a given estimate fits. The estimates are measured
-    /// by rehearsals: steps that only measure memory. If not even full recomputation fits, every stage recomputes
-    /// everything. If the memory in use is unknown, the estimate is `None` and no stage recomputes anything.
+    /// estimate with it. `fits` returns whether a training run with a given estimate fits. If not even full
+    /// recomputation fits, every stage recomputes everything. If the memory in use is unknown, the estimate is `None`
+    /// and no stage recomputes anything.
     fn least_to_fit(
         &mut self,
         batch: &Batch<In, Target>,

@@ -127,8 +127,8 @@ struct Overlap {
     /// The time at which the last training step ended. If the next step began earlier, because steps overlap, its
     /// duration counts from this time.
     last_end: Instant,
-    /// Whether the verdict on the last step was the one that the stages had assumed: finite results, and gradients that
-    /// need no clipping. If it was not, the stages wait for the verdict on the next step.
+    /// Whether the verdict on the last step was the assumed one: finite results, and gradients that need no clipping.
+    /// If not, the stages wait for the verdict on the next step.
     as_assumed: bool,
 }
 

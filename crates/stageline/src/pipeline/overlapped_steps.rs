@@ -69,8 +69,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// # Errors
     /// Each item of the iterator has the errors of [`step`](Self::step). After [`StepError::Batch`] the iterator
     /// continues with the next batch; after any other error the iterator ends. A failure of the user's code in a step
-    /// that began early is an error even if that step would have been discarded. All stages are then in the state
-    /// before or after the previous step, so no work before the previous step is lost.
+    /// that began early is an error even if that step would have been discarded. At most the previous step is then
+    /// lost.
     pub fn steps<I>(&mut self, batches: I) -> Steps<'_, In, Out, Target, I::IntoIter>
     where
         I: IntoIterator<Item = Batch<In, Target>>,

@@ -72,8 +72,8 @@ pub struct LossTerm {
     /// The mean of this term of the loss: its sum over the targets, divided by their total weight; 0 if sum and weight
     /// are both 0.
     pub loss: f64,
-    /// The total loss weight of this term in the batch, usually the number of unmasked targets. The term's sum was
-    /// divided by it.
+    /// The total loss weight of this term in the batch, by which its sum was divided; usually the number of unmasked
+    /// targets.
     pub weight: f64,
 }
 
@@ -124,7 +124,7 @@ pub enum Update {
     /// Gradients overflowed at the step's loss scale. No parameter changed, and the loss scale was lowered for the next
     /// step.
     Overflow {
-        /// The loss scale (factor on the loss before the backward pass) of this step, whose gradients overflowed.
+        /// The loss scale of this step, whose gradients overflowed.
         loss_scale: f64,
         /// The step's first computation whose result overflowed, found by a second run of the step; `None` if the
         /// second run did not overflow.

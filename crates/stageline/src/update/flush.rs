@@ -19,10 +19,9 @@ use crate::update::noise::{GradientNoise, NoiseReport};
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
     pub(crate) on_non_finite: OnNonFinite,
-    /// The number of steps from one health report on the parameters (gradient norms, update sizes) to the next. 0 means
-    /// no reports.
+    /// The interval, in steps, between health reports on the parameters; 0 for none.
     pub(crate) health_every: usize,
-    /// The number of steps from one measurement of the gradient noise to the next. 0 means no measurements.
+    /// The interval, in steps, between measurements of the gradient noise; 0 for none.
     pub(crate) noise_every: usize,
 }
 
@@ -68,26 +67,25 @@ pub(crate) enum Flush {
 /// The verdict on a step, which is the same for all stages: what they do with their gradients at the end of the step.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Verdict {
-    /// The verdict that every stage steps its optimizer and keeps the new parameters.
+    /// Every stage steps its optimizer and keeps the new parameters.
     Step {
         /// The clipping of all gradients before the optimizer step: none, by a factor, or by a clamp.
         scaling: Scaling,
         /// Whether the stages report the health of each parameter in this step, such as its gradient norm.
         examine: bool,
     },
-    /// The verdict that every stage returns its gradients to the caller, before and after clipping. Parameters and
-    /// optimizers do not change.
+    /// Every stage returns its gradients to the caller, before and after clipping. Parameters and optimizers do not
+    /// change.
     Show { scaling: Scaling },
-    /// The verdict (decision on how a step ends) for a rehearsal, a step that only measures memory. Every stage steps
-    /// its optimizer and then rolls the step back. Stages exchange no values of tied parameters.
+    /// The verdict on a rehearsal, a step that only measures memory: every stage steps its optimizer and then rolls the
+    /// step back. Stages exchange no values of tied parameters.
     Rehearse { examine: bool },
-    /// The verdict to skip the step: every stage discards its gradients. Parameters and optimizers do not change.
+    /// Every stage discards its gradients. Parameters and optimizers do not change.
     Skip,
 }
 
 impl Verdict {
-    /// Whether, by this verdict, all stages step their optimizers and keep the new parameters. False for all other
-    /// verdicts: to skip the step, to return its gradients, or to roll the step back after a measurement of memory.
+    /// Whether this verdict is `Step`, so that all stages step their optimizers and keep the new parameters.
     pub(crate) fn counts(self) -> bool {
         matches!(self, Self::Step { .. })
     }

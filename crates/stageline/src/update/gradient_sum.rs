@@ -22,15 +22,15 @@ use stageline_nn::params::visit_floats;
 /// Because the order of the additions is fixed, the sum has the same bits under every schedule. One replica's sum in R
 /// groups of micro-batches has the same bits as the sum of R replicas.
 pub(crate) struct GradientSum {
-    /// The sum of the gradients of all complete groups. A group is a fixed number of consecutive micro-batches.
+    /// The sum of the gradients of all complete groups.
     total: GradientsParams,
-    /// The sum of the gradients of the current group (a fixed number of consecutive micro-batches), which is not
-    /// complete yet.
+    /// The sum of the gradients of the current group, which is not complete yet.
     group: Sum,
-    /// The number of micro-batches in a group. A group's gradients are summed before they are added to the total.
+    /// The number of consecutive micro-batches in a group, whose gradients are summed before they are added to the
+    /// total.
     per_group: usize,
-    /// The ids of the parameters that had several gradients in one micro-batch of this step so far, such as one from a
-    /// layer and one from the autodiff graph. No layer adds their gradients to the sum at once.
+    /// The ids of the parameters that had several gradients in one micro-batch of this step, such as one from a layer
+    /// and one from the autodiff graph. Layers do not add their gradients to the sum at once.
     several: HashSet<ParamId>,
     /// The ids of the parameters whose gradients layers have added to the sum in the last backward pass.
     at_once: HashSet<ParamId>,
@@ -119,8 +119,7 @@ impl GradientSum {
         too_early
     }
 
-    /// Ends the current group, a fixed number of consecutive micro-batches: adds the sum of the group's gradients to
-    /// the total, and begins a new group.
+    /// Ends the current group: adds the sum of its gradients to the total, and begins a new group.
     fn end_group<M: Module>(&mut self, module: &M) {
         let (total, group) = (std::mem::take(&mut self.total), std::mem::take(&mut self.group.gradients));
         self.total = joined(module, total, group);

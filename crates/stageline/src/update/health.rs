@@ -76,7 +76,7 @@ impl Histogram {
 }
 
 /// The values and gradients of a stage's parameters before an optimizer step. A comparison with the values after the
-/// step gives the health of each parameter, such as its update size.
+/// step gives the health of each parameter.
 pub(crate) struct Examination {
     gradients: Vec<Named>,
     values: HashMap<ParamId, Vec<f32>>,

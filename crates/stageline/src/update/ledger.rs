@@ -11,8 +11,7 @@ use crate::model::replica::{Replica, ReplicaStage};
 pub struct Ledger {
     /// The number of micro-batches whose gradients are in the stage's gradient sum.
     pub backwards: usize,
-    /// The sum of the loss weights (usually numbers of unmasked targets) of all micro-batches in the stage's gradient
-    /// sum.
+    /// The sum of the loss weights of all micro-batches in the stage's gradient sum.
     pub weight: Weight,
 }
 
@@ -29,8 +28,7 @@ pub struct LedgerError {
     pub replica: Replica,
     /// The index, from 0, of the stage with the wrong gradient sum.
     pub stage: usize,
-    /// The contents of the wrong gradient sum: its number of micro-batches, and the sum of their loss weights (usually
-    /// numbers of unmasked targets).
+    /// The contents of the wrong gradient sum: its number of micro-batches, and the sum of their loss weights.
     pub found: Ledger,
     /// The right contents of the stage's gradient sum: the number of micro-batches in its replica's part of the batch,
     /// and the sum of their loss weights.

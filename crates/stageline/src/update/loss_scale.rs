@@ -14,7 +14,7 @@ use crate::update::precision::Precision;
 /// overflows nor underflows.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LossScale {
-    /// A loss scale (factor on the loss before the backward pass) that never changes. The value is the scale.
+    /// A loss scale that never changes. The value is the scale.
     Fixed(f64),
     /// A loss scale that falls when gradients overflow and rises after many steps without an overflow. The value
     /// contains its settings.
@@ -25,7 +25,7 @@ pub enum LossScale {
 /// defaults are the values of PyTorch's `GradScaler`, which has no lowest value.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct DynamicLossScale {
-    /// The loss scale (the factor on the loss before the backward pass) of the first step. The default is 65536.
+    /// The loss scale of the first step. The default is 65536.
     pub initial: f64,
     /// The factor, above 1, that multiplies the loss scale after `growth_interval` steps without an overflow. The
     /// default is 2.

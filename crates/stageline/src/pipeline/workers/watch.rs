@@ -15,8 +15,7 @@ pub(super) struct Watch {
     /// Whether the watchdog has already warned of a stall in the current pass.
     pub(super) warned: Cell<bool>,
     /// The length of the stall when the watchdog last looked, in multiples of the shortest time before a stall warning.
-    /// Whenever the length passes the next power of two (1, 2, 4, ...), the watchdog checks whether the hosts still
-    /// answer. So the time between these checks doubles.
+    /// The watchdog checks whether the hosts still answer whenever the length passes a power of two.
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now.
     pub(super) during: During,
