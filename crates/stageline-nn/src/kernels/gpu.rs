@@ -71,8 +71,7 @@ pub enum Kept {
         starts: IntTensor<Cube>,
         /// The output of the forward pass of causal attention, `[batch, length, query heads x size]`.
         output: Float,
-        /// The natural logarithm of each query's sum of exponentiated attention scores, `[batch, query heads, length]`
-        /// in f32.
+        /// The natural log-sum-exp of each query's attention scores, `[batch, query heads, length]` in f32.
         logarithms: Float,
     },
     /// The values that attention keeps for its backward pass if its heads are too large for FlashAttention, such as the

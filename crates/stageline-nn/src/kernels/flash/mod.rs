@@ -38,8 +38,8 @@ pub use launch::{fits, largest_head};
 /// where its document begins, counted from 0 in the sample.
 #[backend_extension(Cube, Fusion: cfg(feature = "fused"))]
 pub trait FlashAttention: Backend {
-    /// Computes attention. Returns its output, `[batch, length, query heads x size]`, and the logarithm of each query's
-    /// sum of exponentiated scores, `[batch, query heads, length]` in f32.
+    /// Computes attention. Returns its output, `[batch, length, query heads x size]`, and the log-sum-exp of each
+    /// query's scores, `[batch, query heads, length]` in f32.
     #[fusion(meta = forward_specs)]
     fn flash_attention(
         input: FloatTensor<Self>,

@@ -9,8 +9,8 @@ use crate::kernels::flash::block::{
     Sizes, UNSEEN, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
 };
 
-/// Computes attention's outputs for a block of queries of one head on a GPU, and the logarithm of each query's sum of
-/// exponentiated scores. One cube (thread block) runs for each block of queries, query head and sample.
+/// Computes attention's outputs for a block of queries of one head on a GPU, and the log-sum-exp of each query's
+/// scores. One cube (thread block) runs for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn attention_forward<E: Float, I: Int>(

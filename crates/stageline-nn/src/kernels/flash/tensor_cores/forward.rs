@@ -11,8 +11,8 @@ use crate::kernels::flash::block::{
     Sizes, UNSEEN, blocks_between, column_of_keys, column_of_values, first_seen_block, is_seen,
 };
 
-/// Computes attention's outputs for a block of queries of one head on tensor cores, and the logarithm of each query's
-/// sum of exponentiated scores. One thread block runs for each block of queries, query head and sample.
+/// Computes attention's outputs for a block of queries of one head on tensor cores, and the log-sum-exp of each query's
+/// scores. One thread block runs for each block of queries, query head and sample.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn tensor_core_attention_forward<E: Float, I: Int>(
