@@ -42,8 +42,8 @@ pub(crate) fn run(flags: &Flags) -> Result<()> {
 }
 
 impl Asked<'_> {
-    /// Returns the text that `stageline advise` prints without --hosts. It shows the most even partition of the layers
-    /// into stages, by the measured times of forward and backward passes.
+    /// Returns the text that `stageline advise` prints without --hosts. It shows a partition of the layers into
+    /// stages by the measured times of forward and backward passes.
     fn any_cut(&self, measured: Measured) -> Result<String> {
         let measured = self.flags.link.apply(measured)?;
         let workers = self.flags.stages.unwrap_or(self.log.plan.workers());
