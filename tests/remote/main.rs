@@ -370,6 +370,16 @@ fn a_device_that_was_opened_without_its_name_is_refused() {
     assert!(refused.to_string().contains("`DeviceName::open_all`"), "{refused}");
 }
 
+/// Stops or kills a process, and returns when it no longer runs. After `kill` returns, the threads of a process still
+/// run until one of them has taken the signal.
+fn halt(process: u32, signal: &str) {
+    assert!(Command::new("kill").args([signal, &process.to_string()]).status().unwrap().success());
+    let runs = |status: String| !["State:\tT", "State:\tZ"].iter().any(|state| status.contains(state));
+    while fs::read_to_string(format!("/proc/{process}/status")).is_ok_and(runs) {
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
 /// Tests that `build` ends with an error that names the host, if a device server is frozen or killed before modules are
 /// copied to it.
 #[test]
@@ -378,7 +388,7 @@ fn a_host_that_is_lost_before_modules_are_copied_is_named() {
     for ((connection, _), signal) in [(CONNECTIONS[0], "-STOP"), (CONNECTIONS[2], "-STOP"), (CONNECTIONS[0], "-KILL")] {
         let server = Server::start(&format!("--port 0 --key @lost {connection}"), &place);
         let device = DeviceName::parse_list(&format!("{}/0", server.host)).unwrap().remove(0).open().unwrap();
-        assert!(Command::new("kill").args([signal, &server.process.id().to_string()]).status().unwrap().success());
+        halt(server.process.id(), signal);
         let config = StageConfig::new(device, SgdConfig::new().init(), 0.1);
         let watchdog = Watchdog { floor: Duration::from_secs(2), ..Watchdog::default() };
         let builder = Pipeline::builder().loss(Mlp::new(0, 16, 1).error, config).watchdog(Some(watchdog));
@@ -423,8 +433,7 @@ fn a_lost_host_of_another_replica_is_named_and_the_training_ends() {
     let mut command = place.command(&format!("--steps 400 --device cpu,{} {run}", hosts.join(",")));
     let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_lines(&place.path("log"), 4, &mut training);
-    let process = servers[2].process.id().to_string();
-    assert!(Command::new("kill").args(["-STOP", &process]).status().unwrap().success());
+    halt(servers[2].process.id(), "-STOP");
     let output = training.wait_with_output().unwrap();
     let said = place.shown(&output);
     let expected = format!("Error: the host of stage 1 of replica 1 (`{}`) is lost: ", servers[2].host);
@@ -440,8 +449,7 @@ fn resumes_elsewhere_after(signal: &str, connection: &str, token: &str) {
     let mut command = place.command(&format!("--steps 400 --log @log {run} {}", devices(&servers)));
     let mut training = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
     wait_for_lines(&place.path("log"), 4, &mut training);
-    let process = servers[1].process.id().to_string();
-    assert!(Command::new("kill").args([signal, &process]).status().unwrap().success());
+    halt(servers[1].process.id(), signal);
     let output = training.wait_with_output().unwrap();
     let said = place.shown(&output);
     assert!(!output.status.success(), "{said}");
