@@ -43,12 +43,7 @@ pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<
     if stages == workers || stages != even.len() {
         return Ok(even);
     }
-    let step = |ends: &[usize]| {
-        let ranges = ranges(ends, costs.len()).into_iter().zip(speeds);
-        let forward = ranges.map(|(range, speed)| costs[range].iter().sum::<f64>() / speed);
-        let stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();
-        simulate(plan, &Costs::by_stage(stages)).step()
-    };
+    let step = |ends: &[usize]| step_of(plan, &ranges(ends, costs.len()), costs, speeds);
     let mut ends: Vec<usize> = even[..stages - 1].iter().map(|range| range.end).collect();
     let (mut least, mut left) = (step(&ends), MOST_ACTIONS / actions);
     // Of equally good moves, the first is taken, so the result depends on nothing else.
@@ -73,6 +68,14 @@ pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<
             None => return Ok(ranges(&ends, costs.len())),
         }
     }
+}
+
+/// Returns the simulated step of a plan whose stages have the layers `cut`, with the costs of the layers and the speeds of
+/// the stages' devices.
+fn step_of(plan: &Checked, cut: &[Range<usize>], costs: &[f64], speeds: &[f64]) -> f64 {
+    let forward = cut.iter().zip(speeds).map(|(range, speed)| costs[range.clone()].iter().sum::<f64>() / speed);
+    let stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();
+    simulate(plan, &Costs::by_stage(stages)).step()
 }
 
 /// Returns the boundaries `ends` with one of them moved by a layer, for each boundary and direction.
@@ -145,9 +148,7 @@ mod tests {
         let mut ends: Vec<usize> = (1..stages).collect();
         let mut shortest = f64::INFINITY;
         loop {
-            let forward = ranges(&ends, costs.len()).into_iter().map(|range| costs[range].iter().sum::<f64>());
-            let of_stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();
-            shortest = shortest.min(simulate(plan, &Costs::by_stage(of_stages)).step());
+            shortest = shortest.min(step_of(plan, &ranges(&ends, costs.len()), costs, &vec![1.0; stages]));
             // The next partition in lexicographic order.
             let most = |boundary: usize| costs.len() - (stages - 1 - boundary);
             let Some(at) = (0..stages - 1).rfind(|at| ends[*at] < most(*at)) else { return shortest };
@@ -171,11 +172,7 @@ mod tests {
                 })
                 .collect();
             let speeds = vec![1.0; plan.plan().stages()];
-            let above = |cuts: Vec<Range<usize>>| {
-                let forward = cuts.into_iter().map(|range| costs[range].iter().sum::<f64>());
-                let of_stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();
-                simulate(&plan, &Costs::by_stage(of_stages)).step() / shortest(&plan, &costs) - 1.0
-            };
+            let above = |cut: Vec<Range<usize>>| step_of(&plan, &cut, &costs, &speeds) / shortest(&plan, &costs) - 1.0;
             found += above(balance_for(&plan, &costs, &speeds).unwrap()) / f64::from(cases);
             even += above(balance_with_speeds(&costs, &speeds).unwrap()) / f64::from(cases);
         }
@@ -207,11 +204,7 @@ mod tests {
             let placement = plan.placement();
             let speeds: Vec<_> =
                 (0..8).map(|stage| if placement.worker(stage) == 1 { f64::from(fast) } else { 1.0 }).collect();
-            let step = |cuts: &[Range<usize>]| {
-                let forward = cuts.iter().zip(&speeds).map(|(cut, speed)| costs[cut.clone()].iter().sum::<f64>() / speed);
-                let stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();
-                simulate(&plan, &Costs::by_stage(stages)).step()
-            };
+            let step = |cuts: &[Range<usize>]| step_of(&plan, cuts, &costs, &speeds);
             let cuts = balance_for(&plan, &costs, &speeds).unwrap();
             prop_assert!(cuts.len() == 8 && cuts[0].start == 0 && cuts[7].end == costs.len());
             prop_assert!(cuts.iter().all(|cut| !cut.is_empty()));
