@@ -1,7 +1,7 @@
 //! The layout of a checkpoint ([`Layout`]): the names of all stages' tensors, the stage that owns each (the first stage
 //! that has it), and the conversion of stage states to a checkpoint and back.
 
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use burn::module::ParamId;
@@ -255,22 +255,23 @@ impl Layout {
 
     /// Converts rejected parts of stages' states to differences for the error message. Each difference names its field
     /// of optimizer state as checkpoints do: the parameter's name, `/` and the field.
-    pub(crate) fn unfit(&self, fields: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
-        let difference = |Unfit { id, field, reason }| {
-            let tensor = &self.names[&id];
-            let name = format!("{tensor}{SEPARATOR}{field}");
-            match reason {
-                Reason::Frozen => Difference::Frozen { name: tensor.to_string() },
-                Reason::OtherOptimizer => Difference::OtherOptimizer { name },
-                Reason::Value { found, expected } => Difference::Value { name, found, expected },
+    pub(crate) fn unfit(&self, parts: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
+        // Stages that share a frozen tensor report it each, in no certain order.
+        let (mut frozen, mut fields) = (BTreeSet::new(), Vec::new());
+        for part in parts {
+            match part {
+                Unfit::Frozen { id } => {
+                    frozen.insert(self.names[&id].to_string());
+                }
+                Unfit::Field { id, field, reason } => {
+                    let name = format!("{}{SEPARATOR}{field}", self.names[&id]);
+                    fields.push(match reason {
+                        Reason::OtherOptimizer => Difference::OtherOptimizer { name },
+                        Reason::Value { found, expected } => Difference::Value { name, found, expected },
+                    });
+                }
             }
-        };
-        let (mut frozen, others): (Vec<_>, Vec<_>) =
-            fields.into_iter().map(difference).partition(|found| matches!(found, Difference::Frozen { .. }));
-        // Stages that share a tensor report it each, in no certain order.
-        let name = |found: &Difference| format!("{found}");
-        frozen.sort_by_key(name);
-        frozen.dedup_by_key(|found| name(found));
-        frozen.into_iter().chain(others).collect()
+        }
+        frozen.into_iter().map(|name| Difference::Frozen { name }).chain(fields).collect()
     }
 }

@@ -32,11 +32,11 @@ fn kind(name: &str, value: &Value) -> Kind {
 /// A part of a checkpoint that a stage cannot resume from: a field of optimizer state that the stage's optimizer
 /// rejects, a required field that the checkpoint lacks, or a frozen tensor with other values.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Unfit {
-    pub(crate) id: ParamId,
-    /// The field of the optimizer state; empty for a frozen tensor.
-    pub(crate) field: String,
-    pub(crate) reason: Reason,
+pub(crate) enum Unfit {
+    /// A field of the optimizer state of the parameter `id`.
+    Field { id: ParamId, field: String, reason: Reason },
+    /// The checkpoint has the hash of a frozen tensor, and the stage's tensor has another hash.
+    Frozen { id: ParamId },
 }
 
 impl From<NotRestored> for Unfit {
@@ -51,12 +51,11 @@ impl From<NotRestored> for Unfit {
                 ),
             },
         };
-        Self { id, field, reason }
+        Self::Field { id, field, reason }
     }
 }
 
-/// Why a part of a checkpoint is rejected: the stage's optimizer does not keep such a field or cannot have its value, or
-/// a frozen tensor has other values.
+/// Why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot have its value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint lacks a field of optimizer state that the stage's optimizer keeps. Or it has a field that the
@@ -65,8 +64,6 @@ pub(crate) enum Reason {
     /// The optimizer cannot produce the value `found`, which the checkpoint contains in a field of optimizer state.
     /// `expected` describes the possible values.
     Value { found: String, expected: String },
-    /// The checkpoint has the hash of a frozen tensor, and the stage's tensor has another hash.
-    Frozen,
 }
 
 /// The optimizer state that a checkpoint contains for the parameters of one stage.
@@ -94,7 +91,8 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
         true => !found.contains_key(*key),
         false => given.steps > 0 && !given.stateless.contains(&ParamId::from(key.0)),
     };
-    let unfit_field = |(id, field): &(u64, String), reason| Unfit { id: (*id).into(), field: field.clone(), reason };
+    let unfit_field =
+        |(id, field): &(u64, String), reason| Unfit::Field { id: (*id).into(), field: field.clone(), reason };
     let missing = expected.keys().filter(is_missing).map(|key| unfit_field(key, Reason::OtherOptimizer));
     let wrong = found.iter().filter_map(|(key, value)| {
         let reason = match expected.get(key) {
@@ -110,14 +108,15 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
         let smaller = found.get(&(key.0, bound.of.to_owned()))?;
         Some(unfit_field(key, bound.broken(value, smaller)?))
     });
-    let contradicted = remembered.iter().filter(|id| given.stateless.contains(&ParamId::from(**id))).map(|id| Unfit {
-        id: (*id).into(),
-        field: STATELESS.to_owned(),
-        reason: Reason::Value {
-            found: "true".to_owned(),
-            expected: "absent, because the parameter has a state".to_owned(),
-        },
-    });
+    let contradicted =
+        remembered.iter().filter(|id| given.stateless.contains(&ParamId::from(**id))).map(|id| Unfit::Field {
+            id: (*id).into(),
+            field: STATELESS.to_owned(),
+            reason: Reason::Value {
+                found: "true".to_owned(),
+                expected: "absent, because the parameter has a state".to_owned(),
+            },
+        });
     missing.chain(wrong).chain(unbound).chain(contradicted).collect()
 }
 

@@ -13,7 +13,7 @@ use crate::device::location::{host, is_host};
 use crate::state::convert::{read_now, tensor_of};
 use crate::state::frozen::{FrozenFrom, hashes, is_left_out};
 use crate::state::layout::{Restored, StageState};
-use crate::state::optimizer_check::{Given, Reason, Unfit, unfit};
+use crate::state::optimizer_check::{Given, Unfit, unfit};
 use crate::state::optimizer_state;
 use crate::update::moments::second_moments;
 use crate::update::precision::{Precision, Rounding};
@@ -249,7 +249,7 @@ impl<M: Module> Trained<M> {
         let is_other = |id: &ParamId| frozen.get(id).is_some_and(|hash| found.get(id) != Some(hash));
         // A tied tensor is compared in every stage that has it.
         let others = frozen.keys().copied().filter(is_other);
-        let others: Vec<_> = others.map(|id| Unfit { id, field: String::new(), reason: Reason::Frozen }).collect();
+        let others: Vec<_> = others.map(|id| Unfit::Frozen { id }).collect();
         if !others.is_empty() {
             return Err(others);
         }
