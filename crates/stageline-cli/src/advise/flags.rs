@@ -18,9 +18,9 @@ use crate::shape::not_too_large;
 /// training runs with M = 1 to 256 take to reach the loss of the run, as estimated from its gradient noise. Other
 /// schedules, other numbers of workers and larger micro-batches are compared. It also prints the smallest number of
 /// micro-batches M whose bubble is at most --bubble, whether the network links between workers are fast enough, the
-/// partition of the layers, and the main cause of idle time. With --hosts, it compares the partitions over several hosts. If a program
-/// cuts its model into stages by hand, the stages stay as they are: other numbers of workers and chunks are not
-/// compared, and the recommended flags do not contain --cut.
+/// partition of the layers, and the main cause of idle time. With --hosts, it compares the partitions over several
+/// hosts. If a program cuts its model into stages by hand, the stages stay as they are: other numbers of workers and
+/// chunks are not compared, and the recommended flags do not contain --cut.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// File with the log of a run, which a training program writes with `--log`

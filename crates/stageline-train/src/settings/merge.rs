@@ -138,10 +138,14 @@ fn with_value(flag: Arg) -> Arg {
     flag.require_equals(true).default_missing_value("true").default_value("false")
 }
 
+/// Whether the value of a flag is a path.
+pub(super) fn takes_path(flag: &Arg) -> bool {
+    flag.get_value_parser().type_id() == TypeId::of::<PathBuf>()
+}
+
 /// Lets the last value of a flag replace an earlier one, except for paths and lists.
 fn replaces_itself(flag: Arg) -> Arg {
-    let is_path = flag.get_value_parser().type_id() == TypeId::of::<PathBuf>();
-    if is_path || matches!(flag.get_action(), ArgAction::Append) {
+    if takes_path(&flag) || matches!(flag.get_action(), ArgAction::Append) {
         return flag;
     }
     let itself = flag.get_id().clone();

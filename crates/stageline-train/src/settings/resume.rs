@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::{ArgMatches, Command, FromArgMatches};
@@ -10,7 +10,7 @@ use serde_json::Value;
 use stageline::checkpoint::{CheckpointError, Printable, Saved};
 
 use super::flags::TrainingFlags;
-use super::merge::{LONGEST_VALUE, Merged, Settings, resolve};
+use super::merge::{LONGEST_VALUE, Merged, Settings, resolve, takes_path};
 use crate::terminal::{say, tell};
 
 /// The resolved command line of a run: its flags and settings, and the checkpoint that the run resumes, if any.
@@ -124,8 +124,7 @@ fn is_same(now: &Value, before: &Value) -> bool {
 /// Returns the names of the program's settings that are file paths. These are the flags of `command` whose values have
 /// the type `PathBuf`.
 fn paths(command: &Command) -> Vec<String> {
-    let takes_path = |flag: &&clap::Arg| flag.get_value_parser().type_id() == std::any::TypeId::of::<PathBuf>();
-    command.get_arguments().filter(takes_path).map(|flag| flag.get_id().to_string()).collect()
+    command.get_arguments().filter(|flag| takes_path(flag)).map(|flag| flag.get_id().to_string()).collect()
 }
 
 /// Returns a value from a checkpoint's manifest as text that is safe to print: escaped and shortened.

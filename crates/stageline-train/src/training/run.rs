@@ -79,7 +79,8 @@ impl<F> Run<F> {
     }
 
     /// Whether the command line, a settings file or the checkpoint gives a setting, perhaps with its default value. A
-    /// checkpoint gives all settings that a resumed run takes from it. `name` is the name of its flag without dashes and with `_` for `-`, such as `learning_rate`.
+    /// checkpoint gives all settings that a resumed run takes from it. `name` is the name of its flag without dashes and
+    /// with `_` for `-`, such as `learning_rate`.
     pub fn is_set(&self, name: &str) -> bool {
         self.set.contains(name)
     }
@@ -236,8 +237,8 @@ impl<F> Run<F> {
     }
 }
 
-/// Counts the parameters, and prints how many are trained if some are not. Returns an error if they are too large for the memory. The
-/// error contains the advice `smaller`. The state of a program's own optimizer is not known, so then
+/// Counts the parameters, and prints how many are trained if some are not. Returns an error if they are too large for
+/// the memory. The error contains the advice `smaller`. The state of a program's own optimizer is not known, so then
 /// (`has_known_optimizer` is false) the size is not checked.
 fn check_parameters<M: Model>(
     model: &M,

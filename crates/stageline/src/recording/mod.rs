@@ -135,8 +135,8 @@ impl Recording {
     ///
     /// The latency of a send is the time that it kept the sending worker busy plus the time that it kept the receiving
     /// worker busy. If backward passes were not split, the input gradient and the weight gradient are each assumed to
-    /// take half the time of the backward pass. If they were split, the backward pass takes the sum of both. For another replica, call this method on the recording that
-    /// [`of_replica`](Self::of_replica) returns.
+    /// take half the time of the backward pass. If they were split, the backward pass takes the sum of both. For another
+    /// replica, call this method on the recording that [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
         let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
