@@ -126,7 +126,7 @@ pub fn keep_warnings() {
     static FIRST: Once = Once::new();
     FIRST.call_once(|| {
         let kept = Targets::new().with_default(Level::WARN).with_target("stageline::runner", Level::DEBUG);
-        let layer = tracing_subscriber::fmt::layer().with_writer(|| ToWarnings).with_filter(kept);
+        let layer = tracing_subscriber::fmt::layer().with_ansi(false).with_writer(|| ToWarnings).with_filter(kept);
         tracing::subscriber::set_global_default(tracing_subscriber::registry().with(layer)).unwrap();
     });
 }

@@ -10,23 +10,31 @@
 use std::fmt;
 
 mod building_block;
+mod dualpipe_v;
+mod eager_one_f_one_b;
 mod error;
+mod gpipe;
+mod interleaved;
+mod looped_breadth_first;
+mod one_f_one_b;
 mod rows;
 mod schedule;
 mod squeeze;
+mod v_half;
+mod v_min;
 mod v_shape;
+mod zb_h1;
+mod zb_h2;
+mod zb_v;
 
 pub use error::ScheduleError;
 pub use schedule::Schedule;
 
-/// Declares the module of every schedule, and the list of all schedules. Each argument of this macro gives the file and
-/// the type of a schedule, and the values of its fields.
+/// Exports every schedule and lists it in [`SCHEDULES`]. Each argument of this macro gives the module and the type of a
+/// schedule, and the values of its fields.
 macro_rules! schedules {
     ($($file:ident::$schedule:ident $({ $field:ident: $value:expr })?,)*) => {
-        $(
-            mod $file;
-            pub use $file::$schedule;
-        )*
+        $(pub use $file::$schedule;)*
 
         /// The list of all schedules of this crate. Schedules that allow any number of chunks (stages) per worker have
         /// 2 chunks in the list.
@@ -34,7 +42,7 @@ macro_rules! schedules {
     };
 }
 
-// A new schedule needs a file in `schedules/` and a line here.
+// A new schedule needs a file in `schedules/`, its `mod`, and a line here.
 schedules! {
     gpipe::GPipe,
     one_f_one_b::OneFOneB,

@@ -199,7 +199,9 @@ fn show_warnings(progress: &Progress) {
         }
         None => usual(),
     };
-    let layer = tracing_subscriber::fmt::layer().with_writer(move || warnings.clone()).with_target(false);
+    // Without colours, which a dependency of `serve` would otherwise write also into files.
+    let layer =
+        tracing_subscriber::fmt::layer().with_ansi(false).with_writer(move || warnings.clone()).with_target(false);
     let shown = match asked {
         // A span is shown when it ends, with its duration.
         Some(_) => layer.with_span_events(FmtSpan::CLOSE).boxed(),

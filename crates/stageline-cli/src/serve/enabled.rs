@@ -59,7 +59,8 @@ enum TransportName {
 
 pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     // Only the server knows why a session was rejected or a tensor did not arrive, so it logs warnings.
-    tracing_subscriber::fmt().with_max_level(Level::WARN).with_writer(std::io::stderr).with_target(false).init();
+    let warnings = tracing_subscriber::fmt().with_max_level(Level::WARN).with_ansi(false).with_target(false);
+    warnings.with_writer(std::io::stderr).init();
     if let Some(cores) = flags.cores {
         ensure!(cores > 0, "--cores 0: give 1 or more");
         rayon::ThreadPoolBuilder::new().num_threads(cores).build_global().context("--cores")?;

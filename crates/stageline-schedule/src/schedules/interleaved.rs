@@ -90,7 +90,9 @@ mod tests {
             error.to_string()
         };
         assert!(message(5, 4).contains("5 stages are not a multiple of 2 chunks per worker; ask for 4 or 6 stages"));
-        assert!(message(6, 7).contains("7 micro-batches are not a multiple of 3, the number of workers, as this schedule needs; ask for 6 or 9"));
+        assert!(message(6, 7).contains(
+            "7 micro-batches are not a multiple of 3, the number of workers, as this schedule needs; ask for 6 or 9"
+        ));
         assert!(message(6, 2).contains("ask for 3 micro-batches"));
         assert!(Interleaved { chunks: 0 }.plan(0, 4).unwrap_err().to_string().contains("0 chunks"));
         assert!(Interleaved { chunks: 0 }.plan(4, 4).unwrap_err().to_string().contains("0 chunks"));
