@@ -51,13 +51,13 @@ pub(crate) mod variants;
 
 pub use adamw::{AdamWStep, AdamWUpdate};
 #[cfg(feature = "flex")]
-pub use cpu::products::allocate_packing_buffer;
+pub use cpu::memory::prepare_thread;
 #[cfg(feature = "fused")]
 pub use fusion::keep_products_apart;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 pub(crate) use interface::*;
 pub use sum_of_squares::sum_of_squares;
 
-/// Does nothing, because a build without CPU kernels has no matrix products that need a packing buffer.
+/// Does nothing, because a build without CPU kernels has no memory to prepare.
 #[cfg(not(feature = "flex"))]
-pub fn allocate_packing_buffer() {}
+pub fn prepare_thread() {}

@@ -185,7 +185,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let mut rows = self.workers.recorded()?;
         rows.truncate(self.plan().workers());
         let (stepped, groups) = (self.done.optimizer_steps > 0, self.sizes.groups);
-        let buffer = self.workers.packing_buffer();
+        let buffer = self.workers.product_buffers();
         let (threads, rollback) = (KernelThreads { cores: self.sizes.cores, buffer }, self.stepping.rollback);
         let (stages, elsewhere) = (&self.sizes.stages[0], &self.sizes.stages[1..]);
         let plan = self.plan().clone();

@@ -54,7 +54,7 @@ use crate::update::flush::Verdict;
 use crate::worker::last::Last;
 use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
 use stageline_nn::after_step;
-use stageline_nn::kernels::allocate_packing_buffer;
+use stageline_nn::kernels::prepare_thread;
 
 pub(crate) struct Started {
     /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
@@ -62,7 +62,7 @@ pub(crate) struct Started {
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
     /// The size in bytes of the buffer for matrix products that each of the worker's CPU threads keeps in host memory.
     /// 0 if the size is not measured.
-    pub(crate) packing_buffer: u64,
+    pub(crate) product_buffers: u64,
 }
 
 /// A worker: a thread that executes one list of instructions of the plan. It owns the stages that are placed on it, and
@@ -128,17 +128,17 @@ impl Worker {
             let on_host = self.runners.iter().any(|runner| is_host(runner.device()));
             let prepare = move || {
                 meter.into_iter().for_each(Meter::count_this_thread);
-                // The buffer is allocated before the first step, so that it does not count as the memory of a step.
+                // Buffers are allocated before the first step, so that they do not count as the memory of a step.
                 if on_host {
-                    allocate_packing_buffer();
+                    prepare_thread();
                 }
             };
             let held = || meter.map_or(0, Meter::held) as u64;
             let before = held();
             prepare();
-            let packing_buffer = held() - before;
+            let product_buffers = held() - before;
             let pool = kernels(&name, cores, prepare);
-            let built = pool.as_ref().map(|_| packing_buffer).map_err(Clone::clone);
+            let built = pool.as_ref().map(|_| product_buffers).map_err(Clone::clone);
             if ready.send(built).is_ok() && pool.is_ok() {
                 self.serve();
             }
@@ -146,7 +146,7 @@ impl Worker {
         });
         let thread = thread.map_err(|cause| BuildError::Spawn { worker, cause })?;
         match is_ready.recv() {
-            Ok(Ok(packing_buffer)) => Ok(Started { thread, packing_buffer }),
+            Ok(Ok(product_buffers)) => Ok(Started { thread, product_buffers }),
             Ok(Err(cause)) => Err(BuildError::Pool { worker, cores, cause }),
             Err(_) => Err(BuildError::Pool { worker, cores, cause: "its thread panicked".to_owned() }),
         }

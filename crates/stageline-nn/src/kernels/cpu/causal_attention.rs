@@ -138,8 +138,6 @@ fn attend(
     mut output: MatrixMut,
 ) -> Vec<f32> {
     let mut weights = Vec::with_capacity(weights_of_a_head(sizes.length, sizes.heads));
-    let mut copy = Vec::new();
-    let key = key.spread(&mut copy);
     for block in blocks(sizes.length, sizes.heads) {
         let before = weights.len();
         let (shape, Block { queries, keys }) = (block.shape(), block);
@@ -202,8 +200,6 @@ fn to_head(
     mut gradients: Head<MatrixMut>,
 ) {
     let mut scratch = vec![0.0; QUERIES.min(sizes.length) * sizes.length];
-    let mut copy = Vec::new();
-    let value = value.spread(&mut copy);
     for block in blocks(sizes.length, sizes.heads) {
         let (shape, Block { queries, keys }) = (block.shape(), block);
         let (of_block, rest) = weights.split_at(shape[0] * shape[1]);

@@ -10,6 +10,7 @@
 //! - `adamw`: a step of the optimizer AdamW.
 //! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
 //! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and their products.
+//! - `memory`: the memory that kernels use between steps.
 //! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
 //! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
 
@@ -20,6 +21,7 @@ mod cross_entropy;
 mod gelu;
 mod layer_norm;
 mod matrix;
+pub mod memory;
 pub mod numbers;
 pub mod products;
 mod rotary;

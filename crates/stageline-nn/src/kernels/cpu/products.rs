@@ -1,5 +1,4 @@
-//! Computes the matrix products of a linear layer and the gradient of an embedding's table on the CPU, and allocates
-//! the packing buffer that products use.
+//! Computes the matrix products of a linear layer and the gradient of an embedding's table on the CPU.
 
 use burn::backend::ops::ModuleOps;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -113,17 +112,6 @@ impl Products for Flex {
         }
         sum
     }
-}
-
-/// Makes this thread allocate the buffer that the crate `gemm` packs one operand of a matrix product into. The buffer
-/// is as large as a core's L2 cache, and the thread keeps it until the thread ends. Without this call, the thread's
-/// first product would allocate it.
-pub fn allocate_packing_buffer() {
-    // The size of the matrices is a multiple of every vector length, so that `gemm` packs one of them into the buffer.
-    const SIDE: usize = 64;
-    let zeros = [0.0; SIDE * SIDE];
-    let zeros = Matrix::new(&zeros, [SIDE, SIDE], SIDE);
-    drop(zeros.times(zeros));
 }
 
 /// Returns a view of a CPU tensor `[rows, columns]` as a matrix; `None` if the tensor is not in f32, not contiguous or

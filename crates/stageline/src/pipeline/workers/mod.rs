@@ -83,7 +83,7 @@ struct WorkerHandle {
     /// The number of events for which the worker's event list has room. It is enough for a step and for a rehearsal.
     events: usize,
     /// The bytes of the buffer for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
-    packing_buffer: u64,
+    product_buffers: u64,
 }
 
 /// The reason why a pass of the workers ended early.
@@ -112,8 +112,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
 
     /// Returns the bytes of the buffer for matrix products that each CPU thread of a worker keeps, as the maximum over
     /// the workers; 0 if not measured.
-    pub(crate) fn packing_buffer(&self) -> u64 {
-        self.handles.iter().map(|worker| worker.packing_buffer).max().unwrap_or(0)
+    pub(crate) fn product_buffers(&self) -> u64 {
+        self.handles.iter().map(|worker| worker.product_buffers).max().unwrap_or(0)
     }
 
     /// Records that all stages have made or skipped the first `steps` training steps. These steps can no longer be

@@ -108,10 +108,10 @@ impl<In, Out, Target> Workers<In, Out, Target> {
             let ReplicaStage { replica, stage } = place_of(&runners);
             let progress = ProgressBoard::new(replica, stage);
             let worker = Worker::new(index, runners, channels, Arc::clone(&self.stop), progress.clone());
-            let Started { thread, packing_buffer } = worker.spawn(cores)?;
+            let Started { thread, product_buffers } = worker.spawn(cores)?;
             let count = |plan: &Checked| events_of(plan, index, stages.len());
             let events = count(plan).max(count(&plan.rehearsal()));
-            self.handles.push(WorkerHandle { replica, commands, verdicts, thread, progress, events, packing_buffer });
+            self.handles.push(WorkerHandle { replica, commands, verdicts, thread, progress, events, product_buffers });
         }
         self.batches.push(replica.channels);
         self.devices.push(replica.devices);

@@ -2,8 +2,14 @@
 //!
 //! - `view`: views of numbers as matrices, which may be parts of larger matrices (`Matrix`, `MatrixMut`).
 //! - `multiply`: products of such matrices.
+//! - `tiled`: products on x86-64 processors with AVX2 or AVX-512.
+//! - `cores`: the cores that compute a product.
 
+mod cores;
 mod multiply;
+#[cfg(target_arch = "x86_64")]
+mod tiled;
 mod view;
 
+pub use multiply::allocate_buffers;
 pub use view::{Matrix, MatrixMut};

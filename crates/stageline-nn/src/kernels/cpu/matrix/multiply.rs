@@ -1,50 +1,49 @@
-//! Multiplies matrices with the crate `gemm`, and copies a right matrix whose columns evict each other from a core's
-//! cache.
+//! Multiplies matrices: in tiles on x86-64 processors, otherwise with the crate `gemm`.
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
+use super::cores::Cores;
+#[cfg(target_arch = "x86_64")]
+use super::tiled;
 use super::view::{Matrix, MatrixMut};
 
 /// The number of multiplications below which a matrix product uses one core. More cores would not make such a product
 /// faster. burn-flex has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// The numbers of columns of the left matrix for which the crate `gemm` sums all products of an output element before
-/// it adds the sum to the output. With more columns it adds the sum in several parts, and with fewer it adds every
-/// product separately, so that the result is rounded differently.
-const SUMMED_FIRST: Range<usize> = 3..513;
+/// The numbers of columns of the left matrix for which all products of an output element are summed before the sum is
+/// added to the output. With more columns the sum is added in several parts, and with fewer `gemm` adds every product
+/// separately, so that the result is rounded differently.
+const SUMMED_FIRST: Range<usize> = 3..DEPTH + 1;
 
-/// A distance between the stored rows of a matrix, in f32 numbers (1 KiB). Rows that begin at multiples of this
-/// distance fall into few sets of a core's cache and evict each other. If the matrix is the transposed right matrix of
-/// a product, `gemm` is slow, because it reads one number of each row in turn.
-const SAME_SETS: usize = 256;
+/// The largest number of columns of the left matrix whose products are summed before the sum is added to the output.
+/// `gemm` has the same bound.
+pub(super) const DEPTH: usize = 512;
 
-/// The smallest number of rows of a product's left matrix that makes a copy of the right matrix worth its time. The
-/// copy avoids conflicts in a core's cache. With fewer rows, it would take more time than it saves.
+/// The smallest number of rows of a product's left matrix that makes a copy of the right matrix worth its time.
 const FEWEST_ROWS: usize = 16;
 
-/// The number of unused f32 numbers after each row of a copied matrix: one cache line (64 bytes). It is doubled for
-/// rows that would otherwise still begin in the same sets of a core's cache.
-const APART: usize = 16;
+/// Makes this thread allocate the buffers of products: those of tiles, and that of the crate `gemm`, which is as large as
+/// a core's L2 cache.
+pub fn allocate_buffers() {
+    #[cfg(target_arch = "x86_64")]
+    tiled::allocate_buffers();
+    // The sizes are those of a product that `gemm` computes, in whole vectors.
+    const COLUMNS: usize = 64;
+    let zeros = [0.0; COLUMNS * COLUMNS];
+    let right = Matrix::new(&zeros, [COLUMNS, COLUMNS], COLUMNS);
+    drop(right.rows(0..FEWEST_ROWS - 1).times(right));
+}
 
-/// The largest part of a product's right matrix, in f32 numbers, that is copied at once. The copy avoids conflicts in a
-/// core's cache. A part of at most [`LEAST_COLUMNS`] columns may be larger.
-const COPIED: usize = 1 << 20;
-
-/// The smallest number of columns of a product's right matrix that are copied at once. The copy avoids conflicts in a
-/// core's cache. Fewer columns would cost time, because `gemm` reads the left matrix again for each copy. Only the last
-/// copy may have fewer.
-const LEAST_COLUMNS: usize = 256;
-
-impl<'a> Matrix<'a> {
+impl Matrix<'_> {
     /// Returns the product of this matrix and the matrix `right` as a list of numbers, row by row. The product's bits
     /// do not depend on the number of cores.
     pub fn times(self, right: Matrix) -> Vec<f32> {
         let mut product = Vec::new();
-        self.append_times(right, &mut product, self.parallelism(right));
+        self.append_times(right, &mut product, self.cores(right));
         product
     }
 
@@ -55,103 +54,69 @@ impl<'a> Matrix<'a> {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
             let output = MatrixMut::whole(sum, [self.rows, right.columns]);
-            multiply(output, self, right, true, self.parallelism(right));
+            multiply(output, self, right, true, self.cores(right));
         }
         has_same_bits
     }
 
-    /// Returns whether one core or several compute the product of this matrix and the matrix `right`.
-    fn parallelism(self, right: Matrix) -> Parallelism {
+    /// Returns the cores that compute the product of this matrix and the matrix `right`.
+    fn cores(self, right: Matrix) -> Cores {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
-        if work < FOR_ONE_CORE { Parallelism::None } else { Parallelism::Rayon(0) }
+        if work < FOR_ONE_CORE { Cores::This } else { Cores::OfPool }
     }
 
     /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on one
     /// core.
     pub fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
-        self.append_times(right, output, Parallelism::None);
+        self.append_times(right, output, Cores::This);
     }
 
-    /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row. `parallelism` says
-    /// whether one core or several compute it.
-    fn append_times(self, right: Matrix, output: &mut Vec<f32>, parallelism: Parallelism) {
+    /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on `cores`.
+    fn append_times(self, right: Matrix, output: &mut Vec<f32>, cores: Cores) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
         let first = output.spare_capacity_mut().as_mut_ptr().cast();
-        multiply(MatrixMut { first, rows, columns, stride: columns, of: PhantomData }, self, right, false, parallelism);
+        multiply(MatrixMut { first, rows, columns, stride: columns, of: PhantomData }, self, right, false, cores);
         // SAFETY: `reserve` made room for `rows * columns` numbers, and `multiply` has written all of them.
         unsafe { output.set_len(output.len() + rows * columns) };
-    }
-
-    /// Returns this matrix for use as the transposed right matrix of several products. If its rows would evict each
-    /// other from a core's cache, and there are at least [`FEWEST_ROWS`] of them, it is first copied into the list
-    /// `copy`, once for all products. The result is then a view of the copy.
-    pub fn spread(self, copy: &'a mut Vec<f32>) -> Self {
-        if self.evicts_itself() && self.rows >= FEWEST_ROWS { self.copied_apart(copy) } else { self }
-    }
-
-    /// Whether the rows evict each other from a core's cache when one number of each is read in turn.
-    fn evicts_itself(self) -> bool {
-        self.column_stride == 1 && self.row_stride.is_multiple_of(SAME_SETS)
-    }
-
-    /// Copies the rows of a matrix into the list `copy`, with unused numbers after each row, so that consecutive rows
-    /// begin in different sets of a core's cache. Returns a view of the copy. The matrix must not be a transposed view.
-    fn copied_apart(self, copy: &mut Vec<f32>) -> Matrix<'_> {
-        let is_close = (self.columns + APART).is_multiple_of(SAME_SETS);
-        let stride = self.columns + if is_close { 2 * APART } else { APART };
-        copy.clear();
-        copy.reserve(self.rows * stride);
-        for row in 0..self.rows {
-            copy.extend_from_slice(&self.values[row * self.row_stride..][..self.columns]);
-            copy.resize((row + 1) * stride, 0.0);
-        }
-        Matrix::new(copy, [self.rows, self.columns], stride)
     }
 }
 
 impl MatrixMut<'_> {
     /// Overwrites a matrix with the product of the matrices `left` and `right`, computed on one core.
     pub fn set_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, false, Parallelism::None);
+        multiply(self.rows(0..self.rows), left, right, false, Cores::This);
     }
 
     /// Adds the product of the matrices `left` and `right` to a matrix, computed on one core.
     pub fn add_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, true, Parallelism::None);
+        multiply(self.rows(0..self.rows), left, right, true, Cores::This);
     }
 }
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
 /// if the shapes of the three matrices do not fit each other or contain a zero.
-///
-/// The columns of `right` may evict each other from a core's cache. This happens if `right` is stored column by column
-/// and its columns begin at multiples of [`SAME_SETS`] numbers. If `left` has at least [`FEWEST_ROWS`] rows, such
-/// columns are first copied, with [`APART`] unused numbers after each column.
-fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
+fn multiply(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
-    if !right.transposed().evicts_itself() || left.rows < FEWEST_ROWS {
-        // SAFETY: the shapes fit.
-        return unsafe { multiply_in_place(output, left, right, add, parallelism) };
+    #[cfg(target_arch = "x86_64")]
+    if left.rows >= FEWEST_ROWS
+        && let Some(tile) = tiled::Tile::of_processor()
+    {
+        return tiled::multiply(tile, output, left, right, add, cores);
     }
-    let (stored, at_once, mut copy) = (right.transposed(), (COPIED / right.rows).max(LEAST_COLUMNS), Vec::new());
-    for first in (0..right.columns).step_by(at_once) {
-        let columns = first..right.columns.min(first + at_once);
-        let part = stored.rows(columns.clone()).copied_apart(&mut copy).transposed();
-        // SAFETY: the shapes fit, and the part has the same columns as the part of the output.
-        unsafe { multiply_in_place(output.columns(columns), left, part, add, parallelism) };
-    }
+    // SAFETY: the shapes fit.
+    unsafe { multiply_with_gemm(output, left, right, add, cores) }
 }
 
-/// Writes or adds the matrix product of `left` and `right` to `output` as [`multiply`] does, but without copying
-/// `right`.
+/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set, with the
+/// crate `gemm`.
 ///
 /// # Safety
 /// The shapes must fit: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
 /// columns of `right`.
-unsafe fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add: bool, parallelism: Parallelism) {
+unsafe fn multiply_with_gemm(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);
     let ((left_columns, left_rows), (right_columns, right_rows)) = (strides(left), strides(right));
     // SAFETY: `Matrix` was checked to lie in its slice, so every number of `left` and `right` is valid. The numbers of
@@ -178,13 +143,17 @@ unsafe fn multiply_in_place(output: MatrixMut, left: Matrix, right: Matrix, add:
             false,
             false,
             false,
-            parallelism,
+            match cores {
+                Cores::This => Parallelism::None,
+                Cores::OfPool => Parallelism::Rayon(0),
+            },
         );
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use super::super::super::wide::versions::assert_same_bits;
     use super::*;
 
     #[test]
@@ -224,50 +193,99 @@ mod tests {
         assert_eq!((behind[0], &behind[1..]), (7.0, &left.times(right)[..]));
     }
 
-    #[test]
-    fn a_product_on_several_cores_is_the_same_bits_as_on_one() {
-        const SIZE: usize = 210;
-        let numbers =
-            |salt: usize| (0..SIZE * SIZE).map(|index| ((index * salt % 1009) as f32).sin()).collect::<Vec<_>>();
-        let (left, right) = (numbers(7), numbers(11));
-        let product = |cores| {
-            let pool = rayon::ThreadPoolBuilder::new().num_threads(cores).build().unwrap();
-            let matrix = |numbers| Matrix::new(numbers, [SIZE, SIZE], SIZE);
-            pool.install(|| matrix(&left).times(matrix(&right).transposed()))
-        };
-        let one: Vec<_> = product(1).into_iter().map(f32::to_bits).collect();
-        const { assert!(SIZE * SIZE * SIZE > FOR_ONE_CORE) };
-        for cores in [2, 3] {
-            assert!(product(cores).into_iter().map(f32::to_bits).eq(one.iter().copied()), "{cores} cores");
+    /// The numbers of rows, of summed products and of columns of products that are computed in tiles. The columns are
+    /// about those of a tile, and each number is once larger than what is copied at once.
+    const IN_TILES: [[usize; 3]; 9] = [
+        [16, 3, 17],
+        [17, 8, 23],
+        [18, 9, 24],
+        [33, 31, 25],
+        [24, 64, 64],
+        [29, 20, 65],
+        [530, 16, 70],
+        [40, 1030, 70],
+        [37, 50, 600],
+    ];
+
+    /// Calls `check` with each pair of matrices whose product is computed in tiles, in each of their layouts. `number` returns the number at a position of a list.
+    fn for_products_in_tiles(number: impl Fn(usize) -> f32, check: impl Fn(Matrix, Matrix)) {
+        for [rows, inner, columns] in IN_TILES {
+            let numbers = |count: usize, salt: usize| (0..count).map(|index| number(index + salt)).collect::<Vec<_>>();
+            let (left, right) = (numbers(rows * inner, 0), numbers(inner * columns, 5));
+            let lefts =
+                [Matrix::new(&left, [rows, inner], inner), Matrix::new(&left, [inner, rows], rows).transposed()];
+            let rights = [
+                Matrix::new(&right, [inner, columns], columns),
+                Matrix::new(&right, [columns, inner], inner).transposed(),
+            ];
+            lefts
+                .into_iter()
+                .flat_map(|left| rights.map(|right| (left, right)))
+                .for_each(|(left, right)| check(left, right));
         }
     }
 
-    /// Tests that copying the right matrix of a product, at once, in parts or beforehand, keeps the product's bits. The
-    /// product is compared with one of the same matrices that needs no copy, because its right matrix has another
-    /// layout.
     #[test]
-    fn a_product_with_copies_is_the_same_bits_as_one_without() {
-        let numbers = |salt: usize, count: usize| {
-            (0..count).map(|index| ((index * salt % 1009) as f32).sin()).collect::<Vec<_>>()
-        };
-        for (inner, columns) in [(256, 5), (512, 40), (4096, 300)] {
-            const ROWS: usize = FEWEST_ROWS + 3;
-            let (left, right) = (numbers(7, ROWS * inner), numbers(11, columns * inner));
-            let left = Matrix::new(&left, [ROWS, inner], inner);
-            let stored = Matrix::new(&right, [columns, inner], inner);
-            let (mut apart, mut copy) = (Vec::new(), Vec::new());
-            let apart = stored.copied_apart(&mut apart).transposed();
-            assert!(!apart.column_stride.is_multiple_of(SAME_SETS));
-            let bits = |product: Vec<f32>| product.into_iter().map(f32::to_bits).collect::<Vec<_>>();
-            let spread = stored.spread(&mut copy);
-            assert_eq!(spread.evicts_itself(), columns < FEWEST_ROWS);
-            for right in [stored, spread] {
-                assert_eq!(bits(left.times(right.transposed())), bits(left.times(apart)), "{inner} x {columns}");
-            }
-        }
-        let (close, mut copy) = (numbers(7, 20 * SAME_SETS), Vec::new());
-        assert!(!Matrix::new(&close, [20, SAME_SETS - APART], SAME_SETS).spread(&mut copy).evicts_itself());
-        const { assert!(COPIED / 4096 < 300) };
+    fn products_in_tiles_match_the_definition() {
+        // The numbers are small integers, so that all products are exact.
+        for_products_in_tiles(
+            |index| (index * 7 % 11) as f32 - 5.0,
+            |left, right| {
+                let at = |matrix: Matrix, row: usize, column: usize| {
+                    matrix.values[row * matrix.row_stride + column * matrix.column_stride]
+                };
+                let ([rows, inner], columns) = (left.shape(), right.shape()[1]);
+                let product: Vec<_> = (0..rows)
+                    .flat_map(|row| (0..columns).map(move |column| (row, column)))
+                    .map(|(row, column)| (0..inner).map(|k| at(left, row, k) * at(right, k, column)).sum::<f32>())
+                    .collect();
+                assert!(left.times(right) == product, "{:?} x {columns}", left.shape());
+                let before: Vec<_> = (0..rows * columns).map(|index| (index % 13) as f32).collect();
+                let mut output = before.clone();
+                MatrixMut::whole(&mut output, [rows, columns]).add_product(left, right);
+                let sum = before.iter().zip(&product).map(|(before, product)| before + product);
+                assert!(output.iter().copied().eq(sum), "{:?} x {columns} added", left.shape());
+            },
+        );
+    }
+
+    /// Tests that a product has the same bits in the tiles of AVX-512 and of AVX2, and with the crate `gemm`.
+    #[test]
+    fn products_have_the_same_bits_in_tiles_of_any_size_and_with_gemm() {
+        for_products_in_tiles(
+            |index| (index as f32).sin(),
+            |left, right| {
+                assert_same_bits(|| left.times(right));
+            },
+        );
+    }
+
+    #[test]
+    fn a_product_on_several_cores_is_the_same_bits_as_on_one() {
+        let on = |cores| rayon::ThreadPoolBuilder::new().num_threads(cores).build().unwrap();
+        let (one, several) = (on(1), [on(2), on(3)]);
+        let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        for_products_in_tiles(
+            |index| (index as f32).sin(),
+            |left, right| {
+                let product = || {
+                    let mut sum = Vec::new();
+                    left.append_times(right, &mut sum, Cores::OfPool);
+                    bits(sum)
+                };
+                let expected = one.install(product);
+                for pool in &several {
+                    assert!(pool.install(product) == expected, "{:?} on {}", left.shape(), pool.current_num_threads());
+                }
+            },
+        );
+        const SIZE: usize = 210;
+        let numbers = |salt: usize| (0..SIZE * SIZE).map(|index| ((index * salt) as f32).sin()).collect::<Vec<_>>();
+        let (left, right) = (numbers(7), numbers(11));
+        let [left, right] = [&left, &right].map(|numbers| Matrix::new(numbers, [SIZE, SIZE], SIZE));
+        const { assert!(SIZE * SIZE * SIZE > FOR_ONE_CORE) };
+        let expected = bits(one.install(|| left.times(right)));
+        assert!(several.iter().all(|pool| bits(pool.install(|| left.times(right))) == expected));
     }
 
     #[test]

@@ -1,0 +1,31 @@
+//! The cores that compute a product ([`Cores`]).
+
+use rayon::prelude::*;
+
+/// The cores that compute a product.
+#[derive(Clone, Copy)]
+pub enum Cores {
+    /// The core of the current thread.
+    This,
+    /// All cores of the current rayon pool.
+    OfPool,
+}
+
+impl Cores {
+    /// Returns the number of these cores.
+    pub fn number(self) -> usize {
+        match self {
+            Self::This => 1,
+            Self::OfPool => rayon::current_num_threads(),
+        }
+    }
+
+    /// Calls `work` for each of the parts of a job, on all of these cores.
+    pub fn each<T: Send>(self, parts: impl Iterator<Item = T>, work: impl Fn(T) + Sync + Send) {
+        if self.number() == 1 {
+            parts.for_each(work);
+        } else {
+            parts.collect::<Vec<_>>().into_par_iter().for_each(work);
+        }
+    }
+}
