@@ -17,17 +17,13 @@ const FOR_ONE_CORE: usize = 192 * 192 * 192;
 /// The numbers of columns of the left matrix for which all products of an output element are summed before the sum is
 /// added to the output. With more columns the sum is added in several parts, and with fewer `gemm` adds every product
 /// separately, so that the result is rounded differently.
-const SUMMED_FIRST: Range<usize> = 3..DEPTH + 1;
-
-/// The largest number of columns of the left matrix whose products are summed before the sum is added to the output.
-/// `gemm` has the same bound.
-pub(super) const DEPTH: usize = 512;
+const SUMMED_FIRST: Range<usize> = 3..513;
 
 /// The smallest number of rows of a product's left matrix that makes a copy of the right matrix worth its time.
 const FEWEST_ROWS: usize = 16;
 
-/// Makes this thread allocate the buffers of products: those of tiles, and that of the crate `gemm`, which is as large as
-/// a core's L2 cache.
+/// Makes this thread allocate the buffers of products: those of tiles, and that of the crate `gemm`, which is as large
+/// as a core's L2 cache.
 pub fn allocate_buffers() {
     #[cfg(target_arch = "x86_64")]
     tiled::allocate_buffers();
@@ -110,8 +106,8 @@ fn multiply(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Co
     unsafe { multiply_with_gemm(output, left, right, add, cores) }
 }
 
-/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set, with the
-/// crate `gemm`.
+/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set, with
+/// the crate `gemm`.
 ///
 /// # Safety
 /// The shapes must fit: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
@@ -207,7 +203,8 @@ mod tests {
         [37, 50, 600],
     ];
 
-    /// Calls `check` with each pair of matrices whose product is computed in tiles, in each of their layouts. `number` returns the number at a position of a list.
+    /// Calls `check` with each pair of matrices whose product is computed in tiles, in each of their layouts. `number`
+    /// returns the number at a position of a list.
     fn for_products_in_tiles(number: impl Fn(usize) -> f32, check: impl Fn(Matrix, Matrix)) {
         for [rows, inner, columns] in IN_TILES {
             let numbers = |count: usize, salt: usize| (0..count).map(|index| number(index + salt)).collect::<Vec<_>>();

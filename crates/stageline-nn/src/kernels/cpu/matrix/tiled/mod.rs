@@ -15,10 +15,13 @@ use std::cell::Cell;
 use std::ops::Range;
 
 use super::cores::Cores;
-use super::multiply::DEPTH;
 use super::view::{Matrix, MatrixMut};
 use panels::{Panels, by_rows};
 pub use tile::Tile;
+
+/// The largest number of products of an output element that are summed before the sum is added to the output. `gemm`
+/// has the same bound.
+const DEPTH: usize = 512;
 
 /// The largest number of columns of the right matrix that are copied at once. With more, the copy would not stay in a
 /// core's L2 cache until the last tile has read it.
@@ -26,9 +29,6 @@ const COLUMNS: usize = 512;
 
 /// The largest number of rows of the left matrix that are copied at once, if its rows do not have consecutive numbers.
 const ROWS: usize = 512;
-
-/// The number of f32 numbers in a cache line.
-const LINE: usize = 16;
 
 thread_local! {
     static BUFFERS: Cell<Buffers> = Cell::default();

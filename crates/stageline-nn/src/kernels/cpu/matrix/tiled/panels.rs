@@ -5,15 +5,14 @@ use std::mem::MaybeUninit;
 use super::super::super::wide::wide;
 use super::super::cores::Cores;
 use super::super::view::Matrix;
-use super::LINE;
 use super::tile::Tile;
-use super::transpose::transpose;
+use super::transpose::{LINE, transpose};
 
-/// The number of rows that are copied into all panels before the next rows. The processor reads each of them ahead.
+/// The number of rows that are copied into all panels before the next rows. The processor reads ahead in each of them.
 const ROWS: usize = 8;
 
-/// A copy of a product's right matrix. Each panel has as many columns of the matrix as a tile, and its rows lie one after
-/// the other.
+/// A copy of a product's right matrix. Each panel has as many columns of the matrix as a tile, and its rows lie one
+/// after the other.
 #[derive(Clone, Copy)]
 pub struct Panels<'a> {
     numbers: &'a [f32],
@@ -21,8 +20,8 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Copies the matrix `right` into panels for the tile `tile`, in the memory of `buffer`. The last panel is filled up
-    /// with zeros.
+    /// Copies the matrix `right` into panels for the tile `tile`, in the memory of `buffer`. Zeros fill up the last
+    /// panel.
     pub fn of(right: Matrix, tile: &Tile, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
         let (width, number) = (tile.columns, right.columns.div_ceil(tile.columns));
         let of_a_panel = width * right.rows;
@@ -71,8 +70,8 @@ pub const fn capacity_of_rows(rows: usize, columns: usize) -> usize {
     rows * stride(columns) + LINE
 }
 
-/// Returns the distance between copied rows of `columns` numbers. Rows that begin at multiples of a power of 2 would evict
-/// each other from a core's cache.
+/// Returns the distance between copied rows of `columns` numbers. Rows that begin at multiples of a power of 2 would
+/// evict each other from a core's cache.
 const fn stride(columns: usize) -> usize {
     columns.next_multiple_of(LINE) + LINE
 }

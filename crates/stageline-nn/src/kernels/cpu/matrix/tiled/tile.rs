@@ -7,7 +7,7 @@ use gemm_f32::microkernel::{avx512f, fma};
 
 use super::super::super::wide::{has_avx2, has_avx512};
 use super::super::view::{Matrix, MatrixMut};
-use super::LINE;
+use super::transpose::LINE;
 
 /// The largest part of a product that the processor's vector registers can hold, and the kernels that compute it.
 pub struct Tile {
@@ -53,9 +53,9 @@ impl Tile {
         load(&output);
         let kernel = self.kernels[(columns.div_ceil(self.lanes) - 1) * self.rows + rows - 1];
         let [stride, width, left_stride] = [output.stride, self.columns, left.row_stride].map(|stride| stride as isize);
-        // SAFETY: `of_processor` found the kernel's instructions. The output, `left` and the panel have the numbers that
-        // the kernel accesses, as was just checked, and the output is borrowed exclusively. The kernel reads the output
-        // only if `add` is set.
+        // SAFETY: `of_processor` found the kernel's instructions. The output, `left` and the panel have the numbers
+        // that the kernel accesses, as was just checked, and the output is borrowed exclusively. The kernel reads the
+        // output only if `add` is set.
         unsafe {
             kernel(
                 columns,

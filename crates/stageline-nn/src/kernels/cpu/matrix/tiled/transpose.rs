@@ -7,7 +7,9 @@ use std::arch::x86_64::{
 use std::mem::MaybeUninit;
 
 use super::super::view::Matrix;
-use super::LINE;
+
+/// The number of f32 numbers in a cache line.
+pub const LINE: usize = 16;
 
 /// The side of the squares in which a matrix is transposed: the number of f32 numbers in a register of AVX2.
 const SIDE: usize = 8;
