@@ -60,7 +60,7 @@ pub(crate) struct Started {
     /// The handle of the worker's thread. When the thread ends, it returns the runners of the worker's stages, with
     /// their modules.
     pub(crate) thread: JoinHandle<Vec<Box<dyn Runner>>>,
-    /// The size in bytes of the buffer for matrix products that each of the worker's CPU threads keeps in host memory.
+    /// The size in bytes of the buffers for matrix products that each of the worker's CPU threads keeps in host memory.
     /// 0 if the size is not measured.
     pub(crate) product_buffers: u64,
 }

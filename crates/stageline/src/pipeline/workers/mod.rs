@@ -82,7 +82,7 @@ struct WorkerHandle {
     progress: ProgressBoard,
     /// The number of events for which the worker's event list has room. It is enough for a step and for a rehearsal.
     events: usize,
-    /// The bytes of the buffer for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
+    /// The bytes of the buffers for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
     product_buffers: u64,
 }
 
@@ -110,7 +110,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.len()
     }
 
-    /// Returns the bytes of the buffer for matrix products that each CPU thread of a worker keeps, as the maximum over
+    /// Returns the bytes of the buffers for matrix products that each CPU thread of a worker keeps, as the maximum over
     /// the workers; 0 if not measured.
     pub(crate) fn product_buffers(&self) -> u64 {
         self.handles.iter().map(|worker| worker.product_buffers).max().unwrap_or(0)

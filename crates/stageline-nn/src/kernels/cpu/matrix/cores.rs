@@ -1,5 +1,6 @@
 //! The cores that compute a product ([`Cores`]).
 
+#[cfg(target_arch = "x86_64")]
 use rayon::prelude::*;
 
 /// The cores that compute a product.
@@ -11,6 +12,7 @@ pub enum Cores {
     OfPool,
 }
 
+#[cfg(target_arch = "x86_64")]
 impl Cores {
     /// Returns the number of these cores.
     pub fn number(self) -> usize {

@@ -2,7 +2,7 @@
 //!
 //! - `view`: views of numbers as matrices, which may be parts of larger matrices (`Matrix`, `MatrixMut`).
 //! - `multiply`: products of such matrices.
-//! - `tiled`: products on x86-64 processors with AVX2 or AVX-512.
+//! - `tiled`: products in tiles, on x86-64 processors with AVX2 or AVX-512.
 //! - `cores`: the cores that compute a product.
 
 mod cores;

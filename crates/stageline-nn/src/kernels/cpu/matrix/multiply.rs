@@ -1,4 +1,5 @@
-//! Multiplies matrices: in tiles on x86-64 processors, otherwise with the crate `gemm`.
+//! Multiplies matrices: in tiles if the left matrix has enough rows and the processor has AVX2 or AVX-512, otherwise
+//! with the crate `gemm`.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -19,15 +20,18 @@ const FOR_ONE_CORE: usize = 192 * 192 * 192;
 /// separately, so that the result is rounded differently.
 const SUMMED_FIRST: Range<usize> = 3..513;
 
-/// The smallest number of rows of a product's left matrix that makes a copy of the right matrix worth its time.
+/// The smallest number of rows of the left matrix of a product that is computed in tiles. With fewer rows, the copy of
+/// the right matrix that tiles need would take more time than it saves.
 const FEWEST_ROWS: usize = 16;
 
 /// Makes this thread allocate the buffers of products: those of tiles, and that of the crate `gemm`, which is as large
 /// as a core's L2 cache.
 pub fn allocate_buffers() {
     #[cfg(target_arch = "x86_64")]
-    tiled::allocate_buffers();
-    // The sizes are those of a product that `gemm` computes, in whole vectors.
+    if tiled::Tile::of_processor().is_some() {
+        tiled::allocate_buffers();
+    }
+    // A product with too few rows for tiles. `gemm` uses its lasting buffer for a right matrix of whole vectors.
     const COLUMNS: usize = 64;
     let zeros = [0.0; COLUMNS * COLUMNS];
     let right = Matrix::new(&zeros, [COLUMNS, COLUMNS], COLUMNS);
@@ -45,7 +49,7 @@ impl Matrix<'_> {
 
     /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The result has the bits
     /// of adding the result of [`times`](Self::times), and they do not depend on the number of cores. Returns false and
-    /// leaves the sum unchanged if the crate `gemm` would round otherwise, as it does for products with a vector.
+    /// leaves the sum unchanged if the crate `gemm` might round otherwise, as it does for products with a vector.
     pub fn add_times_to(self, right: Matrix, sum: &mut [f32]) -> bool {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
@@ -189,8 +193,8 @@ mod tests {
         assert_eq!((behind[0], &behind[1..]), (7.0, &left.times(right)[..]));
     }
 
-    /// The numbers of rows, of summed products and of columns of products that are computed in tiles. The columns are
-    /// about those of a tile, and each number is once larger than what is copied at once.
+    /// The numbers of rows, of columns of the left matrix, and of columns of products that are computed in tiles. The
+    /// columns are about those of a tile, and each number is once larger than what is copied at once.
     const IN_TILES: [[usize; 3]; 9] = [
         [16, 3, 17],
         [17, 8, 23],
@@ -246,13 +250,16 @@ mod tests {
         );
     }
 
-    /// Tests that a product has the same bits in the tiles of AVX-512 and of AVX2, and with the crate `gemm`.
+    /// Tests that a product has the same bits in the tiles of AVX-512 and of AVX2, and with the crate `gemm`, as far as
+    /// `gemm` sums all products of an output element before it writes the sum.
     #[test]
     fn products_have_the_same_bits_in_tiles_of_any_size_and_with_gemm() {
         for_products_in_tiles(
             |index| (index as f32).sin(),
             |left, right| {
-                assert_same_bits(|| left.times(right));
+                if SUMMED_FIRST.contains(&left.columns) {
+                    assert_same_bits(|| left.times(right));
+                }
             },
         );
     }

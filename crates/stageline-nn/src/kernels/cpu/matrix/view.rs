@@ -42,16 +42,6 @@ impl<'a> Matrix<'a> {
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
         Self { values, rows: range.len(), ..self }
     }
-
-    /// Splits a matrix into pieces of `rows` rows, the last of which may have fewer.
-    pub(super) fn strips(self, rows: usize) -> impl Iterator<Item = Self> {
-        (0..self.rows).step_by(rows).map(move |row| self.rows(row..self.rows.min(row + rows)))
-    }
-
-    /// Returns a view of the columns with the indices `range` (from 0) of a matrix.
-    pub(super) fn columns(self, range: Range<usize>) -> Self {
-        self.transposed().rows(range).transposed()
-    }
 }
 
 /// A writable view of a slice's numbers as a matrix, which may be a part of a larger matrix.
@@ -103,20 +93,5 @@ impl<'a> MatrixMut<'a> {
     pub fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }
-    }
-
-    /// Splits a writable matrix into pieces of `rows` rows, the last of which may have fewer.
-    pub(super) fn strips(self, rows: usize) -> impl Iterator<Item = Self> {
-        let Self { first, rows: all, columns, stride, of } = self;
-        (0..all).step_by(rows).map(move |row| {
-            let first = first.wrapping_add(row * stride);
-            Self { first, rows: rows.min(all - row), columns, stride, of }
-        })
-    }
-
-    /// Returns a writable view of the columns with the indices `range` (from 0) of a matrix.
-    pub(super) fn columns(&mut self, range: Range<usize>) -> MatrixMut<'_> {
-        assert!(range.start <= range.end && range.end <= self.columns, "columns {range:?} of {}", self.columns);
-        MatrixMut { first: self.first.wrapping_add(range.start), columns: range.len(), ..*self }
     }
 }

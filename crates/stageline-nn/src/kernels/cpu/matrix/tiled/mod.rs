@@ -1,33 +1,36 @@
 //! Multiplies matrices with the kernels of the crate `gemm-f32`, on x86-64 processors with AVX2 or AVX-512.
 //!
-//! The crate `gemm` calls the same kernels. For the sizes of a training it takes a tenth more time, because it copies a
-//! matrix in an order in which the processor cannot read ahead, and does not load the output while it computes a tile.
+//! The crate `gemm` calls the same kernels. For the sizes of a training it takes up to a tenth more time, because it
+//! copies a matrix in an order in which the processor cannot read ahead, and does not load the output while it computes
+//! a tile.
 //!
 //! - `tile`: the part of a product that a kernel computes at once.
 //! - `panels`: copies of matrices in the order in which a kernel reads them.
+//! - `parts`: the parts of matrices that are copied and computed.
 //! - `transpose`: transposes a matrix in vector registers.
 
 mod panels;
+mod parts;
 mod tile;
 mod transpose;
 
 use std::cell::Cell;
-use std::ops::Range;
 
 use super::cores::Cores;
 use super::view::{Matrix, MatrixMut};
 use panels::{Panels, by_rows};
+use parts::parts;
 pub use tile::Tile;
 
-/// The largest number of products of an output element that are summed before the sum is added to the output. `gemm`
-/// has the same bound.
+/// The largest number of products of an output element that are summed before the sum is added to the output. With
+/// more, the strip of the left matrix that a tile reads would not stay in a core's L1 cache.
 const DEPTH: usize = 512;
 
-/// The largest number of columns of the right matrix that are copied at once. With more, the copy would not stay in a
-/// core's L2 cache until the last tile has read it.
+/// The largest number of columns of the right matrix that are copied at once. The copy then takes at most 1 MiB, which
+/// is the L2 cache of a core of most processors with AVX-512.
 const COLUMNS: usize = 512;
 
-/// The largest number of rows of the left matrix that are copied at once, if its rows do not have consecutive numbers.
+/// The largest number of rows of a transposed left matrix that are copied at once.
 const ROWS: usize = 512;
 
 thread_local! {
@@ -51,14 +54,14 @@ pub fn allocate_buffers() {
 }
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. The
-/// shapes must fit each other and contain no zero. For more than 64 rows or columns the product has the bits of `gemm`.
+/// shapes must fit each other and contain no zero.
 pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let mut buffers = BUFFERS.take();
-    // Parts of equal depth, as in `gemm`, so that the result has the same bits.
     let depth = left.columns.div_ceil(left.columns.div_ceil(DEPTH));
+    let rows_at_once = if left.column_stride == 1 { left.rows } else { ROWS };
     for summed in parts(left.columns, depth) {
         let add = add || summed.start > 0;
-        for rows in parts(left.rows, ROWS) {
+        for rows in parts(left.rows, rows_at_once) {
             let left = by_rows(left.rows(rows.clone()).columns(summed.clone()), &mut buffers.rows, cores);
             for columns in parts(right.columns, COLUMNS / tile.columns * tile.columns) {
                 let right = right.rows(summed.clone()).columns(columns.clone());
@@ -74,9 +77,4 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
         }
     }
     BUFFERS.set(buffers);
-}
-
-/// Returns ranges of `size` numbers that together are the range from 0 to `all`. The last range may be shorter.
-fn parts(all: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
-    (0..all).step_by(size).map(move |first| first..all.min(first + size))
 }
