@@ -156,15 +156,20 @@ mod tests {
     use super::super::super::wide::versions::assert_same_bits;
     use super::*;
 
+    /// Returns an element of a product by the definition.
+    fn element_of_product(left: Matrix, right: Matrix, row: usize, column: usize) -> f32 {
+        let at = |matrix: Matrix, row: usize, column: usize| {
+            matrix.values[row * matrix.row_stride + column * matrix.column_stride]
+        };
+        (0..left.columns).map(|k| at(left, row, k) * at(right, k, column)).sum()
+    }
+
     #[test]
     fn products_of_parts_match_the_definition() {
         // The numbers are small integers, so that all products are exact.
         let numbers = |count: usize| (0..count).map(|index| (index * 7 % 11) as f32 - 5.0).collect::<Vec<_>>();
         let (left, right) = (numbers(6 * 9), numbers(8 * 4));
         let (left, right) = (Matrix::new(&left[2..], [6, 4], 9), Matrix::new(&right, [8, 4], 4));
-        let at = |matrix: Matrix, row: usize, column: usize| {
-            matrix.values[row * matrix.row_stride + column * matrix.column_stride]
-        };
         let (left, right) = (left.rows(1..4), right.rows(3..8).transposed());
         let mut output = numbers(5 * 10);
         let before = output.clone();
@@ -174,8 +179,7 @@ mod tests {
             pieces[0].rows(0..3).set_product(left, right);
         }
         for (row, column) in (0..5).flat_map(|row| (0..10).map(move |column| (row, column))) {
-            let product =
-                |row: usize, column: usize| (0..4).map(|k| at(left, row, k) * at(right, k, column)).sum::<f32>();
+            let product = |row: usize, column: usize| element_of_product(left, right, row, column);
             let was = before[row * 10 + column];
             let expected = match (row, column) {
                 (0..3, 0..5) => product(row, column),
@@ -219,10 +223,9 @@ mod tests {
                 Matrix::new(&right, [inner, columns], columns),
                 Matrix::new(&right, [columns, inner], inner).transposed(),
             ];
-            lefts
-                .into_iter()
-                .flat_map(|left| rights.map(|right| (left, right)))
-                .for_each(|(left, right)| check(left, right));
+            for left in lefts {
+                rights.iter().for_each(|right| check(left, *right));
+            }
         }
     }
 
@@ -232,13 +235,10 @@ mod tests {
         for_products_in_tiles(
             |index| (index * 7 % 11) as f32 - 5.0,
             |left, right| {
-                let at = |matrix: Matrix, row: usize, column: usize| {
-                    matrix.values[row * matrix.row_stride + column * matrix.column_stride]
-                };
-                let ([rows, inner], columns) = (left.shape(), right.shape()[1]);
+                let (rows, columns) = (left.shape()[0], right.shape()[1]);
                 let product: Vec<_> = (0..rows)
                     .flat_map(|row| (0..columns).map(move |column| (row, column)))
-                    .map(|(row, column)| (0..inner).map(|k| at(left, row, k) * at(right, k, column)).sum::<f32>())
+                    .map(|(row, column)| element_of_product(left, right, row, column))
                     .collect();
                 assert!(left.times(right) == product, "{:?} x {columns}", left.shape());
                 let before: Vec<_> = (0..rows * columns).map(|index| (index % 13) as f32).collect();
