@@ -8,7 +8,7 @@ Needs torch and transformers. Both train the same new model in f32 with AdamW an
 thread) a stage. With --lora, both train LoRA adapters of this rank on all linear layers of the blocks, transformers with the library
 PEFT. transformers runs in eager mode, with plain accumulation over the micro-batches. Prints the processor's model,
 the tokens a second as the median of every run, and the median ratio of all rounds: ours to transformers' for one stage, and two
-stages to one.
+stages to one, with the schedules 1F1B and ZB-H1.
 """
 
 import argparse
@@ -65,12 +65,12 @@ def theirs(config, rows, arguments):
     return statistics.median(times[1:])
 
 
-def ours(folder, stages, arguments):
+def ours(folder, stages, arguments, schedule="1f1b"):
     """Returns the median time of a step of Stageline, in seconds."""
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
     flags = {
-        "init": folder / "config.json", "data": folder / "rows.json", "stages": stages, "steps": arguments.steps,
+        "init": folder / "config.json", "data": folder / "rows.json", "stages": stages, "schedule": schedule, "steps": arguments.steps,
         "micro-batches": arguments.micro_batches, "micro-batch-size": arguments.micro_batch_size,
         "cores-per-stage": 1, "learning-rate": 1e-3, "cut": arguments.cut, "log": log,
     }
@@ -102,14 +102,17 @@ def main():
         folder = Path(place)
         (folder / "config.json").write_text(json.dumps(config.to_dict()))
         (folder / "rows.json").write_text(json.dumps(rows))
-        ratios, speedups = [], []
+        ratios, speedups, split = [], [], []
         for _ in range(arguments.rounds):
             one, two, other = ours(folder, 1, arguments), ours(folder, 2, arguments), theirs(config, rows, arguments)
+            halves = ours(folder, 2, arguments, "zb-h1")
             ratios.append(other / one)
             speedups.append(one / two)
-            print(f"P = 1 {tokens / one:.0f}, P = 2 {tokens / two:.0f}, transformers {tokens / other:.0f} tokens/s")
-        print(f"P = 1 to transformers: {statistics.median(ratios):.3f}")
-        print(f"P = 2 to P = 1: {statistics.median(speedups):.3f}")
+            split.append(one / halves)
+            speeds = {"P = 1": one, "P = 2": two, "P = 2 with ZB-H1": halves, "transformers": other}
+            print(", ".join(f"{name} {tokens / seconds:.0f}" for name, seconds in speeds.items()), "tokens/s")
+        for name, found in {"P = 1 to transformers": ratios, "P = 2 to P = 1": speedups, "P = 2 with ZB-H1 to P = 1": split}.items():
+            print(f"{name}: {statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f})")
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+//! The costs of a model's layers, as far as a program needs them.
+
+use stageline::Costs;
+
+use crate::model::Model;
+use crate::settings::job::Job;
+use crate::settings::running::Running;
+use crate::settings::values::{CutBy, ScheduleBy};
+
+/// Why a program needs the costs of a model's layers. The reason decides whether [`costs`] runs the layers.
+#[derive(Clone, Copy)]
+pub enum Purpose {
+    /// The program builds a pipeline without training it. By default, its stages have about equally many parameters,
+    /// so no layer is run.
+    Pipeline,
+    /// The program trains the model. By default, the stages balance FLOPs and parameters, so each layer is run to count
+    /// FLOPs.
+    Training {
+        /// Whether the run writes a log or an HTML page, which contain the FLOPs of the layers.
+        is_written: bool,
+    },
+}
+
+/// Returns the costs of each layer of the model: FLOPs and parameters, and with `--cut measured` the times on the first
+/// device. Returns `None` for a model that is cut by hand.
+///
+/// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed. `--cut measured` and
+/// `--schedule search` need them, and in a training run the default cut, the log, the HTML page and the model FLOP
+/// utilisation. Layers are also run if [`Model::sizes`] returns `None`. Otherwise no layer is run, and all FLOPs are 0.
+pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
+    let Running { cut, schedule, devices, peak_flops, .. } = &job.running;
+    let is_measured = *cut == CutBy::Measured;
+    let needs_flops = match purpose {
+        Purpose::Pipeline => false,
+        Purpose::Training { is_written } => is_written || peak_flops.is_some() || *cut == CutBy::Counted,
+    };
+    let are_run = needs_flops || is_measured || matches!(schedule, ScheduleBy::Search);
+    let sizes = if are_run { None } else { model.sizes() };
+    sizes.or_else(|| model.costs(sample, is_measured.then(|| &devices[0])))
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering};
+
+    use burn::tensor::{Device, Tensor};
+
+    use super::super::choose::choose;
+    use super::*;
+    use crate::support::counted_row;
+
+    /// Tests when the layers of a model are run to find their FLOPs. With a list as `--cut`, they are run only if FLOPs
+    /// are needed, for example for a log or a schedule search. Without a list, they are always run.
+    #[test]
+    fn no_layer_is_run_for_a_list_cut_whose_flops_nobody_needs() {
+        let counter = Arc::new(AtomicUsize::new(0));
+        let row = counted_row(&counter);
+        let forwards = |flags: &str, is_written: bool| {
+            counter.store(0, Ordering::Relaxed);
+            let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
+            let costs = costs(&row, sample, &job, Purpose::Training { is_written }).unwrap();
+            assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
+            counter.load(Ordering::Relaxed)
+        };
+        assert_eq!(forwards("--cut 0,2", false), 0);
+        assert_eq!(forwards("--cut 0,2", true), 4);
+        assert_eq!(forwards("--cut 0,2 --peak-tflops 1", false), 4);
+        assert_eq!(forwards("--cut 0,2 --schedule search", false), 4);
+        assert_eq!(forwards("", false), 4);
+    }
+
+    /// Tests a model whose pipeline is built without a training. Its layers are run only for `--cut measured` and for
+    /// `--schedule search`.
+    #[test]
+    fn no_layer_is_run_for_the_cut_of_a_model_that_is_not_trained() {
+        let counter = Arc::new(AtomicUsize::new(0));
+        let row = counted_row(&counter);
+        let forwards = |flags: &str| {
+            counter.store(0, Ordering::Relaxed);
+            let (job, sample) = (Job::of_line(flags).unwrap(), Tensor::zeros([1, 2], &Device::flex()));
+            let costs = costs(&row, sample, &job, Purpose::Pipeline).unwrap();
+            let planned = choose(&job.running, &job.training, Some(&costs)).unwrap();
+            assert_eq!((costs.layers().len(), costs.parameters()), (4, 4 * 6), "{flags}");
+            assert_eq!(planned.cut.unwrap().stages(), planned.stages, "{flags}");
+            counter.load(Ordering::Relaxed)
+        };
+        assert_eq!(forwards("--stages 2"), 0);
+        assert_eq!(forwards("--stages 2 --cut 0,3"), 0);
+        assert_eq!(forwards("--stages 2 --peak-tflops 1"), 0);
+        assert_eq!(forwards("--stages 2 --schedule search"), 4);
+        assert!(forwards("--stages 2 --cut measured") > 4);
+    }
+}

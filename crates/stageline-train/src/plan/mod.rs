@@ -1,0 +1,15 @@
+//! Chooses the plan of a training run (a named schedule, a plan from a file, or the plan that a search finds), and the
+//! device of every stage under that plan.
+//!
+//! - `costs`: the costs of the model's layers.
+//! - `workers`: the devices of the workers, and their relative speeds.
+//! - `search`: the plan with the shortest simulated step, for `--schedule search`.
+//! - `choose`: the chosen plan (`Planned`), with its cut (the partition of the layers into stages).
+
+mod choose;
+mod costs;
+mod search;
+mod workers;
+
+pub use choose::{Planned, choose};
+pub use costs::{Purpose, costs};

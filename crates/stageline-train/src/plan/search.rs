@@ -1,0 +1,159 @@
+//! `--schedule search`: the plan with the shortest simulated step for the layers of a model.
+
+use anyhow::{Result, ensure};
+use stageline::Costs;
+use stageline::schedule::{Best, Costs as PlanCosts, Memory, Placement, StageCost, best, best_placed};
+
+use super::workers::stage_speeds;
+use crate::settings::running::Running;
+use crate::settings::values::CutBy;
+
+/// Finds the plan with the shortest simulated step, with free transfers and without a memory limit. `costs` are the
+/// costs of the model's layers; `None` for a model that is cut by hand, whose stages count as equal.
+///
+/// For each number of stages that the search tries, the layers are cut evenly into as many stages. With a list as
+/// `--cut`, the search tries only the stages of this list.
+///
+/// # Errors
+/// Returns an error in these cases:
+///
+/// - The model has fewer layers than workers, or none of its layers reports FLOPs.
+/// - The workers do not share the stages of a list evenly.
+/// - No plan completes.
+pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) -> Result<Best> {
+    let workers = running.workers;
+    let Some(costs) = costs else {
+        let equal = PlanCosts::uniform(workers, 1.0, 2.0);
+        return Ok(best(micro_batches, &equal, &Memory::unlimited(workers), 1)?);
+    };
+    let chunks = match &running.cut {
+        CutBy::List(cut) => {
+            let stages = cut.stages();
+            ensure!(
+                stages.is_multiple_of(workers),
+                "--cut {cut}: {workers} workers do not share its {stages} stages evenly; give a multiple of {workers} stages, or leave \
+                 --cut out"
+            );
+            stages / workers..=stages / workers
+        }
+        // A stage needs a layer of its own.
+        CutBy::Counted | CutBy::Measured => 1..=(costs.layers().len() / workers).max(1),
+    };
+    // The search leaves out what has no costs, so the reason is found here.
+    stage_costs(running, costs, &Placement::in_turn(workers, *chunks.start()))?;
+    Ok(best_placed(workers, micro_batches, chunks, |placement| {
+        let memory = Memory::unlimited(workers).cut(placement.stages() / workers);
+        Some((stage_costs(running, costs, placement).ok()?, memory))
+    })?)
+}
+
+/// Returns the assumed costs of the stages of a placement. A forward pass takes a third of the stage's measured time,
+/// or else its FLOPs, divided by the speed of its worker. A backward pass takes twice as long, and each half of a split
+/// backward pass as long as the forward pass.
+fn stage_costs(running: &Running, costs: &Costs, placement: &Placement) -> Result<PlanCosts> {
+    let (layers, speeds) = (costs.layers(), stage_speeds(running, placement)?);
+    let cut = match &running.cut {
+        CutBy::List(cut) => cut.clone(),
+        CutBy::Counted | CutBy::Measured => costs.cut_for(&speeds)?,
+    };
+    let work = |layer: usize| layers[layer].time.map_or(layers[layer].flops, |time| time.as_secs_f64() / 3.0);
+    let ranges = cut.ranges(layers.len())?.into_iter();
+    let forwards: Vec<f64> = ranges.zip(&speeds).map(|(range, speed)| range.map(work).sum::<f64>() / speed).collect();
+    ensure!(forwards.iter().any(|forward| *forward > 0.0), "no layer of the model reports FLOPs; give --cut measured");
+    Ok(PlanCosts::by_stage(forwards.into_iter().map(|forward| StageCost::new(forward, forward, forward)).collect()))
+}
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use burn::module::Module;
+    use burn::nn::LinearConfig;
+    use burn::tensor::{Device, Tensor};
+    use stageline::nn::Linear;
+    use stageline::schedule::simulate;
+    use stageline::{LossStage, Row, Stage, Weight};
+
+    use super::*;
+    use crate::settings::job::Job;
+
+    /// A layer that multiplies its input by a matrix several times.
+    #[derive(Module, Debug)]
+    struct Repeated {
+        linear: Linear,
+        #[module(skip)]
+        times: usize,
+    }
+
+    impl Stage for Repeated {
+        type Input = Tensor<2>;
+        type Output = Tensor<2>;
+
+        fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+            (0..self.times).fold(input, |input, _| self.linear.forward(input))
+        }
+    }
+
+    impl LossStage for Repeated {
+        type Target = ();
+
+        fn loss(&self, output: Tensor<2>, (): ()) -> Tensor<1> {
+            output.sum()
+        }
+
+        fn weight(&self, (): &()) -> Weight {
+            1_usize.into()
+        }
+    }
+
+    /// Returns the costs of layers with these numbers of multiplications by the same matrix.
+    fn costs<const LAYERS: usize>(times: [usize; LAYERS]) -> Costs {
+        let layer = move |index: usize, device: &Device| Repeated {
+            linear: LinearConfig::new(8, 8).init(device).into(),
+            times: times[index],
+        };
+        let row = Row::new(
+            move |device| layer(0, device),
+            LAYERS - 2,
+            move |index, device| layer(index + 1, device),
+            move |device| layer(LAYERS - 1, device),
+        );
+        row.count(Tensor::zeros([1, 8], &Device::flex()))
+    }
+
+    fn found(flags: &str, costs: &Costs) -> Result<Best> {
+        let job = Job::of_line(flags)?;
+        search(&job.running, job.training.micro_batches, Some(costs))
+    }
+
+    /// Tests a model whose head is half of the work, so that no plan with several stages on a worker has equal stages.
+    #[test]
+    fn the_costs_of_stages_are_those_of_their_layers() {
+        let costs = costs([1, 1, 1, 3]);
+        let unit = costs.layers()[0].flops;
+        let placement = Placement::in_a_v(2);
+        let of_stages = stage_costs(&Job::of_line("--stages 2").unwrap().running, &costs, &placement).unwrap();
+        let expected = [1.0, 1.0, 1.0, 3.0].map(|times| StageCost::new(times * unit, times * unit, times * unit));
+        assert_eq!(of_stages, PlanCosts::by_stage(expected.to_vec()));
+        // Both workers have half of the work only if the head is alone on one of them.
+        let found = found("--stages 2 --micro-batches 8", &costs).unwrap();
+        assert_eq!(found.checked.plan().stages(), 2, "{}", found.schedule);
+        assert_eq!(found.timeline.step(), simulate(&found.checked, &found.costs).step());
+    }
+
+    #[test]
+    fn a_search_keeps_the_stages_of_a_list() {
+        let costs = costs([1, 1, 1, 1]);
+        for (list, stages) in [("0,1", 2), ("0,3", 2), ("0,1,2,3", 4)] {
+            let found = found(&format!("--stages 2 --micro-batches 4 --cut {list}"), &costs).unwrap();
+            assert_eq!(found.checked.plan().stages(), stages, "{list}");
+        }
+        let error = found("--stages 2 --micro-batches 4 --cut 0,1,2", &costs).unwrap_err().to_string();
+        assert!(error.contains("2 workers do not share its 3 stages evenly"), "{error}");
+    }
+
+    #[test]
+    fn more_workers_than_layers_are_rejected() {
+        let error = found("--stages 5 --micro-batches 4", &costs([1; 4])).unwrap_err().to_string();
+        assert!(error.contains('5') && error.contains('4'), "{error}");
+    }
+}
