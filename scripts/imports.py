@@ -24,15 +24,15 @@ ORDER = {
         "verify build pipeline worker runner memory recording transfer failure update device model state threads".split()
     ),
     "stageline-gpt": "sample text model".split(),
-    "stageline-hub": "check companions tensor_file write header values layout folder similar index weights tensor disk error refusal shown names".split(),
+    "stageline-hub": "check other_files tensor_file write header values layout folder similar index weights tensor disk error refusal shown names".split(),
     "stageline-models": "torch flags generation export model lora families parameters attention error".split(),
     "stageline-nn": "layers autograd kernels engine forward params".split(),
     "stageline-schedule": "search schedules simulate check costs measured plan".split(),
     "stageline-checkpoint": "write read format error damage printable disk open".split(),
-    "stageline-data": "corpus epochs sampler key text file_range tokens error change walk hex shown".split(),
+    "stageline-data": "corpus epochs sampler key text file_range tokens error file_change walk hex shown".split(),
     "stageline-report": "export page predict log".split(),
-    "stageline-train": "program training memory kernels plan optimizers settings outputs data model fingerprint terminal".split(),
-    "stageline-cli": "advise search run chosen measured_search simulate check plan report devices serve shape costs output".split(),
+    "stageline-train": "program training memory kernel_messages plan optimizers settings outputs data model fingerprint terminal".split(),
+    "stageline-cli": "advise search logged_run predicted_schedule measured_search simulate check plan report devices serve plan_flags costs output".split(),
 }
 TESTS = re.compile(r"#\[cfg\(.*test.*\)\]\s*(?:#\[[^\n]*\]\s*)*(?:pub(?:\([a-z]+\))? )?mod \w+ \{")
 COMMENT = re.compile(r"//[^\n]*")

@@ -6,7 +6,7 @@ use clap::Args;
 use stageline_schedule::check;
 
 use crate::output::print;
-use crate::shape::read_plan;
+use crate::plan_flags::read_plan;
 
 /// Checks that a plan is complete, in order, free of deadlock and within a limit of live micro-batches. A micro-batch
 /// is live from its forward to the end of its backward. A rejected plan is an error that names the stage and the

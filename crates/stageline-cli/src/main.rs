@@ -4,32 +4,32 @@
 //!
 //! - `plan`, `simulate`, `search`, `check`: write, simulate, find and check plans, without a run. `report` formats the
 //!   results of `simulate` and `search`.
-//! - `run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`: recommends
+//! - `logged_run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`: recommends
 //!   settings from such a log.
 //! - `devices`: lists the devices of this host, and `serve`: serves them to training programs on another host. Only
 //!   these two need burn.
 //!
-//! The subcommands share `shape` (the flags that choose a plan), `chosen` (the schedule of a prediction),
+//! The subcommands share `plan_flags` (the flags that choose a plan), `predicted_schedule` (the schedule of a prediction),
 //! `measured_search` (searches with the costs of a log), `costs` (the flags for times and sizes) and `output` (writes
 //! to files and to the terminal).
 
 mod advise;
 mod check;
-mod chosen;
 mod costs;
 #[cfg_attr(feature = "devices", path = "devices/enabled.rs")]
 #[cfg_attr(not(feature = "devices"), path = "devices/disabled.rs")]
 mod devices;
+mod logged_run;
 mod measured_search;
 mod output;
 mod plan;
+mod plan_flags;
+mod predicted_schedule;
 mod report;
-mod run;
 mod search;
 #[cfg_attr(feature = "serve", path = "serve/enabled.rs")]
 #[cfg_attr(not(feature = "serve"), path = "serve/disabled.rs")]
 mod serve;
-mod shape;
 mod simulate;
 
 use std::process::ExitCode;
@@ -55,9 +55,9 @@ enum Subcommands {
     Simulate(simulate::Flags),
     Search(search::Flags),
     Check(check::Flags),
-    Predict(run::PredictFlags),
+    Predict(logged_run::PredictFlags),
     Advise(advise::Flags),
-    Page(run::PageFlags),
+    Page(logged_run::PageFlags),
     Devices(devices::Flags),
     Serve(serve::Flags),
 }
@@ -68,9 +68,9 @@ fn main() -> ExitCode {
         Subcommands::Simulate(flags) => simulate::run(&flags),
         Subcommands::Search(flags) => search::run(&flags),
         Subcommands::Check(flags) => check::run(&flags),
-        Subcommands::Predict(flags) => run::predict(&flags),
+        Subcommands::Predict(flags) => logged_run::predict(&flags),
         Subcommands::Advise(flags) => advise::run(&flags),
-        Subcommands::Page(flags) => run::page(&flags),
+        Subcommands::Page(flags) => logged_run::page(&flags),
         Subcommands::Devices(flags) => devices::run(flags),
         Subcommands::Serve(flags) => serve::run(flags),
     };

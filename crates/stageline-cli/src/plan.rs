@@ -7,7 +7,7 @@ use stageline_schedule::{check, simulate};
 
 use crate::costs::CostFlags;
 use crate::output::{draw, grid_slot, print, write_to};
-use crate::shape::Shape;
+use crate::plan_flags::Shape;
 
 /// Writes the plan that a schedule generates as text, CSV or SVG.
 #[derive(Args)]

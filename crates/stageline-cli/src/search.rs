@@ -8,11 +8,11 @@ use stageline_report::Measured;
 use stageline_schedule::{Best, Memory, Placement, best};
 
 use crate::costs::{CostFlags, MemoryFlags};
+use crate::logged_run::{other_cores, read};
 use crate::measured_search::{MeasuredSearch, starts};
 use crate::output::write_to;
+use crate::plan_flags::not_too_large;
 use crate::report::{FoundCut, Report, ReportFlags};
-use crate::run::{other_cores, read};
-use crate::shape::not_too_large;
 
 /// Finds the plan with the shortest simulated step within a memory limit, among all schedules and automatically
 /// generated plans.

@@ -7,8 +7,8 @@ use clap::Args;
 use stageline_schedule::{Memory, check, lower_bound, simulate};
 
 use crate::costs::{CostFlags, MemoryFlags};
+use crate::plan_flags::{Shape, read_plan};
 use crate::report::{Report, ReportFlags};
-use crate::shape::{Shape, read_plan};
 
 /// Simulates a schedule, or a plan from a file, and prints its step time, bubble, idle time by cause and memory.
 ///

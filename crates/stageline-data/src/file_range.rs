@@ -10,8 +10,8 @@ use std::path::PathBuf;
 
 use stageline_checkpoint::open_at_once;
 
-use crate::change::{Change, Stamp};
 use crate::error::CorpusError;
+use crate::file_change::{Change, Stamp};
 
 /// The largest number of bytes that are read from a file at once when a whole range is read, for example to count its
 /// bytes.

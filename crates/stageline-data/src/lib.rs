@@ -61,7 +61,7 @@
 //! Imports go from the later to the earlier modules.
 //!
 //! - `shown`: paths and other text, made safe to print in error messages. `hex`: hashes as text.
-//! - `change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
+//! - `file_change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
 //! - `walk`: finds the files of a folder and its subfolders.
 //! - `file_range`: a range of bytes of a file, read on request.
 //! - `text`: [`Text`], file ranges as one stream of bytes.
@@ -71,10 +71,10 @@
 //! - `epochs`: [`Epochs`], which chooses the samples of a training step so that each comes once an epoch.
 //! - `tokens`: [`prepare`], [`TokenFile`] and the encodings: a path becomes a file of tokens.
 
-mod change;
 mod corpus;
 mod epochs;
 mod error;
+mod file_change;
 mod file_range;
 mod hex;
 mod key;
@@ -84,10 +84,10 @@ mod text;
 mod tokens;
 mod walk;
 
-pub use change::Change;
 pub use corpus::{Corpus, CorpusOptions};
 pub use epochs::Epochs;
 pub use error::CorpusError;
+pub use file_change::Change;
 pub use sampler::Sampler;
 pub use text::Text;
 #[cfg(feature = "tokenizers")]

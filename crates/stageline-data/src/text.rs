@@ -118,7 +118,7 @@ mod tests {
     use std::fs;
 
     use super::*;
-    use crate::change::Stamp;
+    use crate::file_change::Stamp;
     use crate::file_range::CHUNK;
 
     /// Writes each element of `pieces`, of which there must be one or more, to a file of its own in a new temporary

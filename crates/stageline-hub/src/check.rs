@@ -4,12 +4,12 @@ use std::fs::{self, File, OpenOptions};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::companions::{self, is_same};
 use crate::disk::{self, NewFile, or_here};
 use crate::error::FolderError;
 use crate::folder::ModelFolder;
 use crate::layout::Layout;
 use crate::names::{ADAPTER, CONFIG, INDEX};
+use crate::other_files::{self, is_same};
 use crate::refusal::Refusal;
 
 /// Checks, before training starts, that the trained model can be exported to the folder `to`. The export writes weights

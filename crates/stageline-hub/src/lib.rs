@@ -81,12 +81,11 @@
 //! - `layout`: [`Layout`], the files and tensors to write. `values`: [`Values`] of a tensor, and their conversion.
 //!   `header`: the header of a file. `write`: writes a layout. `tensor_file`: [`TensorFile`], a tensor that is written
 //!   in parts.
-//! - `companions`: [`copy_companions`], [`write_config`] and [`write_adapter_config`].
+//! - `other_files`: [`copy_companions`], [`write_config`] and [`write_adapter_config`].
 //! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before training starts that its result
 //!   could not be written. They create missing folders for a trial, and remove them again.
 
 mod check;
-mod companions;
 mod disk;
 mod error;
 mod folder;
@@ -94,6 +93,7 @@ mod header;
 mod index;
 mod layout;
 mod names;
+mod other_files;
 mod refusal;
 mod shown;
 mod similar;
@@ -104,11 +104,11 @@ mod weights;
 mod write;
 
 pub use check::{check_export, check_file, check_weights};
-pub use companions::{copy_companions, write_adapter_config, write_config};
 pub use disk::read_file;
 pub use error::FolderError;
 pub use folder::ModelFolder;
 pub use layout::{FileLayout, Layout, TensorLayout};
+pub use other_files::{copy_companions, write_adapter_config, write_config};
 pub use refusal::Refusal;
 pub use safetensors::Dtype;
 pub use tensor::{TensorInfo, TensorView};

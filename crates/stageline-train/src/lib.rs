@@ -47,7 +47,7 @@
 //!   devices of the stages (`Planned`).
 //! - `optimizers/`: the optimizers that `--optimizer` names, among them AdamW and Muon.
 //! - `memory/`: refuses a training run that does not fit into the memory, and proposes other flags (`Demand`).
-//! - `kernels`: tells the user that GPUs compile kernels before the first step, and whether they tune them
+//! - `kernel_messages`: tells the user that GPUs compile kernels before the first step, and whether they tune them
 //!   (`Compiling`).
 //! - `outputs/`: writes the log, the trace, TensorBoard's files, the page and the progress bar (`Log`, `Progress`).
 //! - `fingerprint`: a hash of the parameters, to compare two training runs bit for bit.
@@ -57,7 +57,7 @@
 
 mod data;
 mod fingerprint;
-mod kernels;
+mod kernel_messages;
 mod memory;
 mod model;
 mod optimizers;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 
 use stageline_checkpoint::{CheckpointError, Damage, Dtype, Printable};
 
-use crate::rules::{self, texts};
+use crate::error_texts::{self, texts};
 
 /// Returns one [`Damage`] of every kind, for tests. Each field that holds text has the value `text`.
 fn damages(text: &str) -> Vec<Damage> {
@@ -83,19 +83,19 @@ fn errors(text: &str, path: &OsStr) -> Vec<CheckpointError> {
 fn every_kind_of_error_keeps_to_the_rules() {
     for text in texts() {
         for path in [OsStr::new(&text), OsStr::from_bytes(b"\x1b[2J\xff\x9b\n"), OsStr::new("kept/000001-step-1")] {
-            errors(&text, path).iter().for_each(rules::check);
+            errors(&text, path).iter().for_each(error_texts::check);
         }
     }
 }
 
 #[test]
 fn printable_text_has_no_hidden_character() {
-    for char in ('\0'..=char::MAX).filter(|&char| rules::is_hidden(char)) {
+    for char in ('\0'..=char::MAX).filter(|&char| error_texts::is_hidden(char)) {
         let shown = Printable::new(char.to_string()).to_string();
-        assert!(shown.is_ascii() && !shown.chars().any(rules::is_hidden), "{char:?} is {shown:?}");
+        assert!(shown.is_ascii() && !shown.chars().any(error_texts::is_hidden), "{char:?} is {shown:?}");
     }
     for text in texts() {
         let shown = Printable::new(&text).to_string();
-        assert!(shown.len() <= 100 && !shown.chars().any(rules::is_hidden), "{shown:?}");
+        assert!(shown.len() <= 100 && !shown.chars().any(error_texts::is_hidden), "{shown:?}");
     }
 }

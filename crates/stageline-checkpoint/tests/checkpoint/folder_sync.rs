@@ -48,7 +48,7 @@ impl Folder {
         if is_away {
             fs::rename(&aside, dir).unwrap();
         }
-        (saved.inspect_err(rules::check), points)
+        (saved.inspect_err(error_texts::check), points)
     }
 
     /// Returns the names of the checkpoints in the test's folder, without leftovers of interrupted saves.

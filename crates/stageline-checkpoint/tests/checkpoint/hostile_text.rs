@@ -7,7 +7,7 @@ use std::fs;
 use serde_json::{Value, json};
 use stageline_checkpoint::{CheckpointError, Dtype, Tensor};
 
-use crate::rules::texts;
+use crate::error_texts::texts;
 use crate::target::{Target, pretty, shard};
 use crate::{rules, toy};
 
@@ -294,12 +294,12 @@ fn hostile_checkpoints_are_not_written() {
         for tensor in [toy::f32s(&[], f32::NAN), Tensor::new(Dtype::U8, vec![9; 100_000], vec![].into())] {
             let mut checkpoint = toy::checkpoint(1);
             checkpoint.parameters.insert(text.clone(), tensor);
-            rules::check(&store.save(&checkpoint).unwrap_err());
+            error_texts::check(&store.save(&checkpoint).unwrap_err());
         }
         let mut checkpoint = toy::checkpoint(1);
         let key: String = text.chars().take(9).collect();
         let deep = (0..200).fold(json!(text), |inner, _| json!({ key.as_str(): inner }));
         checkpoint.run.insert(key, deep);
-        rules::check(&store.save(&checkpoint).unwrap_err());
+        error_texts::check(&store.save(&checkpoint).unwrap_err());
     }
 }

@@ -37,7 +37,7 @@ fn a_checkpoint_that_is_pruned_after_it_was_opened_is_removed_and_not_damaged() 
     let first = store.save(&toy::checkpoint(1)).unwrap();
     let saved = Saved::open(dir.path()).unwrap();
     store.save(&toy::checkpoint(2)).unwrap();
-    let error = saved.read().inspect_err(rules::check).unwrap_err();
+    let error = saved.read().inspect_err(error_texts::check).unwrap_err();
     assert!(matches!(&error, CheckpointError::Removed { path } if *path == first), "{error}");
     assert!(matches!(Saved::open(&first), Err(CheckpointError::PathNotFound { .. })));
 }

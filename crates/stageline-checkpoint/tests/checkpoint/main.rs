@@ -1,8 +1,10 @@
 //! Tests checkpoints on a real disk: written, read, damaged in every way, and with writers that are killed.
 
 mod disk_full;
+mod error_texts;
 mod every_error;
 mod folder_sync;
+mod fuzz_inputs;
 mod hostile;
 mod hostile_text;
 mod kills;
@@ -10,8 +12,6 @@ mod locating;
 mod messages;
 mod resealed;
 mod round_trip;
-mod rules;
-mod seeds;
 mod store;
 mod target;
 mod toy;

@@ -13,7 +13,7 @@ use crate::{rules, toy};
 
 /// Returns the message of an error about a checkpoint, with `DIR` in place of the folder's path.
 fn shown(error: &CheckpointError, dir: &Path) -> String {
-    rules::check(error);
+    error_texts::check(error);
     error.to_string().replace(&dir.display().to_string(), "DIR")
 }
 

@@ -57,7 +57,7 @@ pub fn store(dir: &Path, keep: usize) -> Store {
 
 /// Opens and reads a checkpoint for a test. If that fails, asserts that the error message is safe to print.
 pub fn read(path: &Path) -> Result<Checkpoint, CheckpointError> {
-    Saved::open(path).and_then(|saved| saved.read()).inspect_err(rules::check)
+    Saved::open(path).and_then(|saved| saved.read()).inspect_err(error_texts::check)
 }
 
 pub fn names(dir: &Path) -> Vec<String> {

@@ -7,10 +7,10 @@ use clap::Args;
 use stageline_report::RunLog;
 use stageline_schedule::Schedule;
 
-use crate::chosen::{Chosen, SEARCH};
 use crate::costs::amount;
-use crate::run::LinkFlags;
-use crate::shape::not_too_large;
+use crate::logged_run::LinkFlags;
+use crate::plan_flags::not_too_large;
+use crate::predicted_schedule::{Chosen, SEARCH};
 
 /// Recommends a number of micro-batches, or another change, and a partition of the layers, from the log of a run.
 ///

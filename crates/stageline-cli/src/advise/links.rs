@@ -4,8 +4,8 @@
 use anyhow::Result;
 use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
 
-use super::asked::Asked;
-use crate::shape;
+use super::input::Asked;
+use crate::plan_flags;
 
 /// The largest increase of the bubble by transfers over network links that `stageline advise` calls fast enough. It is
 /// a fraction, from 0 to 1, of the total stage time.

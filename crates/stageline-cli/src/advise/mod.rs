@@ -1,7 +1,7 @@
 //! `stageline advise`: recommends settings for the next run, from the log of a run.
 //!
 //! - `flags`: the flags of the command, and the schedule that they choose.
-//! - `asked`: the input of a recommendation: the flags, the log and the schedule.
+//! - `input`: the input of a recommendation: the flags, the log and the schedule.
 //! - `accumulation`: how many micro-batches (M) a step should have, and what else shortens the training.
 //! - `links`: whether network links are fast enough, and the partitions over several hosts.
 //!
@@ -9,8 +9,8 @@
 //! the code here must not compute costs or simulate a plan itself.
 
 mod accumulation;
-mod asked;
 mod flags;
+mod input;
 mod links;
 
 use std::ops::Range;
@@ -22,10 +22,10 @@ use self::accumulation::Answer;
 use self::asked::Asked;
 pub(crate) use self::flags::Flags;
 use self::links::most_live;
-use crate::chosen::{Chosen, has_generator};
+use crate::logged_run::{layers, other_cores, read};
 use crate::measured_search::cut_flag;
 use crate::output::print;
-use crate::run::{layers, other_cores, read};
+use crate::predicted_schedule::{Chosen, has_generator};
 
 pub(crate) fn run(flags: &Flags) -> Result<()> {
     ensure!((0.0..1.0).contains(&flags.bubble), "--bubble {}: give a share, at least 0 and less than 1", flags.bubble);

@@ -42,7 +42,7 @@ mod tests {
     use std::ops::Range;
 
     use super::*;
-    use crate::change::Stamp;
+    use crate::file_change::Stamp;
     use crate::file_range::FileRange;
 
     /// The part of a file that a test selects: the file's name, and the range of its bytes.

@@ -3,10 +3,10 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::change::Stamp;
 use crate::corpus::draws::draws;
 use crate::corpus::options::CorpusOptions;
 use crate::error::CorpusError;
+use crate::file_change::Stamp;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 

@@ -63,7 +63,7 @@ fn remove_nearest(side: &mut Vec<SampledFile>, fraction: f64) -> Option<SampledF
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::change::Stamp;
+    use crate::file_change::Stamp;
 
     fn file(name: &str, length: u64, share: f64) -> SampledFile {
         SampledFile { range: FileRange { path: name.into(), bytes: 0..length, stamp: Stamp::default() }, share }

@@ -8,13 +8,13 @@ use regex::Regex;
 use sha2::{Digest, Sha256};
 
 use crate::hex::hex;
-use crate::tokens::caught::caught;
 use crate::tokens::chat_variables::ChatVariables;
 use crate::tokens::date::Date;
 use crate::tokens::error::TokenError;
 use crate::tokens::jinja::{NAME, environment};
 use crate::tokens::message::{Chat, Message};
-use crate::tokens::regular::open_file;
+use crate::tokens::panics::caught;
+use crate::tokens::regular_file::open_file;
 
 /// The files in a model's folder that may contain a chat template. The first takes precedence over the last, and the
 /// second is for conversations with tools.

@@ -3,7 +3,7 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use crate::change::Change;
+use crate::file_change::Change;
 use crate::shown;
 use crate::walk::Unreadable;
 

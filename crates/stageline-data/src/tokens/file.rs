@@ -11,7 +11,7 @@ use crate::hex::hex;
 use crate::tokens::encode::check_known;
 use crate::tokens::error::TokenError;
 use crate::tokens::format::{HEADER, Header, Layout};
-use crate::tokens::regular::open_file;
+use crate::tokens::regular_file::open_file;
 use crate::tokens::write::checksum;
 
 /// The number of tokens that are read at once when the largest token of a file is searched for.

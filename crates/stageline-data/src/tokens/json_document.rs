@@ -8,9 +8,9 @@ use serde_json::value::RawValue;
 
 use crate::shown;
 use crate::tokens::chat_variables::{ChatVariables, TOOLS, VARIABLES};
-use crate::tokens::foreign;
 use crate::tokens::json_object::kind;
 use crate::tokens::message::Message;
+use crate::tokens::other_formats;
 
 /// The largest number of fields of a JSON object that an error message names.
 const FIELDS: usize = 8;

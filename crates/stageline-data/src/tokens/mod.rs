@@ -10,40 +10,37 @@
 //!
 //! - `source`: lists the files of a path, and [`files_left_out`]. `cache_key`: the hash that finds an earlier token file again.
 //! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line.
-//!   `json_object`: the fields of an object in order. `foreign`: recognises data in formats that are not read.
+//!   `json_object`: the fields of an object in order. `other_formats`: recognises data in formats that are not read.
 //!   `pieces`: cuts a long text, so that memory is bounded.
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], what a chat
 //!   template reads besides the messages. `answers`: finds the answers in the text.
 //! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
 //!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, `jinja`: Jinja as in Python, and `date`:
-//!   dates in templates. `caught`: panics of libraries as errors.
+//!   dates in templates. `panics`: panics of libraries as errors.
 //! - `documents`: encodes all documents of a source, in batches. `encoder`: encodes one of them, and adds the special
 //!   tokens of the encoding. `parallel`: shares a batch out among threads.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that
 //!   does not end with it, except conversations. `format`: the header and the layout of a token file.
 //! - `prepare`: [`prepare`], the only caller of all of the above. `options`: [`TokenOptions`].
 //! - `file`: [`TokenFile`], the reader. `split`: its tokens for training, and its tokens that are held out.
-//! - `continued`: [`Continued`], text from tokens that come one by one.
-//! - `regular`: [`open_file`], which opens no pipe and no device.
+//! - `detokenize`: [`Continued`], text from tokens that come one by one.
+//! - `regular_file`: [`open_file`], which opens no pipe and no device.
 //! - `error`: [`TokenError`].
 
 mod answers;
 mod bytes;
 mod cache_key;
 #[cfg(feature = "tokenizers")]
-mod caught;
-#[cfg(feature = "tokenizers")]
 mod chat_template;
 mod chat_variables;
-mod continued;
 #[cfg(feature = "tokenizers")]
 mod date;
+mod detokenize;
 mod documents;
 mod encode;
 mod encoder;
 mod error;
 mod file;
-mod foreign;
 mod format;
 #[cfg(feature = "tokenizers")]
 mod jinja;
@@ -52,10 +49,13 @@ mod json_lines;
 mod json_object;
 mod message;
 mod options;
+mod other_formats;
+#[cfg(feature = "tokenizers")]
+mod panics;
 mod parallel;
 mod pieces;
 mod prepare;
-mod regular;
+mod regular_file;
 mod source;
 mod split;
 #[cfg(feature = "tokenizers")]

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use stageline_checkpoint::open_at_once;
 
-use crate::change::{Change, Stamp};
+use crate::file_change::{Change, Stamp};
 use crate::tokens::error::TokenError;
 use crate::walk::{relative_name, walk};
 

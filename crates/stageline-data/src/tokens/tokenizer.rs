@@ -9,13 +9,13 @@ use sha2::{Digest, Sha256};
 use tokenizers::{Encoding, ModelWrapper, Token};
 
 use crate::hex::hex;
-use crate::tokens::caught::caught;
 use crate::tokens::chat_template::ChatTemplate;
 use crate::tokens::chat_variables::ChatVariables;
 use crate::tokens::encode::{Encode, SpecialTokens, check_known};
 use crate::tokens::error::TokenError;
 use crate::tokens::message::{Chat, Message};
-use crate::tokens::regular::open_file;
+use crate::tokens::panics::caught;
+use crate::tokens::regular_file::open_file;
 
 /// The largest length of a `tokenizer.json` in bytes. The limit keeps a wrong file from filling the memory.
 const MOST: u64 = 512 << 20;

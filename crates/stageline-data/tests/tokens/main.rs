@@ -5,9 +5,9 @@ mod cache;
 #[cfg(feature = "tokenizers")]
 mod chats;
 mod formats;
+mod fuzz_inputs;
 mod hostile;
 mod prompts;
-mod seeds;
 mod sources;
 #[cfg(feature = "tokenizers")]
 mod tokenizer;

@@ -4,10 +4,10 @@
 mod before_training;
 mod documents;
 mod folders;
+mod fuzz_inputs;
 mod generation;
 mod guide;
 mod lora;
-mod seeds;
 mod torch;
 mod toy;
 mod training;

@@ -79,7 +79,7 @@ mod tests {
     use super::*;
     use burn::tensor::Distribution;
 
-    use crate::layers::exact::{apart, numbers};
+    use crate::layers::close_to_f64::{apart, numbers};
 
     const WIDTH: usize = 37;
     const ROWS: usize = 150;

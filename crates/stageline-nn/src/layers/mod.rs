@@ -8,11 +8,11 @@
 
 pub mod batch_norm;
 pub mod causal_attention;
+#[cfg(all(test, feature = "flex"))]
+mod close_to_f64;
 pub mod cross_entropy;
 pub mod dropout;
 mod embedding;
-#[cfg(all(test, feature = "flex"))]
-mod exact;
 mod gelu;
 mod layer_norm;
 mod linear;

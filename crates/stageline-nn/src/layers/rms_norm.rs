@@ -74,7 +74,7 @@ mod tests {
 
     use crate::autograd::sum::Sum;
     use crate::autograd::weight_gradients::collect;
-    use crate::layers::exact::{apart, numbers};
+    use crate::layers::close_to_f64::{apart, numbers};
 
     const WIDTH: usize = 37;
     const ROWS: usize = 150;

@@ -11,32 +11,32 @@
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
 //! - `sending`: sends tensors to a device with little memory for the bytes in flight (`Sending`).
 //! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).
-//! - `fork`: moves a module to another device without dequantizing its parameters.
-//! - `hollow`: a module's constants without the memory of its tensors.
+//! - `to_device`: moves a module to another device without dequantizing its parameters.
+//! - `without_memory`: a module's constants without the memory of its tensors.
 //! - `read_many`: reads several small tensors from a device at once.
 //! - `widest_float`: the float type for sums of many numbers on a device.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub(crate) mod any_tensor;
-pub(crate) mod fork;
-mod hollow;
 mod named;
 mod read_many;
 pub(crate) mod seed;
 mod sending;
 pub(crate) mod shared;
+pub(crate) mod to_device;
 pub(crate) mod visit;
 mod widest_float;
+mod without_memory;
 
 pub use any_tensor::AnyTensor;
-pub use fork::{fork, is_quantized};
-pub use hollow::hollow;
 pub use named::{Named, named_gradients, values_by_id, zero_gradients};
 pub use read_many::read_many;
 pub use seed::{materialize, seeded_on, unseeded};
 pub use sending::is_remote;
 pub use shared::unify;
+pub use to_device::{fork, is_quantized};
 pub use visit::{
     Description, FloatParameter, describe, is_trained, map_floats, read, read_each, visit_floats, with_value, write,
 };
 pub use widest_float::widest_float;
+pub use without_memory::hollow;

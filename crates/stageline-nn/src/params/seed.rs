@@ -7,8 +7,8 @@ use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Device, Tensor};
 use parking_lot::ReentrantMutex;
 
-use crate::params::fork::{fork, is_quantized};
 use crate::params::sending::Sending;
+use crate::params::to_device::{fork, is_quantized};
 use crate::params::visit::describe;
 
 /// The lock that allows one seeded initialisation at a time, because burn's CPU backends share one random number

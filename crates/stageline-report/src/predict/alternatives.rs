@@ -3,7 +3,7 @@
 
 use stageline_schedule::{SCHEDULES, Schedule, ScheduleError};
 
-use super::change::Change;
+use super::changed_setting::Change;
 use super::error::PredictError;
 use super::measured::Measured;
 use super::question::Question;

@@ -23,7 +23,7 @@
 
 mod advice;
 mod alternatives;
-mod change;
+mod changed_setting;
 mod error;
 mod footprint;
 mod from_log;
@@ -41,7 +41,7 @@ mod trainings;
 
 pub use advice::Advice;
 pub use alternatives::{Alternatives, LeftOut};
-pub use change::Change;
+pub use changed_setting::Change;
 pub use error::PredictError;
 pub use host_cuts::HostCut;
 pub use measured::Measured;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use stageline_schedule::schedule_named;
 
-use super::change::Change;
+use super::changed_setting::Change;
 use super::question::Question;
 use super::reason::{Compared, about_as_short};
 use super::trainings::PredictedTraining;

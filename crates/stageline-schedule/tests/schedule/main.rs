@@ -1,10 +1,10 @@
 //! Tests properties of every schedule, plan and cost, in one binary with one file per subject.
 
 mod checking;
-mod forms;
+mod damaged_plans;
+mod fuzz_inputs;
 mod generators;
 mod search;
-mod seeds;
 mod simulation;
 mod streams;
 

@@ -4,7 +4,7 @@
 use anyhow::Result;
 use stageline::{DeviceMemory, DeviceName};
 
-use crate::kernels::gpus;
+use crate::kernel_messages::gpus;
 use crate::settings::running::Running;
 use crate::terminal::say;
 

@@ -18,9 +18,9 @@ use stageline::{
 use stageline_report::record::{Link, Run as RunLine};
 
 use crate::data::Data;
-use crate::kernels::gpus;
+use crate::kernel_messages::gpus;
 use crate::memory::batches::BatchMemory;
-use crate::memory::demand::Demand;
+use crate::memory::refuse::Demand;
 use crate::model::Model;
 use crate::optimizers::adamw::AdamW;
 use crate::optimizers::named::without_decay;

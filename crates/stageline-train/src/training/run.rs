@@ -12,9 +12,9 @@ use stageline::{Batch, MemoryEstimate, ParameterCount, Payload, Pipeline, StepRe
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
-use crate::kernels::gpus;
+use crate::kernel_messages::gpus;
 use crate::memory::batches::BatchMemory;
-use crate::memory::demand;
+use crate::memory::refuse;
 use crate::model::Model;
 use crate::outputs::amount::Amount;
 use crate::outputs::log::Log;

@@ -12,7 +12,7 @@ use stageline::{Account, Payload, Pipeline, StepReport, Update};
 
 use crate::data::Data;
 use crate::data::prefetch::Batches;
-use crate::kernels::after_the_first_step;
+use crate::kernel_messages::after_the_first_step;
 use crate::outputs::amount::Amount;
 use crate::outputs::log::{Figures, Log};
 use crate::outputs::progress::Progress;

@@ -14,9 +14,9 @@ use crate::model::payload::Payload;
 use crate::state::frozen::FrozenFrom;
 use crate::state::names::Names;
 use crate::update::clip::Clip;
-use crate::update::finite::OnNonFinite;
 use crate::update::flush::FlushConfig;
 use crate::update::loss_scale::LossScale;
+use crate::update::not_finite::OnNonFinite;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
 

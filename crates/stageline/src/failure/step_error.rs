@@ -5,8 +5,8 @@ use crate::failure::activity::{During, StageFailure};
 use crate::failure::watchdog::Stall;
 use crate::model::batch_error::BatchError;
 use crate::threads::failure::Failure;
-use crate::update::finite::Culprit;
 use crate::update::ledger::LedgerError;
+use crate::update::not_finite::Culprit;
 
 /// Why a step, evaluation, inference or checkpoint failed. The error `Batch` leaves the pipeline unchanged; after any
 /// other error the pipeline has stopped and runs no further steps.

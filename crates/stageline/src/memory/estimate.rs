@@ -15,7 +15,7 @@
 
 use stageline_schedule::{Plan, StageMemory};
 
-use crate::memory::whatever_rows::WhateverRows;
+use crate::memory::independent_of_rows::IndependentOfRows;
 use std::sync::Arc;
 
 use burn::tensor::Device;
@@ -66,7 +66,7 @@ pub struct StageEstimate {
     pub tied_gradients: Vec<(usize, u64)>,
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
-    pub(crate) whatever_rows: WhateverRows,
+    pub(crate) independent_of_rows: IndependentOfRows,
     /// The bytes of one micro-batch's parameter gradients that exist beside the gradient sums all at once, because
     /// layers do not add them to the sums one by one.
     pub(crate) gradients_beside: u64,
@@ -242,7 +242,7 @@ pub(crate) mod tests {
             input_gradients: 0,
             gradients_beside: 0,
             tied_gradients: Vec::new(),
-            whatever_rows: WhateverRows::gradients(0, 0),
+            independent_of_rows: IndependentOfRows::gradients(0, 0),
             largest: 0,
         };
         let plan = OneFOneB.plan(activations.len(), micro_batches).unwrap();

@@ -8,7 +8,7 @@ use stageline_schedule::Schedule;
 
 use crate::device::location::{host, is_host, share_memory};
 use crate::device::opened::shown;
-use crate::memory::change::Change;
+use crate::memory::changed_settings::Change;
 use crate::memory::estimate::MemoryEstimate;
 use crate::memory::lever::Lever;
 use crate::memory::worker_estimate::WorkerEstimate;

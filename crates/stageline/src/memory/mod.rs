@@ -17,23 +17,24 @@
 //!   forward, backward, flush, tied gradients) and of a pipeline (`MemoryEstimate`), also for other replicas (`Leaf`),
 //!   overlapping steps (`Steps`) and a checkpoint's copies (`Copies`).
 //! - `worker_estimate`: the memory figures of one worker (`WorkerEstimate`).
-//! - `whatever_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch (`WhateverRows`).
+//! - `independent_of_rows`: the part of a stage's memory that does not depend on the rows of a micro-batch
+//!   (`IndependentOfRows`).
 //! - `worker_peaks`: the peak memory of each worker and the needs of each device (`devices`), with the activations and
 //!   the tensors in flight of the worker's stages (`in_flight`, `Transfers`, `Row`).
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
 //!   (`Remedy`), and the message with all figures (`Bytes`), which calls this host's CPU "the host".
-//! - `change`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and the
+//! - `changed_settings`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and the
 //!   single settings in them (`Lever`).
 //! - `choose_recompute`: the least recomputation of each stage that lets a pipeline fit its memory (`Level`).
 
-mod change;
+mod changed_settings;
 pub(crate) mod choose_recompute;
 pub(crate) mod estimate;
 pub(crate) mod fit;
+pub(crate) mod independent_of_rows;
 pub(crate) mod lever;
 pub(crate) mod rehearsal;
 pub(crate) mod what_if;
-pub(crate) mod whatever_rows;
 pub(crate) mod worker_estimate;
 mod worker_peaks;

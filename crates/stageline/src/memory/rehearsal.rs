@@ -13,7 +13,7 @@ use stageline_schedule::{Action, Activity, Carried, Compute, Event, Instruction,
 
 use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
-use crate::memory::whatever_rows::WhateverRows;
+use crate::memory::independent_of_rows::IndependentOfRows;
 use crate::model::payload::bytes_of_kind;
 use crate::recording::memory::sent;
 use crate::state::frozen::{FrozenFrom, is_left_out};
@@ -210,7 +210,7 @@ impl Rehearsal<'_> {
             output: self.sent(stage, Carried::Activation),
             input_gradients,
             gradients_beside: self.gradients_beside[stage],
-            whatever_rows: WhateverRows::gradients(
+            independent_of_rows: IndependentOfRows::gradients(
                 self.gradients_beside[stage] + tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>(),
                 parameters.largest,
             ),

@@ -7,7 +7,7 @@ use stageline_schedule::{OneFOneB, Plan, Schedule, StageMemory};
 
 use crate::device::location::{host, is_host, share_memory};
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
-use crate::memory::whatever_rows::WhateverRows;
+use crate::memory::independent_of_rows::IndependentOfRows;
 use crate::update::optimizer_step::Rollback;
 
 impl Leaf {
@@ -20,7 +20,7 @@ impl Leaf {
     }
 }
 
-impl WhateverRows {
+impl IndependentOfRows {
     /// Estimates the part of a stage's memory that does not depend on the number of rows (samples) of a micro-batch.
     /// `all` was measured with the usual number of rows, and `few` with the fraction `share` of them (0 < `share` < 1).
     /// The result is the linear extrapolation to 0 rows.
@@ -98,7 +98,7 @@ impl MemoryEstimate {
         let float = |all: f64, fixed: f64| fixed + (all - fixed) * share;
         let bytes = |all: u64, fixed: u64| float(all as f64, fixed as f64).max(0.0) as u64;
         let scaled = |stage: &StageEstimate| {
-            let WhateverRows { activations, forward, backward, perhaps } = stage.whatever_rows;
+            let IndependentOfRows { activations, forward, backward, perhaps } = stage.independent_of_rows;
             // With more rows, a layer may no longer add the largest gradient to its sum in place.
             let [beside_sums, _] = stage.backward_parts(backward);
             let not_included = stage.largest.saturating_sub(backward - beside_sums);
@@ -126,7 +126,7 @@ impl MemoryEstimate {
     #[must_use]
     pub fn beside(self, fewer: &Self, share: f64) -> Self {
         let known = |(all, fewer): (&StageEstimate, &StageEstimate)| StageEstimate {
-            whatever_rows: WhateverRows::between(fewer, all, share),
+            independent_of_rows: IndependentOfRows::between(fewer, all, share),
             ..all.clone()
         };
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
@@ -208,7 +208,7 @@ impl MemoryEstimate {
                     forward: stage.activations.forward / 2.0,
                     input_gradient: stage.activations.input_gradient / 2.0,
                 },
-                whatever_rows: stage.whatever_rows.halved(),
+                independent_of_rows: stage.independent_of_rows.halved(),
                 flush: stage.flush / 2,
                 tied_gradients: Vec::new(),
                 ..*stage
@@ -235,7 +235,7 @@ impl MemoryEstimate {
         let mut stages = self.stages.iter().cloned();
         let mut joined = stages.next()?;
         let mut parts = joined.backward_parts(joined.backward);
-        let mut fixed = joined.backward_parts(joined.whatever_rows.backward);
+        let mut fixed = joined.backward_parts(joined.independent_of_rows.backward);
         let [mut new, mut rest_of_flush] = joined.flush_parts();
         for stage in stages {
             if !share_memory(&stage.device, &joined.device) {
@@ -254,7 +254,7 @@ impl MemoryEstimate {
             let beside =
                 |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
             parts = beside(parts, stage.backward_parts(stage.backward));
-            fixed = beside(fixed, stage.backward_parts(stage.whatever_rows.backward));
+            fixed = beside(fixed, stage.backward_parts(stage.independent_of_rows.backward));
             let [more_new, other_rest] = stage.flush_parts();
             (new, rest_of_flush) = (new + more_new, rest_of_flush.max(other_rest));
             let sum = |one: StageMemory, other: StageMemory| StageMemory {
@@ -262,12 +262,12 @@ impl MemoryEstimate {
                 input_gradient: one.input_gradient + other.input_gradient,
             };
             joined.activations = sum(joined.activations, stage.activations);
-            let of_stage = stage.whatever_rows;
-            joined.whatever_rows.activations = sum(joined.whatever_rows.activations, of_stage.activations);
-            joined.whatever_rows.forward = joined.whatever_rows.forward.max(of_stage.forward);
-            joined.whatever_rows.perhaps = joined.whatever_rows.perhaps.max(of_stage.perhaps);
+            let of_stage = stage.independent_of_rows;
+            joined.independent_of_rows.activations = sum(joined.independent_of_rows.activations, of_stage.activations);
+            joined.independent_of_rows.forward = joined.independent_of_rows.forward.max(of_stage.forward);
+            joined.independent_of_rows.perhaps = joined.independent_of_rows.perhaps.max(of_stage.perhaps);
         }
-        (joined.backward, joined.whatever_rows.backward) = (parts.iter().sum(), fixed.iter().sum());
+        (joined.backward, joined.independent_of_rows.backward) = (parts.iter().sum(), fixed.iter().sum());
         joined.flush = new + rest_of_flush;
         (joined.output, joined.input_gradients, joined.tied_gradients) = (0, 0, Vec::new());
         let other = vec![self.other.iter().sum()];

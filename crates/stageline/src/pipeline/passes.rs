@@ -13,9 +13,9 @@ use crate::pipeline::report::EvalReport;
 use crate::pipeline::workers::{Ended, metrics, terms, total_loss};
 use crate::runner::pass::{Context, Pass};
 use crate::transfer::order::Turns;
-use crate::update::finite::{self, Culprit};
 use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::loss_scale::Scaler;
+use crate::update::not_finite::{self, Culprit};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {

@@ -6,9 +6,9 @@ use std::time::Duration;
 use stageline_schedule::{Costs, simulate};
 
 use crate::recording::Recording;
-use crate::update::finite::Culprit;
 use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
+use crate::update::not_finite::Culprit;
 
 /// The report of one training step, as [`Pipeline::step`](crate::Pipeline::step) returns it: its loss and metrics,
 /// whether the parameters were updated, gradient norms, and recorded times.

@@ -19,10 +19,10 @@ use crate::recording::Recording;
 use crate::recording::events::busy;
 use crate::runner::pass::{Context, Pass};
 use crate::update::clip::Scaling;
-use crate::update::finite::{Culprit, OnNonFinite, Origin};
 use crate::update::flush::{Flush, Sums, Verdict};
 use crate::update::health::ParameterHealth;
 use crate::update::noise::NoiseReport;
+use crate::update::not_finite::{Culprit, OnNonFinite, Origin};
 use crate::worker::messages::{Asked, Stepped};
 
 /// A training step that the workers run, and whose verdict is not yet known.

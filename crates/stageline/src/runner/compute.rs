@@ -14,9 +14,9 @@ use crate::runner::stage::{Differentiated, Mode, StageRunner, Taped};
 use crate::runner::warnings::{unnamed, warn_of_fallbacks};
 use crate::threads::failure::BoxError;
 use crate::transfer::link::Weighted;
-use crate::update::finite::{Culprit, Origin, Soundness, soundness};
-use crate::update::half::{Half, joined};
+use crate::update::micro_batch_gradients::{MicroBatchGradients, joined};
 use crate::update::norm::SquaredNorms;
+use crate::update::not_finite::{Culprit, Origin, Soundness, soundness};
 use stageline_nn::autograd::{collect, finding_single_uses, gather};
 use stageline_nn::{Recompute, finding_fallbacks};
 
@@ -111,17 +111,17 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
 
     /// Runs the whole backward pass of one micro-batch, and adds its gradients to the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
-        let Differentiated { half, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
-        self.sum(micro_batch, half);
+        let Differentiated { gradients, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
+        self.sum(micro_batch, gradients);
         Ok(())
     }
 
     /// Adds the gradients of one micro-batch to the stage's gradient sum, except in an inspection, which has examined
     /// them and needs no sum.
-    fn sum(&mut self, micro_batch: usize, half: Half) {
-        let half = if self.inspects() { Half::of_weight(half.weight) } else { half };
+    fn sum(&mut self, micro_batch: usize, gradients: MicroBatchGradients) {
+        let gradients = if self.inspects() { MicroBatchGradients::of_weight(gradients.weight) } else { gradients };
         let module = self.parameters.trained.module();
-        let several = self.sums.add(module, micro_batch, half);
+        let several = self.sums.add(module, micro_batch, gradients);
         if several.is_empty() || std::mem::replace(&mut self.warned.several, true) {
             return;
         }
@@ -143,7 +143,7 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     pub(super) fn input_gradient(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let differentiated = self.differentiate(micro_batch, waits, WeightGradients::Later)?;
         if !std::mem::replace(&mut self.warned.split, true) {
-            self.warn_of_whole_backwards(&differentiated.half);
+            self.warn_of_whole_backwards(&differentiated.gradients);
         }
         self.halves.put(micro_batch, differentiated);
         Ok(())
@@ -155,10 +155,10 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     ///
     /// There is no warning if such parameters have at most a tenth of the stage's trained elements, as with a table of
     /// position embeddings. A message at the level DEBUG always has their number and their paths.
-    pub(super) fn warn_of_whole_backwards(&self, half: &Half) {
+    pub(super) fn warn_of_whole_backwards(&self, gradients: &MicroBatchGradients) {
         let shared: HashSet<_> = self.parameters.ties.ids().collect();
         let module = self.parameters.trained.computing();
-        let computed = half.computed(module);
+        let computed = gradients.computed(module);
         let (mut all, mut whole, mut paths) = (0, 0, Vec::new());
         for found in describe(module).into_iter().filter(|found| found.trained) {
             let elements: usize = found.shape.iter().product();
@@ -191,14 +191,14 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     /// Runs the second half of a split backward pass: computes the deferred weight gradients, and adds all gradients of
     /// the micro-batch to the stage's gradient sum, except in an inspection.
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
-        let Differentiated { mut half, came_finite } = self.halves.take(micro_batch);
+        let Differentiated { mut gradients, came_finite } = self.halves.take(micro_batch);
         if came_finite {
-            half.complete(self.parameters.trained.computing());
-            if !SquaredNorms::of(self.parameters.trained.computing(), &half.gradients).are_finite() {
+            gradients.complete(self.parameters.trained.computing());
+            if !SquaredNorms::of(self.parameters.trained.computing(), &gradients.gradients).are_finite() {
                 self.add_culprit(micro_batch, Origin::Backward);
             }
         }
-        self.sum(micro_batch, half);
+        self.sum(micro_batch, gradients);
     }
 
     /// Runs the backward pass of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
@@ -239,6 +239,6 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         if !left_finite {
             self.add_culprit(micro_batch, Origin::Backward);
         }
-        Ok(Differentiated { half: Half { gradients, of_layers, deferred, weight }, came_finite })
+        Ok(Differentiated { gradients: MicroBatchGradients { gradients, of_layers, deferred, weight }, came_finite })
     }
 }

@@ -19,7 +19,7 @@ use crate::transfer::hand_over::{hand_over, place};
 use crate::transfer::leaves::{LeafGradients, Leaves, detach, track};
 use crate::transfer::link::{Downstream, Weighted};
 use crate::transfer::order::Turns;
-use crate::update::finite::{Soundness, soundness, tensor_is_finite};
+use crate::update::not_finite::{Soundness, soundness, tensor_is_finite};
 
 /// The output side of a stage with module `M`. It runs the forward pass, keeps the output for the next stage or
 /// computes the loss, and provides the tensor where the backward pass starts.

@@ -28,9 +28,9 @@ use crate::transfer::leaves::Leaves;
 use crate::transfer::order::Turns;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
-use crate::update::finite::Culprit;
 use crate::update::flush::{Outcome, Verdict};
-use crate::update::half::Half;
+use crate::update::micro_batch_gradients::MicroBatchGradients;
+use crate::update::not_finite::Culprit;
 use crate::update::optimizer_step::Trained;
 use stageline_nn::Fallback;
 
@@ -88,7 +88,7 @@ pub(super) struct Taped<R> {
 /// The result of the backward pass of a micro-batch, or of the first half of a split backward pass.
 pub(super) struct Differentiated {
     /// The gradients, and the weight gradients that a split backward pass has deferred.
-    pub(super) half: Half,
+    pub(super) gradients: MicroBatchGradients,
     /// Whether, in an inspection, the gradient of the stage's output was finite. In any other pass it is false.
     pub(super) came_finite: bool,
 }

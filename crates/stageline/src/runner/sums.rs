@@ -11,8 +11,8 @@ use crate::failure::stop::{Stopped, Waits};
 use crate::runner::output::Results;
 use crate::transfer::replicas::Collective;
 use crate::update::gradient_sum::GradientSum;
-use crate::update::half::Half;
 use crate::update::ledger::Ledger;
+use crate::update::micro_batch_gradients::MicroBatchGradients;
 use crate::update::norm::SquaredNorms;
 
 /// The gradient sums of a stage in the current step, and their copy for a rollback.
@@ -45,8 +45,13 @@ impl StageSums {
     ///
     /// Returns the ids of the parameters that have another gradient in this micro-batch, although a layer has already
     /// added one to the sums.
-    pub(super) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, half: Half) -> HashSet<ParamId> {
-        self.gradients.add(module, micro_batch, half)
+    pub(super) fn add<M: Module>(
+        &mut self,
+        module: &M,
+        micro_batch: usize,
+        gradients: MicroBatchGradients,
+    ) -> HashSet<ParamId> {
+        self.gradients.add(module, micro_batch, gradients)
     }
 
     /// Runs `backward`, a whole backward pass of `micro_batch`, whose layers add the gradients of the parameters `ids`

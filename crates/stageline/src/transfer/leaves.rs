@@ -15,7 +15,7 @@ use burn::tensor::{Bool, Device, Gradients, Int, Tensor};
 use crate::device::remote::moved;
 use crate::model::payload::{Payload, PayloadMapper, SharedInput, bytes_of};
 use crate::transfer::in_flight::Sent;
-use crate::update::finite::tensor_is_finite;
+use crate::update::not_finite::tensor_is_finite;
 use stageline_nn::autograd::root;
 
 /// The gradient of one float tensor of a stage's input or output. Its number of dimensions is not part of the Rust

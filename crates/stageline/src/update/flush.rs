@@ -9,9 +9,9 @@ use burn::module::ParamId;
 
 use crate::model::replica::{Replica, ReplicaStage};
 use crate::update::clip::{Clip, Scaling};
-use crate::update::finite::{Culprit, OnNonFinite};
 use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{GradientNoise, NoiseReport};
+use crate::update::not_finite::{Culprit, OnNonFinite};
 
 /// The settings of the end of a step, when gradients are summed and optimizers step: gradient clipping, the reaction to
 /// non-finite results, and the intervals of reports.

@@ -8,8 +8,8 @@ use burn::optim::GradientsParams;
 use burn::tensor::{FloatDType, Tensor};
 
 use crate::update::clip::Scaling;
-use crate::update::half::{Half, joined};
 use crate::update::ledger::Ledger;
+use crate::update::micro_batch_gradients::{MicroBatchGradients, joined};
 use crate::update::norm::SquaredNorms;
 use stageline_nn::Sum;
 use stageline_nn::autograd::{AtOnce, add_at_once};
@@ -36,7 +36,7 @@ pub(crate) struct GradientSum {
     at_once: HashSet<ParamId>,
     /// The gradients that arrived before the gradients of an earlier micro-batch, by the index of their micro-batch.
     /// They are added to the sum after the missing ones.
-    early: BTreeMap<usize, Half>,
+    early: BTreeMap<usize, MicroBatchGradients>,
     /// The bytes of the last added micro-batch's gradients that existed beside the sum all at once, because layers did
     /// not add them to it one by one.
     beside: u64,
@@ -94,19 +94,26 @@ impl GradientSum {
     ///
     /// Returns the ids of the parameters that have another gradient in this micro-batch, although a layer has already
     /// added one to the sum. They had one gradient in each earlier micro-batch of the step.
-    pub(crate) fn add<M: Module>(&mut self, module: &M, micro_batch: usize, mut half: Half) -> HashSet<ParamId> {
-        let several = half.several(module);
-        if !half.deferred.is_empty() && (micro_batch != self.ledger.backwards || !several.is_empty()) {
-            half.complete(module);
+    pub(crate) fn add<M: Module>(
+        &mut self,
+        module: &M,
+        micro_batch: usize,
+        mut gradients: MicroBatchGradients,
+    ) -> HashSet<ParamId> {
+        let several = gradients.several(module);
+        if !gradients.deferred.is_empty() && (micro_batch != self.ledger.backwards || !several.is_empty()) {
+            gradients.complete(module);
         }
         let mut too_early = std::mem::take(&mut self.at_once);
         if !too_early.is_empty() {
-            let computed = half.computed(module);
+            let computed = gradients.computed(module);
             too_early.retain(|id| computed.contains(id));
         }
         self.several.extend(several.iter().chain(&too_early));
-        self.early.insert(micro_batch, half);
-        while let Some(Half { gradients, of_layers, deferred, weight }) = self.early.remove(&self.ledger.backwards) {
+        self.early.insert(micro_batch, gradients);
+        while let Some(MicroBatchGradients { gradients, of_layers, deferred, weight }) =
+            self.early.remove(&self.ledger.backwards)
+        {
             self.beside = self.group.add_all(module, joined(module, gradients, of_layers));
             // Each deferred gradient is added at once, so only one layer's gradients exist besides the sum.
             deferred.into_iter().for_each(|deferred| deferred.add_to(&mut self.group));
@@ -220,7 +227,7 @@ mod tests {
             sum.add(
                 &parameter,
                 micro_batch,
-                Half { gradients, of_layers: GradientsParams::new(), deferred: Vec::new(), weight },
+                MicroBatchGradients { gradients, of_layers: GradientsParams::new(), deferred: Vec::new(), weight },
             );
         }
         assert_eq!(sum.ledger(), Ledger { backwards: N, weight: (f64::from(1 << N) - 1.0).into() });
@@ -266,8 +273,8 @@ mod tests {
             });
             let (gradients, of_layers) = sum.adding_at_once(micro_batch, used_once, || loss.backward());
             let gradients = GradientsParams::from_grads(gradients, &layer);
-            let half = Half { gradients, of_layers, deferred: Vec::new(), weight: 1.0.into() };
-            sum.add(&layer, micro_batch, half).len()
+            let gradients = MicroBatchGradients { gradients, of_layers, deferred: Vec::new(), weight: 1.0.into() };
+            sum.add(&layer, micro_batch, gradients).len()
         });
         added.collect()
     }

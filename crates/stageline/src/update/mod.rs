@@ -8,7 +8,8 @@
 //! each stage, and `pipeline` for the sums of all stages.
 //!
 //! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`).
-//! - `half`: the gradients of one micro-batch, with the weight gradients that a split backward pass puts off (`Half`).
+//! - `micro_batch_gradients`: the gradients of one micro-batch, with the weight gradients that a split backward pass
+//!   puts off (`MicroBatchGradients`).
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`, `LedgerError`).
 //! - `flush`: the settings of a flush (`FlushConfig`), the report of a stage at the end of a pass (`Outcome`), the
 //!   totals of all stages (`Sums`: losses, metrics, norms), and the common verdict on the step (`Verdict`: `Step`,
@@ -26,7 +27,7 @@
 //!   `NoiseAverage`).
 //! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `DynamicLossScale`, `Scaler`), which
 //!   grows and backs off.
-//! - `finite`: the test for NaN and infinity (`Soundness`), the origin of a step's first one (`Culprit`, `Origin`), of
+//! - `not_finite`: the test for NaN and infinity (`Soundness`), the origin of a step's first one (`Culprit`, `Origin`), of
 //!   which `runner` finds the candidates, and the reaction to it (`OnNonFinite`).
 //! - `precision`: mixed precision with f32 master weights (`Precision`): casts modules (`Rounding`) and inputs to bf16
 //!   or f16. Rejects the text of any other precision (`PrecisionError`).
@@ -37,16 +38,16 @@
 //! - `take_ownership`: copies of parameters in memory that the calling thread allocates.
 
 pub(crate) mod clip;
-pub(crate) mod finite;
 pub(crate) mod flush;
 pub(crate) mod gradient_sum;
-pub(crate) mod half;
 pub(crate) mod health;
 pub(crate) mod ledger;
 pub(crate) mod loss_scale;
+pub(crate) mod micro_batch_gradients;
 pub(crate) mod moments;
 pub(crate) mod noise;
 pub(crate) mod norm;
+pub(crate) mod not_finite;
 pub(crate) mod optimizer_step;
 pub(crate) mod parameter_gradient;
 pub(crate) mod precision;

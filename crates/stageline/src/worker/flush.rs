@@ -5,7 +5,7 @@
 use stageline_schedule::Activity;
 
 use crate::worker::Worker;
-use crate::worker::last::Last;
+use crate::worker::last_verdict::Last;
 
 use crate::worker::spans::note_wait;
 use crate::worker::spans::span;

@@ -17,13 +17,13 @@
 //!   step of every stage.
 //! - `messages`: the commands (`Command`, `Run`), requests (`Asked`, with the plan and the pass) and replies
 //!   (`Stepped`, `Recorded`) between the caller and the workers, and their channels (`WorkerChannels`, `ReplySenders`).
-//! - `last`: a worker's knowledge of the verdict on its last step (`Last`): known, assumed or mispredicted.
+//! - `last_verdict`: a worker's knowledge of the verdict on its last step (`Last`): known, assumed or mispredicted.
 //! - `speculate`: speculative steps, which are made before their verdict, with the poll for a verdict, commit, rollback
 //!   and misprediction.
 //! - `spans`: the tracing spans of a worker's activities.
 
 mod flush;
-mod last;
+mod last_verdict;
 pub(crate) mod messages;
 mod spans;
 mod speculate;
@@ -51,7 +51,7 @@ use crate::runner::{Interrupt, Runner};
 use crate::threads::failure::Failure;
 use crate::threads::{JoinHandle, Sender, bounded, kernels, spawn};
 use crate::update::flush::Verdict;
-use crate::worker::last::Last;
+use crate::worker::last_verdict::Last;
 use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
 use stageline_nn::after_step;
 use stageline_nn::kernels::prepare_thread;

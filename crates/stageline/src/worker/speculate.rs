@@ -8,7 +8,7 @@
 use stageline_schedule::Activity;
 
 use crate::worker::Worker;
-use crate::worker::last::Last;
+use crate::worker::last_verdict::Last;
 
 use crate::failure::activity::During;
 use crate::failure::stop::Stopped;

@@ -12,11 +12,11 @@
 //! - `block`: the sizes that the kernels are compiled for (`Sizes`), and the keys that a query sees.
 //! - `scalar`: kernels for all GPUs and types.
 //! - `tensor_cores`: kernels for bf16 and f16 on NVIDIA's tensor cores.
-//! - `along`: the kernel of the products of each output with its gradient, which both gradients need.
+//! - `delta`: the kernel of the products of each output with its gradient, which both gradients need.
 //! - `launch`: chooses and launches the kernels, and checks that a device can run them.
 
-mod along;
 mod block;
+mod delta;
 mod launch;
 mod scalar;
 mod tensor_cores;

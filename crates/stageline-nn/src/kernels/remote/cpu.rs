@@ -6,7 +6,7 @@ use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::TensorData;
 
 use super::ServedKernels;
-use super::done::Served;
+use super::serve::Served;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::{AttentionHeads, weights_of_a_head};
 use crate::kernels::cpu::causal_attention;

@@ -6,7 +6,7 @@ use burn::backend::{Cube, TensorMetadata};
 use burn::tensor::Tensor;
 
 use super::ServedKernels;
-use super::done::Served;
+use super::serve::Served;
 use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::flash;

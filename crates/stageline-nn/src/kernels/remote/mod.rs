@@ -9,17 +9,17 @@
 //!
 //! - `name`: the names of the operations.
 //! - `served_kernels`: the kernels of the connected devices of other hosts.
-//! - `done`: the execution of the kernels on a server (`Served`).
+//! - `serve`: the execution of the kernels on a server (`Served`).
 //! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backward passes, converted to tensors
 //!   that a client holds handles to, and back.
 
 #[cfg(all(feature = "serve", feature = "flex"))]
 mod cpu;
-#[cfg(feature = "serve")]
-pub mod done;
 #[cfg(all(feature = "serve", feature = "gpu"))]
 mod gpu;
 pub mod name;
+#[cfg(feature = "serve")]
+pub mod serve;
 mod served_kernels;
 
 pub use served_kernels::{ServedKernels, set_kernels};

@@ -20,8 +20,8 @@ use super::connected::{self, Connected, Lane};
 use super::error::RemoteError;
 use super::greeting::{self, Version};
 use super::name::{HostName, Reach, RemoteName};
-use super::pending::Pending;
 use super::token::Token;
+use super::with_time_limit::Pending;
 
 /// The time limit for connecting a device. It is longer than the 20 to 30 s after which the network may report that a
 /// host is unreachable.

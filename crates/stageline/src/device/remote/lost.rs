@@ -35,8 +35,8 @@ impl fmt::Display for LostHost {
 pub(crate) fn lost_hosts<'a>(stages: impl Iterator<Item = (ReplicaStage, &'a Device)>) -> Vec<LostHost> {
     use std::sync::Arc;
 
-    use super::ask::{LivenessCheck, check_liveness};
     use super::connected;
+    use super::liveness::{LivenessCheck, check_liveness};
 
     let mut hosts: Vec<(Arc<connected::Connected>, Vec<ReplicaStage>)> = Vec::new();
     for (stage, device) in stages {
@@ -79,7 +79,7 @@ pub(crate) fn hosts_of<'a>(_: impl Iterator<Item = &'a Device>) -> Vec<HostName>
 pub(crate) fn stuck<'a>(devices: impl Iterator<Item = (usize, &'a Device)>, patience: Duration) -> Vec<usize> {
     use std::sync::mpsc::RecvTimeoutError;
 
-    use super::pending::Pending;
+    use super::with_time_limit::Pending;
 
     let asked = |(number, device): (usize, &Device)| {
         let device = super::connected::remote(device).map(|_| device.clone())?;

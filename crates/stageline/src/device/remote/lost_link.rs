@@ -32,10 +32,10 @@ impl fmt::Display for LostLink {
 pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> Vec<LostLink> {
     use std::sync::Arc;
 
-    use super::ask::LIVENESS_TIMEOUT;
     use super::connected::{self, Connected};
-    use super::pending::Pending;
+    use super::liveness::LIVENESS_TIMEOUT;
     use super::route::goes_through_this_host;
+    use super::with_time_limit::Pending;
 
     let mut links: Vec<[Arc<Connected>; 2]> = Vec::new();
     for devices in chains {

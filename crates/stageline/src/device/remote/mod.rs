@@ -16,10 +16,10 @@
 //! - [`Token`] (`token`): the secret that a server requires of programs that use its devices, in a file that only its
 //!   owner can read.
 //! - [`RemoteError`] (`error`): an error in connecting a device.
-//! - [`LostHost`] (`lost`, `ask`): a host that no longer answers a liveness check (`LivenessCheck`) or whose server was
+//! - [`LostHost`] (`lost`, `liveness`): a host that no longer answers a liveness check (`LivenessCheck`) or whose server was
 //!   restarted, listed with the replicas and stages on it. `stuck` finds the stages whose device does not answer.
 //! - [`LostLink`] (`lost_link`): a broken network link between two hosts that do answer.
-//! - `pending` waits with a time limit for a request that the server may never answer (`Pending`).
+//! - `with_time_limit` waits with a time limit for a request that the server may never answer (`Pending`).
 //! - [`link_speeds`], [`LinkSpeed`] (`link_speed`, `probe`): the measured latency and bandwidth between devices.
 //! - `connect`: opens sessions, each on a thread of its own (`Opening`), and introduces servers to each other by their
 //!   iroh ids.
@@ -40,19 +40,19 @@ mod route;
 mod token;
 
 #[cfg(feature = "remote")]
-mod ask;
-#[cfg(feature = "remote")]
 pub(crate) mod connect;
 #[cfg(feature = "remote")]
 mod connected;
 #[cfg(feature = "remote")]
 mod greeting;
 #[cfg(feature = "remote")]
-mod pending;
+mod liveness;
 #[cfg(feature = "remote")]
 mod probe;
 #[cfg(feature = "serve")]
 mod serve;
+#[cfg(feature = "remote")]
+mod with_time_limit;
 #[cfg(feature = "remote")]
 mod within_server;
 

@@ -8,8 +8,8 @@ use burn::tensor::{Device, Tensor};
 
 use super::connected;
 use super::link_speed::LinkSpeed;
-use super::pending::Pending;
 use super::route::{Route, moved};
+use super::with_time_limit::Pending;
 use crate::threads::failure::Failure;
 
 /// The largest number of timed test transfers for each tensor size. The fastest transfer counts, because other work can

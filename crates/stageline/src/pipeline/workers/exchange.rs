@@ -16,9 +16,9 @@ use crate::runner::pass::{Context, Pass};
 use crate::state::frozen::FrozenFrom;
 use crate::state::layout::StageState;
 use crate::threads::Receiver;
-use crate::update::finite::Culprit;
 use crate::update::flush::{self, Outcome, Sums, Verdict};
 use crate::update::ledger::Ledger;
+use crate::update::not_finite::Culprit;
 use crate::worker::messages::{Asked, Command, Recorded, Run, Stepped};
 
 impl<In: Clone, Out, Target: Clone> Workers<In, Out, Target> {

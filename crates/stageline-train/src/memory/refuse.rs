@@ -9,7 +9,7 @@ use stageline::{
 use sysinfo::System;
 
 use crate::data::Data;
-use crate::kernels::Compiling;
+use crate::kernel_messages::Compiling;
 use crate::memory::batches::BatchMemory;
 use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;

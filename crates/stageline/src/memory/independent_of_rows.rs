@@ -6,7 +6,7 @@ use stageline_schedule::StageMemory;
 /// The part of a stage's memory that does not depend on the number of rows (samples) of a micro-batch, in bytes. An
 /// example is the packed weights of a matrix product.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct WhateverRows {
+pub(crate) struct IndependentOfRows {
     /// The bytes of a micro-batch's activations that do not depend on its number of rows (samples).
     pub(crate) activations: StageMemory,
     /// The bytes of a forward's working memory that do not depend on the number of rows (samples).
@@ -18,7 +18,7 @@ pub(crate) struct WhateverRows {
     pub(crate) perhaps: u64,
 }
 
-impl WhateverRows {
+impl IndependentOfRows {
     /// Returns the memory that is assumed not to depend on the rows, for a stage measured with only one number of rows
     /// (samples). It consists of the `bytes` of one micro-batch's parameter gradients that exist all at once, and
     /// perhaps of the `largest` gradient. All other memory is assumed to grow with the rows.

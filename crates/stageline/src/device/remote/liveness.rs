@@ -14,7 +14,7 @@ use super::connected::{Connected, Process};
 use super::error::RemoteError;
 use super::greeting;
 use super::name::HostName;
-use super::pending::Pending;
+use super::with_time_limit::Pending;
 
 /// The time within which another host must answer a liveness check; a host that does not answer in this time counts as
 /// lost.

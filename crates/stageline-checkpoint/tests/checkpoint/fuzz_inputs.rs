@@ -61,7 +61,7 @@ fn child_with_little_memory() {
 
 #[test]
 fn any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory() {
-    let script = r#"ulimit -v 524288 && exec "$0" --exact seeds::child_with_little_memory --ignored --nocapture"#;
+    let script = r#"ulimit -v 524288 && exec "$0" --exact fuzz_inputs::child_with_little_memory --ignored --nocapture"#;
     let child = Command::new("sh").args(["-c", script]).arg(env::current_exe().unwrap()).output().unwrap();
     let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
     assert!(child.status.success() && output.contains("1 passed"), "{output}");

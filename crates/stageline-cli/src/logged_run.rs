@@ -12,10 +12,10 @@ use serde::Serialize;
 use stageline_report::{Cut, Link, Measured, RunLog, Target, run_page};
 use stageline_schedule::Schedule;
 
-use crate::chosen::{Chosen, SEARCH};
 use crate::costs::{amount, rate};
 use crate::output::{print, printable};
-use crate::shape::not_too_large;
+use crate::plan_flags::not_too_large;
+use crate::predicted_schedule::{Chosen, SEARCH};
 
 /// Predicts step time, bubble, throughput and memory for another number of workers (P), number of micro-batches (M) or
 /// schedule, from the log of a run.

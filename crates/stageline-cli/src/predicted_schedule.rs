@@ -6,7 +6,7 @@ use stageline_report::{Cut, Measured, RunLog};
 use stageline_schedule::{Schedule, schedule_named};
 
 use crate::measured_search::MeasuredSearch;
-use crate::shape;
+use crate::plan_flags;
 
 /// The value `search` of the flag `--schedule`, which asks for a search for the best plan with the measured costs.
 pub(crate) const SEARCH: &str = "search";

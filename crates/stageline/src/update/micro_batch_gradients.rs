@@ -1,4 +1,4 @@
-//! [`Half`]: the gradients of one micro-batch for a stage's parameters, some of which may still have to be computed.
+//! [`MicroBatchGradients`]: the gradients of one micro-batch for a stage's parameters, some of which may still have to be computed.
 
 use std::collections::HashSet;
 
@@ -11,7 +11,7 @@ use stageline_nn::{Deferred, Sum};
 
 /// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight. Some of the gradients
 /// may be deferred, which means that they are not computed yet.
-pub(crate) struct Half {
+pub(crate) struct MicroBatchGradients {
     /// The gradients from burn's autodiff graph, or all gradients that are computed.
     pub(crate) gradients: GradientsParams,
     /// The gradients that layers computed themselves, without burn's autodiff graph, and that are not in a gradient sum
@@ -23,7 +23,7 @@ pub(crate) struct Half {
     pub(crate) weight: Weight,
 }
 
-impl Half {
+impl MicroBatchGradients {
     /// Creates a value without gradients for a micro-batch with the loss weight `weight`. It is for an inspection,
     /// which sums no gradients.
     pub(crate) fn of_weight(weight: Weight) -> Self {
