@@ -194,6 +194,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     let classes = texts.classes();
     let mut description: Value = serde_json::from_slice(&std::fs::read(model.join("config.json"))?)?;
     let config = Config::deserialize(&description).context("config.json")?;
+    texts.check(config.vocab_size).context("--data")?;
     let positions = config.max_position_embeddings;
     ensure!(config.hidden_act == "gelu", "hidden_act {}: this BERT has gelu", config.hidden_act);
     ensure!(context <= positions, "--context {context}: the model has {positions} positions");

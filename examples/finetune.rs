@@ -10,13 +10,15 @@ use std::io::{Write, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Error, Result, ensure};
 use clap::Parser;
 use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Message, Tokenizer};
 use stageline_models::flags::{ModelFlags, SamplingFlags};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
-use stageline_train::{HeldOut, Program, Run, TokenFlags, TokenRows, TokenSettings, say, show_samples};
+use stageline_train::{
+    HeldOut, Program, Run, TokenFlags, TokenRows, TokenSettings, is_same_place, say, show_samples,
+};
 
 /// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
@@ -97,6 +99,7 @@ fn finetune(run: Run<Flags>) -> Result<()> {
     if let (Some(data), Some(count)) = (&data, flags.data.show_samples) {
         return Ok(write!(stdout(), "{}", show_samples(data, &*encoding, count)?)?);
     }
+    let unwritten = run.unwritten();
     let mut pipeline = match data {
         Some(data) => match run.smaller("take a smaller model").train(&model.row(), data)? {
             Some(trained) => trained.pipeline,
@@ -110,14 +113,14 @@ fn finetune(run: Run<Flags>) -> Result<()> {
         },
         None => run.pipeline(&model.row(), one_token)?,
     };
-    // The exports come first, so that no later failure loses what was trained.
+    // The exports come first, and each is written even if the other fails, so that no failure loses what was trained.
     if let Some(folder) = &flags.export_adapter {
-        model.export_adapter(pipeline.snapshot()?, folder)?;
-        say(format_args!("the adapters are in {}", folder.display()))?;
+        let exported = model.export_adapter(pipeline.snapshot()?, folder).map_err(Error::from);
+        unwritten.unless(exported.and_then(|()| say(format_args!("the adapters are in {}", folder.display()))));
     }
     if let Some(folder) = &flags.export {
-        model.export(pipeline.snapshot()?, folder)?;
-        say(format_args!("the model is in {}", folder.display()))?;
+        let exported = model.export(pipeline.snapshot()?, folder).map_err(Error::from);
+        unwritten.unless(exported.and_then(|()| say(format_args!("the model is in {}", folder.display()))));
     }
     rows.iter().zip(&flags.out).try_for_each(|(rows, out)| model.write_logits(&mut pipeline, rows.input(), out))?;
     if let (Some(prompt), Some(text)) = (&prompt, &flags.prompt) {
@@ -131,9 +134,8 @@ fn finetune(run: Run<Flags>) -> Result<()> {
 fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     flags.data.check()?;
-    let place = |folder: &Option<PathBuf>| folder.as_ref().map(std::path::absolute).transpose();
-    let places = [place(&flags.export)?, place(&flags.export_adapter)?];
-    ensure!(places[0].is_none() || places[0] != places[1], "--export and --export-adapter need a folder each");
+    let folders = flags.export.as_ref().zip(flags.export_adapter.as_ref());
+    ensure!(!folders.is_some_and(|(one, other)| is_same_place(one, other)), "--export and --export-adapter need a folder each");
     let samples = flags.sampling.is_given() || flags.new_tokens.is_some() || flags.chat;
     let names = "--chat, --new-tokens, --temperature, --top-k, --top-p and --repetition-penalty";
     ensure!(!samples || flags.prompt.is_some(), "{names} need --prompt");

@@ -85,6 +85,7 @@ pub use model::{HandCut, Model};
 pub use outputs::record::step as record_of_step;
 pub use outputs::unwritten::Unwritten;
 pub use program::{NoFlags, Program};
+pub use settings::check::is_same_place;
 pub use settings::flags::TrainingFlags;
 pub use terminal::say;
 pub use training::run::Run;

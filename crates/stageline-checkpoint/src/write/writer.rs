@@ -83,9 +83,12 @@ impl Writer {
         self.wait()
     }
 
-    /// Waits until the save in progress has ended, and returns the path of its checkpoint or its error; `None` if no
-    /// save is in progress.
-    fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
+    /// Waits until the save in progress has ended, so that its memory is free before the next checkpoint is made. Returns
+    /// the path of its checkpoint; `None` if no save is in progress.
+    ///
+    /// # Errors
+    /// As [`finish`](Self::finish).
+    pub fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);
         }

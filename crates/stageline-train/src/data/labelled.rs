@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use burn::tensor::{Bool, Int, Tensor, TensorData};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
@@ -33,6 +33,8 @@ pub struct LabelledTexts {
 }
 
 struct Labelled {
+    /// The number of the text's line in the file, from 1.
+    line: usize,
     tokens: Vec<u32>,
     label: i32,
 }
@@ -52,7 +54,7 @@ impl LabelledTexts {
         let file = file.with_context(|| path.display().to_string())?;
         let lines = (1..).zip(file.lines()).filter(|(_, line)| !line.trim().is_empty());
         let read = |(number, line)| {
-            Labelled::read(line, encoding, length).with_context(|| format!("{}, line {number}", path.display()))
+            Labelled::read(line, number, encoding, length).with_context(|| format!("{}, line {number}", path.display()))
         };
         let texts = lines.map(read).collect::<Result<Vec<_>>>()?;
         ensure!(!texts.is_empty(), "{}: there is no text", path.display());
@@ -64,6 +66,22 @@ impl LabelledTexts {
     /// count too.
     pub fn classes(&self) -> usize {
         self.texts.iter().map(|text| text.label as usize + 1).max().unwrap_or_default()
+    }
+
+    /// Checks that all tokens of the texts are in a model's vocabulary of `vocabulary` tokens.
+    ///
+    /// # Errors
+    /// Returns an error that names the first other token, and its line.
+    pub fn check(&self, vocabulary: usize) -> Result<()> {
+        for Labelled { line, tokens, .. } in &self.texts {
+            let beyond = tokens.iter().find(|token| **token as usize >= vocabulary);
+            if let Some(token) = beyond {
+                bail!(
+                    "line {line} has the token {token}, and the model's vocabulary has {vocabulary}; is it the model's tokenizer?"
+                );
+            }
+        }
+        Ok(())
     }
 
     fn batch_of(&self, texts: &[&Labelled]) -> Batch<PaddedTokens, Tensor<1, Int>> {
@@ -78,8 +96,8 @@ impl LabelledTexts {
 }
 
 impl Labelled {
-    fn read(line: &str, encoding: &dyn Encode, length: usize) -> Result<Self> {
-        let value: Value = serde_json::from_str(line)?;
+    fn read(text: &str, line: usize, encoding: &dyn Encode, length: usize) -> Result<Self> {
+        let value: Value = serde_json::from_str(text)?;
         let text = value["text"].as_str().context("it has no `text`")?;
         let label = value["label"].as_u64().and_then(|label| i32::try_from(label).ok());
         let label = label.context("its `label` is no number of a class, counted from 0")?;
@@ -91,7 +109,7 @@ impl Labelled {
             tokens.extend(special.after);
         }
         ensure!(!tokens.is_empty(), "its text has no tokens");
-        Ok(Self { tokens, label })
+        Ok(Self { line, tokens, label })
     }
 }
 

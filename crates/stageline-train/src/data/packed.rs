@@ -114,8 +114,9 @@ impl PackedDocuments {
         );
         ensure!(
             !training.is_empty(),
-            "no document for training has a token to train on among its first {context} after the first one; give a longer \
-             context, or data with completions or with messages of the role `assistant`"
+            "no document{} has a token to train on among its first {context} after the first one; give a longer \
+             context, or data with completions or with messages of the role `assistant`",
+            if evaluated > 0 { " for training" } else { "" }
         );
         // They are chosen evenly, because the samples with the longest documents come first.
         let (all, count) = (validation.len(), validation.len().min(VALIDATION_SAMPLES));

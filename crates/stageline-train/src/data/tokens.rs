@@ -101,6 +101,9 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
+    if settings.end_of_document.is_none() && tokens.documents() > 1 {
+        say("no token is added to the end of a document, because the model has none (eos_token_id of its settings)")?;
+    }
     if let [first, others @ ..] = &*files_left_out(path)? {
         let (first, others) = (first.display(), others.len());
         say(format_args!("{first} and {others} more files are not read, because the folder has JSON-lines files"))?;
@@ -208,6 +211,11 @@ impl TokenWindows {
             share => tokens.split(share)?,
         };
         let (window, lengths) = (context + 1, [&training, &rest].map(|range| range.end - range.start));
+        ensure!(
+            held_out > 0.0 || lengths[0] >= window as u64,
+            "{} tokens are too few for windows of {window} tokens; give a shorter context or more text",
+            lengths[0]
+        );
         ensure!(
             lengths[0] >= window as u64 && (held_out == 0.0 || lengths[1] >= window as u64),
             "{} tokens to train on and {} held out are too few for windows of {window} tokens; give a shorter context or \

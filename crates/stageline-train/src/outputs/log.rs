@@ -135,9 +135,11 @@ impl Log {
             return Ok(());
         }
         let mut step = record::step(report, report.step == self.drawn);
-        step.model_flop_utilisation = figures.utilisation;
         step.batch_wait_seconds = figures.waited.as_secs_f64();
-        step.tokens_per_s = figures.amount.per_step() / step.step_seconds;
+        // A batch without a target is not computed.
+        let computed = step.weight > 0.0;
+        step.model_flop_utilisation = figures.utilisation.filter(|_| computed);
+        step.tokens_per_s = if computed { figures.amount.per_step() / step.step_seconds } else { 0.0 };
         step.epoch = figures.amount.epochs(report.step + 1);
         if step.synchronised {
             // In other steps, a reading would wait until all work for the GPU is issued. With overlapping steps, the
@@ -169,7 +171,7 @@ impl Log {
             ("learning rate", step.learning_rate),
             ("gradient norm", step.gradient_norm),
             ("epoch", step.epoch),
-            ("tokens a second", free.then_some(step.tokens_per_s)),
+            ("tokens a second", (free && step.weight > 0.0).then_some(step.tokens_per_s)),
             ("model FLOP utilisation", step.model_flop_utilisation),
             (&measured, timed.then_some(step.bubble)),
             (&simulated, timed.then_some(step.bubble_simulated)),
@@ -214,24 +216,25 @@ impl Log {
     /// # Errors
     /// Returns an error if an output file cannot be written.
     pub fn finish(mut self, last: Value) -> Result<()> {
-        self.write(&Line::Other(last))?;
-        self.close()
+        let written = self.write(&Line::Other(last));
+        first_of([written, self.close()])
     }
 
     /// Writes the trace file and the HTML page of a run, if the user asked for them. It is called after complete runs
     /// and after runs that ended early.
     ///
     /// # Errors
-    /// Returns an error if one of them cannot be written.
+    /// Returns an error if one of them cannot be written. The other is written all the same.
     pub fn close(&self) -> Result<()> {
-        if let Some(path) = &self.outputs.trace {
-            fs::write(path, self.trace.json()).with_context(|| unwritable(path))?;
-        }
-        if let Some(path) = &self.outputs.report {
+        let trace = |path: &PathBuf| fs::write(path, self.trace.json()).with_context(|| unwritable(path));
+        let page = |path: &PathBuf| {
             let log = RunLog::read(self.text.as_slice())?;
-            fs::write(path, run_page(&log)).with_context(|| unwritable(path))?;
-        }
-        Ok(())
+            fs::write(path, run_page(&log)).with_context(|| unwritable(path))
+        };
+        first_of([
+            self.outputs.trace.as_ref().map_or(Ok(()), trace),
+            self.outputs.report.as_ref().map_or(Ok(()), page),
+        ])
     }
 
     /// Appends a line to a run's log and passes it to the operating system at once. So the log is complete even if the
@@ -247,6 +250,14 @@ impl Log {
         }
         Ok(())
     }
+}
+
+/// Returns the first error of several outputs. The later errors are logged.
+fn first_of<const OUTPUTS: usize>(written: [Result<()>; OUTPUTS]) -> Result<()> {
+    let mut errors = written.into_iter().filter_map(Result::err);
+    let first = errors.next();
+    errors.for_each(|later| tracing::error!("{later:#}"));
+    first.map_or(Ok(()), Err)
 }
 
 /// Returns the TensorBoard tags and values of the gradient noise scales in a step's log record. The model and each

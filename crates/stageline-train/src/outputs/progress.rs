@@ -57,6 +57,25 @@ impl Progress {
     /// # Errors
     /// Returns an error if a line cannot be written to the standard output.
     pub fn step(&self, report: &StepReport, utilisation: Option<f64>) -> Result<()> {
+        let (done, all) = (report.step as u64 + 1, self.bar.length().unwrap_or(1));
+        let message = match report.update {
+            Update::NoWeight => "skipped, because the batch has no target that is trained on".to_owned(),
+            _ => self.figures(report, utilisation),
+        };
+        self.bar.set_message(message.clone());
+        self.bar.inc(1); // before the time that is left is asked for
+        // Without a terminal there is no bar, so lines show the progress.
+        let is_due = self.printed.lock().is_none_or(|printed| printed.elapsed() >= SILENCE);
+        if self.bar.is_hidden() && (is_due || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
+            *self.printed.lock() = Some(Instant::now());
+            say(format_args!("step {done}/{all}: {message}{}", self.further(report)))?;
+        }
+        Ok(())
+    }
+
+    /// Returns the figures of a step in the message of the bar: the loss, the throughput, the bubbles, the metrics and the
+    /// model FLOP utilisation.
+    fn figures(&self, report: &StepReport, utilisation: Option<f64>) -> String {
         let mut message = format!("loss {:.3}", report.loss);
         if let Some(amount) = self.amount {
             let (unit, seconds) = (amount.unit(), report.step_time.as_secs_f64());
@@ -75,16 +94,7 @@ impl Progress {
         if let Some(utilisation) = utilisation {
             message += &format!(", {:.1}% of the peak FLOP/s", 100.0 * utilisation);
         }
-        let (done, all) = (report.step as u64 + 1, self.bar.length().unwrap_or(1));
-        self.bar.set_message(message.clone());
-        self.bar.inc(1); // before the time that is left is asked for
-        // Without a terminal there is no bar, so lines show the progress.
-        let is_due = self.printed.lock().is_none_or(|printed| printed.elapsed() >= SILENCE);
-        if self.bar.is_hidden() && (is_due || done.is_multiple_of(all.div_ceil(10).max(1)) || done == all) {
-            *self.printed.lock() = Some(Instant::now());
-            say(format_args!("step {done}/{all}: {message}{}", self.further(report)))?;
-        }
-        Ok(())
+        message
     }
 
     /// Returns the figures of a step that a line has in addition to the bar's message: the learning rate, the gradient norm,

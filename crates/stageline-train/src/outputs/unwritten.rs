@@ -1,23 +1,24 @@
-//! The errors in writing the outputs of a training run that has reached its last step ([`Unwritten`]).
+//! The errors in writing the outputs of a run after its training ([`Unwritten`]).
 
 use std::sync::Arc;
 
 use anyhow::{Error, Result, anyhow};
 use parking_lot::Mutex;
 
-/// Collects errors in writing a checkpoint, a log or a page after the last step of a training run. They do not fail the
-/// run, so the program still gets the trained pipeline and may export it. Clones share the errors.
+/// Collects errors in writing a checkpoint, a log, a page or an export after the last step of a training run. They do
+/// not end the run, so that all other outputs are written, too. At its end
+/// [`Program::main`](crate::Program::main) ends with status 1 if there was an error. Clones share the errors.
 #[derive(Clone, Debug, Default)]
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
 impl Unwritten {
-    /// Returns the value of `written`. An error is kept instead, and logged if its text differs from the error before
-    /// it.
-    pub(crate) fn unless<T>(&self, written: Result<T>) -> Option<T> {
+    /// Returns the value of `written`; `None` if it is an error, which is kept, and logged if its text differs from that
+    /// of the error before it.
+    pub fn unless<T>(&self, written: Result<T>) -> Option<T> {
         let keep = |error: Error| {
             let (mut errors, text) = (self.0.lock(), format!("{error:#}"));
             if errors.last().is_none_or(|last| format!("{last:#}") != text) {
-                tracing::error!("the training is complete, but: {text}");
+                tracing::error!("an output is missing: {text}");
             }
             errors.push(error);
         };

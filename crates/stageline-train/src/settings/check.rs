@@ -115,6 +115,11 @@ fn check_outputs(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
+/// Whether two paths are the same place, however they are written, also if nothing is there yet.
+pub fn is_same_place(one: &Path, other: &Path) -> bool {
+    place(one) == place(other)
+}
+
 /// Returns the path of a file that may not exist, in one form however it is written: in its folder's canonical path.
 fn place(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));

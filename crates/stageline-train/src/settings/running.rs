@@ -55,7 +55,9 @@ impl Running {
             tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");
         }
         let devices = devices(flags)?;
-        let used = devices.len().min(flags.replicas * flags.stages);
+        let used = &devices[..devices.len().min(flags.replicas * flags.stages)];
+        // A device that is listed several times has its peak once.
+        let distinct = (0..used.len()).filter(|at| !used[..*at].contains(&used[*at])).count();
         Ok(Self {
             workers: flags.stages,
             replicas: flags.replicas,
@@ -67,7 +69,7 @@ impl Running {
             precision: flags.precision,
             fallbacks: flags.fallbacks.map(fallbacks),
             synchronise_every: flags.synchronise_every,
-            peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),
+            peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * distinct as f64),
             channel_capacity: flags.channel_capacity,
             cores_per_stage: flags.cores_per_stage,
             recompute: flags.recompute,

@@ -242,28 +242,44 @@ impl Keeper {
         Target: Payload,
     {
         let Some(writer) = &mut self.writer else { return Ok(()) };
-        let mut checkpoint = pipeline.checkpoint()?;
-        let steps = checkpoint.progress.steps;
-        if self.kept.as_ref().is_none_or(|(kept, _)| *kept != steps) {
-            self.kept = Some((steps, None));
-            self.identity.write(&mut checkpoint, pipeline.plan().to_csv());
-            if let Err(error) = writer.write(checkpoint.clone()) {
-                // The error is that of the previous write, which may have found the disk full; this one is still to be
-                // written.
-                tracing::warn!("{:#}; the training continues", anyhow!(error));
-                writer.write(checkpoint)?;
-            }
+        let steps = pipeline.steps_done() as u64;
+        if self.kept.as_ref().is_some_and(|(kept, _)| *kept == steps) {
+            return Ok(());
         }
+        // The previous copy of the state is freed before the next one is made: the host may have room for one only.
+        if let Err(error) = writer.wait() {
+            tracing::warn!("{:#}; the training continues", anyhow!(error));
+        }
+        let mut checkpoint = pipeline.checkpoint()?;
+        self.kept = Some((steps, None));
+        self.identity.write(&mut checkpoint, pipeline.plan().to_csv());
+        writer.write(checkpoint)?;
         Ok(())
     }
 
     /// Waits until the last checkpoint of the run is on disk. Returns the line that tells the user how to resume from
     /// it; `None` if there is no checkpoint. No checkpoint can be saved after this call.
     pub fn finish(&mut self) -> Result<Option<String>> {
-        let written = self.writer.take().map(Writer::finish).transpose()?.flatten();
+        let written = match self.writer.take().map(Writer::finish) {
+            Some(Err(error)) => Some(published(error)?),
+            finished => finished.transpose()?.flatten(),
+        };
         let Some((steps, before)) = self.kept.take() else { return Ok(None) };
         let line =
             |path: PathBuf| format!("checkpoint after {steps} steps; to resume from it: --resume {}", path.display());
         Ok(written.or(before).map(line))
     }
+}
+
+/// Returns the path of the checkpoint that is on disk in spite of the error of its save, which becomes a warning.
+///
+/// # Errors
+/// Returns the error if the checkpoint is not on disk.
+fn published(error: CheckpointError) -> Result<PathBuf> {
+    let path = match &error {
+        CheckpointError::Prune { published, .. } | CheckpointError::NotDurable { published, .. } => published.clone(),
+        _ => return Err(error.into()),
+    };
+    tracing::warn!("{:#}", anyhow!(error));
+    Ok(path)
 }

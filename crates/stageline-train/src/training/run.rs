@@ -72,6 +72,12 @@ impl<F> Run<F> {
         }
     }
 
+    /// Returns the errors in writing outputs, to which a program adds those of its own outputs. With an error the program
+    /// ends with status 1.
+    pub fn unwritten(&self) -> Unwritten {
+        self.unwritten.clone()
+    }
+
     /// Returns the seed of the run (`--seed`, 0 by default). The initial parameters and the order of the samples depend
     /// on it.
     pub fn seed(&self) -> u64 {

@@ -82,7 +82,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
 
     /// Splits the batch into exactly `micro_batches` micro-batches for training. Computes and validates the loss weight
     /// (the divisor of the loss) of each.
-    pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<T>) -> Result<MicroBatches<I, T>, BatchError> {
+    pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<'_, T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
@@ -92,7 +92,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,
-        weight: &WeightOf<T>,
+        weight: &WeightOf<'_, T>,
     ) -> Result<MicroBatches<I, T>, BatchError> {
         match self.0 {
             Content::Whole(input, target) => {

@@ -29,6 +29,11 @@ impl Weight {
         self.0.iter_mut().zip(&other.0).for_each(|(sum, weight)| *sum += weight);
     }
 
+    /// Returns a loss weight of 1 for each term that this loss weight has.
+    pub(crate) fn ones(&self) -> Self {
+        Self(vec![1.0; self.0.len()])
+    }
+
     /// Whether the loss weight of a micro-batch or batch is 0 in every loss term, as when all targets are masked.
     pub(crate) fn is_zero(&self) -> bool {
         self.0.iter().all(|weight| *weight == 0.0)

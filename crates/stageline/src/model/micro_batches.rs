@@ -73,7 +73,7 @@ impl Weights {
 impl<I: Payload, T: Payload> MicroBatches<I, T> {
     /// Creates a validated batch from pairs of input and target. `weight` computes the loss weight of each pair.
     /// Returns an error if a loss weight, or the total, is not a valid divisor of the loss.
-    pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<T>) -> Result<Self, BatchError> {
+    pub(super) fn weigh(pieces: Vec<(I, T)>, weight: &WeightOf<'_, T>) -> Result<Self, BatchError> {
         let weight_of_targets = |(micro_batch, (_, target)): (usize, &(I, T))| {
             let panicked =
                 |panic| BatchError::WeightPanic { micro_batch, failure: Failure::of_panic(panic).to_string() };
