@@ -12,9 +12,10 @@
 //!
 //! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
 //!   are made from burn's layers or their configuration.
-//! - **Bits**: a layer gives the same bits inside and outside a pipeline. The exception is a weight that a stage uses
-//!   three times or more, both in these layers and directly, or directly only in later micro-batches of a step: a
-//!   pipeline may add its gradients in another order.
+//! - **Bits**: a layer gives the same bits inside and outside a pipeline, with two exceptions. A pipeline may add the
+//!   gradients of a weight in another order if a stage uses the weight three times or more, both in these layers and in
+//!   other operations. The same holds if a stage uses the weight in other operations as well, but not in the first
+//!   micro-batches of a step.
 //! - **Backends**: split backward passes, [`block`], [`selective`] and the operations that replace several of burn's
 //!   run on CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a
 //!   Vulkan device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.

@@ -1,11 +1,11 @@
-//! The weight gradients that layers compute outside burn's autodiff graph. In a whole backward pass a layer adds them
-//! to the stage's running sum at once, so that only one layer's gradients exist besides the sum. In a split backward
-//! pass they are deferred ([`Deferred`]), and the stage computes them at the time that the pipeline's plan sets for
-//! them.
+//! The weight gradients that layers compute outside burn's autodiff graph. In an unsplit backward pass (one that is not
+//! split into input and weight gradients), a layer adds them to the stage's running sum at once, so that only one
+//! layer's gradients exist besides the sum. In a split backward pass they are deferred ([`Deferred`]), and the stage
+//! computes them at the time that the pipeline's plan sets for them.
 //!
-//! A layer's backward passes a closure for its weight gradients to [`put_off_any`], and a custom layer's to
-//! [`put_off`]. Outside [`collect`] and [`add_at_once`] the layer registers the gradients in the graph instead, so the
-//! same layers also train in a plain loop.
+//! The backward pass of a layer of this crate passes a closure for its weight gradients to [`put_off_any`]; that of a
+//! custom layer passes it to [`put_off`]. Outside [`collect`] and [`add_at_once`], the layer registers the gradients in
+//! the graph instead, so the same layers also train in a plain loop.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,7 +19,7 @@ use crate::engine::are_one_node;
 use crate::forward::thread_scope::collecting;
 
 /// Weight gradients that a layer's backward pass leaves out, so that they can be computed later, outside the autodiff
-/// graph. They belong to one call of the layer's `forward`.
+/// graph. These gradients belong to one call of the layer's `forward`.
 pub struct Deferred {
     /// The ids of a layer's parameters whose gradients its backward pass leaves out.
     pub ids: Vec<ParamId>,
@@ -44,9 +44,9 @@ impl Deferred {
 /// each parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
 /// [`may_put_off`]).
 ///
-/// Returns for each parameter whether the backward pass takes its gradient. It takes all of them or none. `later`
-/// returns the closure that computes all these gradients together. The layer must compute all other gradients itself
-/// and register them in the autodiff graph.
+/// Returns, for each parameter, whether the backward pass takes its gradient. A backward pass takes all gradients with
+/// an id in `ids`, or none. `later` returns the closure that computes these gradients together. The layer must compute
+/// each gradient that is not taken (false), and register it in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -76,11 +76,12 @@ enum Scope {
         exempt: HashSet<ParamId>,
         deferred: Vec<Deferred>,
     },
-    /// A whole backward pass, which adds weight gradients to a running sum at once.
+    /// An unsplit backward pass, which adds weight gradients to a running sum at once.
     Whole(AtOnce),
 }
 
-/// The running sum that a whole backward pass adds weight gradients to at once, and the parameters of these gradients.
+/// The running sum that an unsplit backward pass adds weight gradients to at once, and the parameters of these
+/// gradients.
 pub struct AtOnce {
     /// The running sum that layers add their weight gradients to.
     pub sum: Sum,
@@ -107,9 +108,9 @@ thread_local! {
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward` as a split backward pass. Returns its result, and the weight gradients that layers deferred during
-/// it, in the order of their deferral. The caller computes these gradients later. Gradients of parameters with ids in
-/// `exempt` are not deferred.
+/// Runs `backward` as a split backward pass. Returns the result of `backward`, and the weight gradients that layers
+/// deferred in this backward pass, in the order of their deferral. The caller computes these gradients later. Gradients
+/// of parameters with ids in `exempt` are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     match collecting(&SCOPE, Scope::Split { exempt, deferred: Vec::new() }, backward) {
         (result, Scope::Split { deferred, .. }) => (result, deferred),
@@ -117,9 +118,9 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
     }
 }
 
-/// Runs `backward` as a whole backward pass, whose layers add their weight gradients to a running sum at once. Returns
-/// its result, which lacks these gradients, and `at_once` with the new sum and the ids of the parameters whose
-/// gradients were added.
+/// Runs `backward` as an unsplit backward pass, whose layers add their weight gradients to a running sum at once.
+/// Returns the result of `backward`, which lacks these gradients, and `at_once` with the new sum and the ids of the
+/// parameters whose gradients were added.
 pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOnce) {
     match collecting(&SCOPE, Scope::Whole(at_once), backward) {
         (result, Scope::Whole(at_once)) => (result, at_once),
@@ -128,8 +129,8 @@ pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOn
 }
 
 /// Passes the weight gradients `later` of a custom layer to the running backward pass. The layer's backward pass calls
-/// this function. A split backward pass of a pipeline defers them: they are computed at the time that its schedule sets
-/// for weight gradients.
+/// this function. A split backward pass of a pipeline defers the gradients: they are computed at the time that the
+/// pipeline's schedule sets for weight gradients.
 ///
 /// # Errors
 /// Returns the argument `later` if the gradients cannot be deferred. This is so outside a pipeline, in a backward pass
@@ -145,9 +146,10 @@ pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     })
 }
 
-/// Computes the weight gradients `now`, and adds them to the sum of the running whole backward pass. Returns false if
-/// the running backward pass is not whole, or must not add one of these gradients at once. The forward pass of the
-/// layer must have noted its uses of the parameters (see [`may_put_off`]).
+/// Computes the weight gradients `now` and adds them to the stage's gradient sum, if an unsplit backward pass runs on
+/// this thread and may add all of them. Otherwise returns false and computes nothing: the layer must then register the
+/// gradients in the autodiff graph. The layer's forward pass must have called [`may_put_off`] for each use of a
+/// parameter.
 fn add_now(now: Deferred) -> bool {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(Scope::Whole(AtOnce { sum, ids, added })) if now.ids.iter().all(|id| ids.contains(id)) => {

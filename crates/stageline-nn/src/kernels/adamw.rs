@@ -216,7 +216,8 @@ mod tests {
         assert_eq!([&again.parameter, &again.first, &again.second].map(address), addresses);
     }
 
-    /// Tests gradients whose squares, and an epsilon that itself, are 0 in f16. Later gradients are 0.
+    /// Tests gradients that are too small for f16: their contributions to the second moment (1e-9) are 0 in f16, and so
+    /// is epsilon (1e-8). After 30 steps the gradients are 0.
     #[test]
     fn steps_in_f16_have_the_values_of_steps_in_f32() {
         let trained = |dtype: FloatDType| {

@@ -60,8 +60,8 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
 /// kernels that the GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The values that FlashAttention keeps for the backward pass of attention. It stores no attention scores: the
-    /// backward pass recomputes them from these values.
+    /// The values that FlashAttention keeps for the backward pass of attention. FlashAttention stores no attention
+    /// scores: the backward pass recomputes them from these values.
     Logarithms {
         /// The input of causal attention, `[batch, length, (query heads + 2 x key-value heads) x size]`: the queries,
         /// keys and values of all heads, side by side.

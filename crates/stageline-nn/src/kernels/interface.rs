@@ -34,14 +34,15 @@ pub trait Kernels: Products {
     /// approximation by a hyperbolic tangent.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
-    /// Returns the gradient of the loss with respect to GELU's input. `gradient` is that with respect to GELU's output.
+    /// Returns the gradient of the loss with respect to GELU's input. `gradient` is the gradient with respect to GELU's
+    /// output.
     fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns SwiGLU, `gate x sigmoid(gate) x up`, of every element of two inputs of one shape.
     fn swiglu(gate: &FloatTensor<Self>, up: &FloatTensor<Self>) -> FloatTensor<Self>;
 
-    /// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is that with
-    /// respect to its output.
+    /// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is the
+    /// gradient with respect to SwiGLU's output.
     fn swiglu_to_inputs(
         gate: &FloatTensor<Self>,
         up: &FloatTensor<Self>,
@@ -55,8 +56,8 @@ pub trait Kernels: Products {
     fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
 
     /// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`](Self::joined)
-    /// joined. `gradient` is that with respect to the join. `columns` are the numbers of columns of the queries, keys
-    /// and values. `angles` are the cosines and the negated sines of the join's angles.
+    /// joined. `gradient` is the gradient with respect to the join. `columns` are the numbers of columns of the
+    /// queries, keys and values. `angles` are the cosines and the negated sines of the join's angles.
     fn join_to_parts(
         gradient: &FloatTensor<Self>,
         columns: [usize; 3],
@@ -73,8 +74,9 @@ pub trait Kernels: Products {
         norm: Normalisation,
     ) -> (FloatTensor<Self>, Self::Moments);
 
-    /// Returns the gradient of the loss with respect to a normalisation's input. `gradient` is that with respect to the
-    /// output. `moments` are the mean and 1 / standard deviation of each input row, as the forward pass returned them.
+    /// Returns the gradient of the loss with respect to a normalisation's input. `gradient` is the gradient with
+    /// respect to the output. `moments` are the mean and 1 / standard deviation of each input row, as the forward pass
+    /// returned them.
     fn normalised_to_input(
         input: &FloatTensor<Self>,
         gamma: &FloatTensor<Self>,
@@ -84,8 +86,8 @@ pub trait Kernels: Products {
     ) -> FloatTensor<Self>;
 
     /// Returns the gradients of the loss with respect to a normalisation's scale and shift, each `[width]`. `gradient`
-    /// is that with respect to the output. `moments` are the mean and 1 / standard deviation of each input row, as the
-    /// forward pass returned them.
+    /// is the gradient with respect to the output. `moments` are the mean and 1 / standard deviation of each input row,
+    /// as the forward pass returned them.
     fn normalised_to_parameters(
         input: &FloatTensor<Self>,
         moments: &Self::Moments,
@@ -102,8 +104,8 @@ pub trait Kernels: Products {
         starts: Option<&IntTensor<Self>>,
     ) -> (FloatTensor<Self>, Self::Attended);
 
-    /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is that with respect to
-    /// the output. `attended` are the values that the forward pass kept.
+    /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is the gradient with
+    /// respect to the output. `attended` are the values that the forward pass kept.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: AttentionHeads,
@@ -115,9 +117,9 @@ pub trait Kernels: Products {
     /// [`MASKED`](crate::kernels::masked_targets::MASKED) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
-    /// Returns the gradient of the loss with respect to the logits of a cross-entropy. `gradient` is that with respect
-    /// to the cross-entropy, which is summed over the rows. `kept` is the tensor that the forward pass returned for the
-    /// backward pass.
+    /// Returns the gradient of the loss with respect to the logits of a cross-entropy. `gradient` is the gradient with
+    /// respect to the cross-entropy, which is summed over the rows. `kept` is the tensor that the forward pass returned
+    /// for the backward pass.
     fn cross_entropy_to_logits(
         logits: &FloatTensor<Self>,
         targets: &IntTensor<Self>,

@@ -20,14 +20,14 @@ pub trait Products: Engine {
         Self::linear(input, weight, bias)
     }
 
-    /// Returns the gradient of the loss with respect to a linear layer's input, `[rows, inputs]`. `gradient` is that
-    /// with respect to the layer's output, `[rows, outputs]`.
+    /// Returns the gradient of the loss with respect to a linear layer's input, `[rows, inputs]`. `gradient` is the
+    /// gradient with respect to the layer's output, `[rows, outputs]`.
     fn to_input(weight: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_x_backward(weight, gradient)
     }
 
-    /// Returns the gradient of the loss with respect to a linear layer's weight, `[inputs, outputs]`. `gradient` is
-    /// that with respect to the layer's output, `[rows, outputs]`.
+    /// Returns the gradient of the loss with respect to a linear layer's weight, `[inputs, outputs]`. `gradient` is the
+    /// gradient with respect to the layer's output, `[rows, outputs]`.
     fn to_weight(input: FloatTensor<Self>, gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_weight_backward(input, gradient)
     }
@@ -43,13 +43,13 @@ pub trait Products: Engine {
     }
 
     /// Returns the gradient of the loss with respect to a linear layer's bias, `[outputs]`: the sum of `gradient` over
-    /// the rows. `gradient` is that with respect to the layer's output, `[rows, outputs]`.
+    /// the rows. `gradient` is the gradient with respect to the layer's output, `[rows, outputs]`.
     fn to_bias(gradient: FloatTensor<Self>) -> FloatTensor<Self> {
         Self::linear_bias_backward(gradient)
     }
 
-    /// Returns the gradient of the loss with respect to an embedding's table, `[rows, width]`. `gradient` is that with
-    /// respect to the looked-up vectors, `[batch, length, width]`.
+    /// Returns the gradient of the loss with respect to an embedding's table, `[rows, width]`. `gradient` is the
+    /// gradient with respect to the looked-up vectors, `[batch, length, width]`.
     fn to_table(table: FloatTensor<Self>, gradient: FloatTensor<Self>, indices: IntTensor<Self>) -> FloatTensor<Self> {
         added_up::<Self>(table, gradient, indices)
     }

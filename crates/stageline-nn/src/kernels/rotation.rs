@@ -12,8 +12,8 @@ pub fn joined([query, key, value]: [Tensor<3>; 3], [cosines, sines]: [Tensor<2>;
 }
 
 /// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] joined. `gradient` is
-/// that with respect to the join. `columns` are the numbers of columns of the queries, keys and values. `sines` are the
-/// negated sines of the join's angles, so that the gradients are rotated back.
+/// the gradient with respect to the join. `columns` are the numbers of columns of the queries, keys and values. `sines`
+/// are the negated sines of the join's angles, so that the gradients are rotated back.
 #[cfg(feature = "gpu")]
 pub fn to_parts(gradient: &Tensor<3>, columns: [usize; 3], [cosines, sines]: [Tensor<2>; 2]) -> [Tensor<3>; 3] {
     let [query, key, value] = columns;

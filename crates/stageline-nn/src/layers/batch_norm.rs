@@ -117,8 +117,9 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if no other micro-batch of the
-    /// step was recorded before it on this thread.
+    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if this is the first
+    /// micro-batch of the step that was recorded on this thread. The caller must then register the update of the
+    /// running statistics. With false, an earlier call has registered it.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();

@@ -63,8 +63,8 @@ mod one {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
         /// The second output of [`Kernels::cross_entropy`], which the backward pass computes the softmax of each row of
-        /// logits from. It contains the log-likelihoods of all classes, or two numbers for each row: the largest logit,
-        /// and 1 / sum of exp(logit - largest logit).
+        /// logits from. This output contains the log-likelihoods of all classes, or two numbers for each row: the
+        /// largest logit, and 1 / sum of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }
 

@@ -93,8 +93,8 @@ fn dense(base: Tensor<2>, factor: &Tensor<2>) -> Tensor<2> {
     if base.dtype() == factor.dtype() { base } else { base.cast(factor.dtype()) }
 }
 
-/// Returns `input x values + bias`, where `values` is the value of the parameter `weight`, or of what it stores for an
-/// adapter.
+/// Returns `input x values + bias`. `values` is the value of the parameter `weight`. For a parameter with an adapter,
+/// `values` is the base weight without the adapter.
 fn product<const D: usize>(
     input: Tensor<D>,
     weight: &Param<Tensor<2>>,
@@ -228,8 +228,8 @@ mod tests {
 
     use super::*;
 
-    /// Asserts that a layer with an adapter has the output and the gradients of burn's layer, which merges the adapter with
-    /// the weight.
+    /// Asserts that a layer with an adapter has the output and the gradients of burn's layer, which merges the adapter
+    /// with the weight.
     fn assert_is_merged_layer(mut layer: Linear, tolerance: f64) {
         let device = Device::flex().autodiff();
         layer.weight = layer.weight.apply_reparameterization(Drawn);

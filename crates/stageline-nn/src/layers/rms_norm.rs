@@ -79,8 +79,8 @@ mod tests {
     const WIDTH: usize = 37;
     const ROWS: usize = 150;
 
-    /// Tests RMS normalisation and its gradients against the definition in f64, with a whole backward pass and with one
-    /// that is split into input and weight gradients.
+    /// Tests RMS normalisation and its gradients against the definition in f64, with an unsplit backward pass and with
+    /// one that is split into input and weight gradients.
     #[test]
     fn values_and_gradients_match_those_in_f64() {
         let device = Device::flex();

@@ -40,8 +40,8 @@ impl Embedding {
 #[derive(Debug)]
 struct Projection;
 
-/// The values that the backward pass of the product of activations with an embedding's table needs. They are both
-/// factors of the product, and the parameter id of the table.
+/// The values that the backward pass of the product of activations with an embedding's table needs. These values are
+/// both factors of the product, and the parameter id of the table.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     /// The activations that are projected; `None` if the table is frozen, whose gradient alone needs them.

@@ -273,8 +273,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// depend on it.
     ///
     /// burn restores the states of its optimizers on its default device, which is a GPU if a feature for GPUs is
-    /// enabled. They are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState) restores
-    /// them on the host instead.
+    /// enabled. These states are moved to their stages in the first step. [`OptimizerState`](crate::OptimizerState)
+    /// restores them on the host instead.
     pub fn restore(mut self, checkpoint: Checkpoint) -> Self {
         self.restore = Some(checkpoint);
         self

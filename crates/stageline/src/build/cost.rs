@@ -79,11 +79,11 @@ impl Costs {
     }
 
     /// Partitions the model's layers into the stages of a plan with several stages on a worker, such that its simulated
-    /// step is short (see [`balance_for`]). `speeds` lists the speed of the device of each stage, in stage order. The cost
-    /// of a layer is as in [`cut`](Self::cut).
+    /// step is short (see [`balance_for`]). `speeds` lists the speed of the device of each stage, in stage order. The
+    /// cost of a layer is as in [`cut`](Self::cut).
     ///
     /// # Errors
-    /// As [`cut_for`](Self::cut_for).
+    /// Returns [`CutError::Speeds`] in the same cases as [`cut_for`](Self::cut_for).
     pub fn cut_of(&self, plan: &Checked, speeds: &[f64]) -> Result<Cut, CutError> {
         Ok(Cut::of(balance_for(plan, &self.weights(), speeds)?))
     }

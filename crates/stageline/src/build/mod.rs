@@ -7,9 +7,9 @@
 //! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. It stores the
 //! devices of stages without their autodiff layer (`Device::inner`). It must not run a step.
 //!
-//! `LossScale` in `update` and `Watchdog` in `failure` say whether their values are valid (`is_sound`). The checks here
-//! ask them, and return a `BuildError`; the texts of these errors are in `failure`. Each stage's recomputation
-//! (`Recompute`) is set here; `pipeline` keeps it and the plan afterwards.
+//! The checks return a `BuildError`, whose texts are in `failure`. They use the functions `is_sound` of `LossScale` in
+//! `update` and of `Watchdog` in `failure`, which say whether the values of these types are valid. Each stage's
+//! recomputation (`Recompute`) is set here; `pipeline` keeps it and the plan afterwards.
 //!
 //! - `chain`: stages in order (`Chain`) with their settings (`StageConfig`: device, optimizer, learning rate,
 //!   `Recompute`), and types that the compiler checks at every boundary (`EndsWithLoss`).

@@ -1,6 +1,6 @@
-//! Checks that the device of every stage computes in the element types of the stage's tensors, such as bf16, that this
-//! program knows which kernels the device has, and that no operation lacks a kernel if such operations are refused.
-//! Returns the operations that lack a kernel and are accepted.
+//! Checks that every stage can compute on its device. The device must compute in the element types of the stage's
+//! tensors, such as bf16, and its kernels must be known to this program. An operation without a kernel is an error if
+//! such operations are refused; operations that are accepted without a kernel are returned.
 
 use burn::tensor::{DType, Device};
 use stageline_nn::params::Description;

@@ -65,10 +65,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
         self.0.cores_per_stage.map_or_else(machine, Cores::Each).of_one(workers)
     }
 
-    /// Returns the builder of the reference, with which a verification compares the pipeline. It has the same stages,
-    /// optimizers, clipping and treatment of steps that are not finite, in one replica on one device, in full precision
-    /// and without recomputation. `micro_batches` is its number of micro-batches. Operations without a kernel only give
-    /// a warning, because the reference can have another device or type than the pipeline.
+    /// Returns the builder of the reference, with which a verification compares the pipeline. The reference has the
+    /// same stages, optimizers, clipping and treatment of steps that are not finite, in one replica on one device, in
+    /// full precision and without recomputation. `micro_batches` is its number of micro-batches. Operations without a
+    /// kernel only give a warning, because the reference can have another device or type than the pipeline.
     pub(crate) fn reference(self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
         let mut builder = self.without_recomputation();
         let first = builder.stages.devices[0].clone();

@@ -5,8 +5,8 @@
 //! device names, test kernels, loading the CUDA driver's and NCCL's libraries, and the network to other hosts. It must
 //! not know plans or steps: `transfer` moves the tensors of a step, along the routes that this folder opens.
 //!
-//! In messages, a device has the name under which it was opened (`shown`). Only `memory` says "the host" for this
-//! host's CPU; `model` words replicas and their stages.
+//! In messages, a device has the name under which it was opened (`shown`). Only the crate's folder `memory` says "the
+//! host" for this host's CPU. The names of replicas and stages in messages come from `model`.
 //!
 //! - `name`: names on a command line (`DeviceName`), and the devices that they open.
 //! - `error`: the errors of opening devices (`DeviceError`, `DeviceErrors`), with the advice to the user.

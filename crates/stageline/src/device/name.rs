@@ -23,9 +23,9 @@ pub enum DeviceName {
     /// and of the GPU's index among the GPUs that this interface finds.
     ///
     /// Opening the first GPU changes [`BurnConfig`](burn::BurnConfig), so that burn fuses operations in the order of
-    /// issue. It changes nothing if the program has set or used `BurnConfig` before, or if a `burn.toml` sets
-    /// `fusion.beam_search.max_blocks` to another value than burn's default of 5. It also makes burn compute matrix
-    /// products in kernels of their own, in the whole program.
+    /// issue. `BurnConfig` stays unchanged if the program has set or used it before, or if a `burn.toml` sets
+    /// `fusion.beam_search.max_blocks` to another value than burn's default of 5. Opening the first GPU also makes burn
+    /// compute matrix products in kernels of their own, in the whole program.
     Gpu {
         /// The interface, such as CUDA, through which the GPU is used.
         api: GpuApi,

@@ -75,8 +75,9 @@ fn search(
 
 /// Makes the shared library `library` loadable under the file name `name` as well.
 ///
-/// The dynamic linker does not search for a library whose name (`DT_SONAME`) is already loaded. So this function loads
-/// an empty library called `name` that depends on `library`. The linker finds the functions of a dependency through it.
+/// The dynamic linker does not search the disk for a library if one of that name (`DT_SONAME`) is already loaded. So
+/// this function loads an empty library called `name` that depends on `library`. Whoever loads `name` later gets the
+/// empty library, and a look-up of a function in it also searches `library`.
 fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     let alias = alias(library, name).ok_or(io::ErrorKind::Unsupported)?;
     let path = env::temp_dir().join(format!("stageline-{}-{name}", process::id()));
@@ -89,8 +90,8 @@ fn load_under_name(library: &str, name: &str) -> io::Result<()> {
     loaded.map(std::mem::forget)
 }
 
-/// Writes `bytes` into a new file. Fails if the file already exists, because another user may have planted it there for
-/// this process to load.
+/// Writes `bytes` into a new file. Fails if the file already exists, because another user may have put a harmful
+/// library there.
 fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
     use io::Write;
 
@@ -204,8 +205,8 @@ mod tests {
         assert_eq!(matches!(load(), BetweenGpus::Nccl(_)), installed);
     }
 
-    /// Tests that a broken library of NCCL is reported with its file name and the linker's message. It is not reported
-    /// if NCCL loads under another name.
+    /// Tests that a broken library of NCCL is reported with its file name and the linker's message. The broken library
+    /// is not reported if NCCL loads under another name.
     #[test]
     fn a_broken_library_is_told_from_a_missing_one() {
         let broken = |name: &str| Err(Unloadable::Broken(format!("{name}: file too short")));

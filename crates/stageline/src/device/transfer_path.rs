@@ -108,9 +108,9 @@ pub(crate) struct TransferPaths(Vec<((Moved, TransferPath), Vec<String>)>);
 
 impl TransferPaths {
     /// Returns the pairs of devices between which a pipeline transfers tensors, with the path of each (such as NCCL).
-    /// They are the devices of neighbouring stages, of the same stage in two replicas, and of stages with tied
-    /// parameters. `replicas` lists the device of each stage, for each replica. `tied` lists pairs of stages: the owner
-    /// of a tied parameter, and another stage that uses it. Devices that share a memory are left out.
+    /// These are the pairs of devices of neighbouring stages, of the same stage in two replicas, and of stages with
+    /// tied parameters. `replicas` lists the device of each stage, for each replica. `tied` lists pairs of stages: the
+    /// owner of a tied parameter, and another stage that uses it. Devices that share a memory are left out.
     pub(crate) fn of(replicas: &[Vec<Device>], tied: &[(usize, usize)]) -> Self {
         let neighbours = replicas.iter().flat_map(|devices| devices.windows(2));
         let neighbours = neighbours.map(|pair| (Moved::MicroBatches, &pair[0], &pair[1]));

@@ -7,14 +7,14 @@
 //! them. It must not decide how training continues afterwards, and must not join threads: `pipeline` does.
 //!
 //! The messages of a pipeline's rejected settings (`BuildError`) and of failed steps (`StepError`) are worded here,
-//! with the values and the way out. Their parts about batches are worded in `model`, about checkpoints in `state`,
-//! about devices and hosts in `device`, and about ledgers and culprits in `update`. An `Activity` (an instruction, a
-//! wait, the optimizer step) is a type of `stageline-schedule`: here it says where a stage failed or stalled, and
-//! `recording` keeps it with its times in events.
+//! with the values and the remedy. Their parts about batches are worded in `model`, about checkpoints in `state`, about
+//! devices and hosts in `device`, and about ledgers and culprits in `update`. An `Activity` (an instruction, a wait,
+//! the optimizer step) is a type of `stageline-schedule`: here it says where a stage failed or stalled, and `recording`
+//! keeps it with its times in events.
 //!
-//! - `stop`: the stop signal (`Stop`) with the first error (`raise`, `take_error`), the end of a wait by it
-//!   (`Stopped`), its polls (`try_send`) and waits with a time limit (`receive_within`); and each worker's sends and
-//!   receives, with the time waited (`Waits`).
+//! - `stop`: the stop signal (`Stop`) with the first error (`raise`, `take_error`), the error of a wait that the signal
+//!   ends (`Stopped`), polls of a channel (`try_send`) and waits with a time limit (`receive_within`); and each
+//!   worker's sends and receives, with the time waited (`Waits`).
 //! - `watchdog`: the time limits for a stall (`Watchdog`), the board of each worker's recent activities
 //!   (`ProgressBoard`, `Place`), and the report of a stall (`Stall`, `Stalled`): how long no worker has begun anything
 //!   (`still`), who is at work, and who waits for whom (`WaitCause`). While `pipeline` waits, it asks for this report

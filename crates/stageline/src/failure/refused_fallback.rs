@@ -37,8 +37,8 @@ impl RefusedFallback {
     }
 }
 
-/// Returns the error message of a refused operation. It names the layer, the ways out, and the number of further
-/// refused operations.
+/// Returns the error message of a refused operation. The message names the layer, the remedies, and the number of
+/// further refused operations.
 fn message(stage: usize, device: &str, fallback: &Fallback, more: usize) -> String {
     let (named, reason) = (fallback_in_stage(stage, fallback, 0), &fallback.reason);
     let further = match more {

@@ -61,8 +61,8 @@ pub enum StepError {
         stage: usize,
         /// The error that ended the training step, after the first stages had stepped their optimizers.
         cause: Box<StepError>,
-        /// The number of training steps before the last checkpoint that was taken or restored; `None` if there is no
-        /// checkpoint.
+        /// The number of training steps that the last checkpoint contains: the one taken or restored last. `None` if
+        /// there is no checkpoint.
         checkpoint: Option<usize>,
     },
     /// Hosts that run stages are unreachable. All workers are told to stop. A worker thread that does not end within 5

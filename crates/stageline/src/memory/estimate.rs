@@ -67,8 +67,8 @@ pub struct StageEstimate {
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
     pub(crate) independent_of_rows: IndependentOfRows,
-    /// The bytes of one micro-batch's parameter gradients that exist beside the gradient sums all at once, because
-    /// layers do not add them to the sums one by one.
+    /// The bytes of one micro-batch's parameter gradients that are in memory at the same time, in addition to the
+    /// gradient sums, because layers do not add them to the sums one by one.
     pub(crate) gradients_beside: u64,
     /// The bytes of the largest parameter that the stage's own optimizer steps.
     pub(crate) largest: u64,
@@ -76,13 +76,13 @@ pub struct StageEstimate {
 
 impl StageEstimate {
     /// Returns the bytes that a micro-batch additionally occupies between the two halves of a split backward: after its
-    /// input gradient, until its weight gradient. Returns 0 if backwards were measured whole.
+    /// input gradient, until its weight gradient. Returns 0 if the measured backwards were not split.
     pub(crate) fn left_by_input_gradient(&self) -> u64 {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
     /// Splits `backward`, the working memory of a backward in bytes, into two parts: the gradients of the stage's
-    /// parameters for one micro-batch that exist all at once, and the rest.
+    /// parameters for one micro-batch that are in memory at the same time, and the rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients_beside + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);
@@ -197,8 +197,8 @@ impl MemoryEstimate {
     }
 
     /// Whether the activations that each stage keeps for one micro-batch are at most 1% larger than in the memory
-    /// estimate `other`. The choice of a recomputation level stops trying more blocks once this holds against full
-    /// recomputation.
+    /// estimate `other`. The search for a recomputation level tries one more block at a time, and stops when the result
+    /// is true with full recomputation as `other`.
     pub(crate) fn keeps_no_more_than(&self, other: &Self) -> bool {
         let mut stages = self.stages.iter().zip(&other.stages);
         stages.all(|(stage, other)| stage.activations.forward <= 1.01 * other.activations.forward)

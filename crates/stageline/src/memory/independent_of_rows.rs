@@ -9,19 +9,22 @@ use stageline_schedule::StageMemory;
 pub(crate) struct IndependentOfRows {
     /// The bytes of a micro-batch's activations that do not depend on its number of rows (samples).
     pub(crate) activations: StageMemory,
-    /// The bytes of a forward's working memory that do not depend on the number of rows (samples).
+    /// The working memory of a forward pass (memory that is freed before the pass ends) that does not depend on the
+    /// number of rows (samples), in bytes.
     pub(crate) forward: u64,
-    /// The bytes of a backward's working memory that do not depend on the number of rows (samples).
+    /// The working memory of a backward pass (memory that is freed before the pass ends) that does not depend on the
+    /// number of rows (samples), in bytes.
     pub(crate) backward: u64,
-    /// The bytes of the largest parameter's gradient, if it is unknown whether a backward's working memory includes
-    /// them; 0 if that was measured.
+    /// The bytes of the largest parameter's gradient, if it is unknown whether the working memory of a backward pass
+    /// includes this gradient; 0 if that was measured.
     pub(crate) perhaps: u64,
 }
 
 impl IndependentOfRows {
     /// Returns the memory that is assumed not to depend on the rows, for a stage measured with only one number of rows
-    /// (samples). It consists of the `bytes` of one micro-batch's parameter gradients that exist all at once, and
-    /// perhaps of the `largest` gradient. All other memory is assumed to grow with the rows.
+    /// (samples). This memory consists of the `bytes` of one micro-batch's parameter gradients that are in memory at
+    /// the same time, and perhaps of the `largest` gradient, in bytes. All other memory is assumed to grow with the
+    /// rows.
     pub(crate) fn gradients(bytes: u64, largest: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes, perhaps: largest }
     }

@@ -28,8 +28,8 @@ pub(crate) struct Parameters {
     /// The bytes of the stage's parameters, with their copies in a lower precision. If the owner of a trained parameter
     /// (another stage, or replica 0) is in the same memory, only the low-precision copy counts.
     pub(crate) bytes: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds: without copies in a lower precision, and without frozen
-    /// parameters if they are taken from the model.
+    /// The bytes of the stage's tensors that a checkpoint holds: without copies in a lower precision, and without
+    /// frozen parameters if they are taken from the model.
     in_checkpoint: u64,
     /// The bytes of the f32 gradients of the trained parameters that this stage owns.
     gradients: u64,
@@ -111,8 +111,8 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) stepped: bool,
     /// The bytes of optimizer states that each stage moved to the host in the rehearsal.
     pub(crate) states_on_host: Vec<u64>,
-    /// The bytes of each stage's parameter gradients of the second micro-batch that existed beside the gradient sums
-    /// all at once.
+    /// The bytes of each stage's parameter gradients of the second micro-batch that were in memory at the same time, in
+    /// addition to the gradient sums.
     pub(crate) gradients_beside: Vec<u64>,
     /// The events that each worker of replica 0 recorded in the rehearsal.
     pub(crate) rows: Vec<Vec<Event>>,

@@ -38,8 +38,8 @@ pub struct WorkerEstimate {
     /// `activations`.
     pub transfers: u64,
     /// The bytes of the state that the worker keeps for a rollback of the previous step, if steps overlap; otherwise 0.
-    /// The state consists of the parameters and optimizer states before that step, and of its gradient sums. It counts
-    /// during the whole step, because the decision on the rollback may come late.
+    /// The state consists of the parameters and optimizer states before that step, and of its gradient sums. These
+    /// bytes count during the whole step, because the decision on the rollback may come late.
     pub kept: u64,
     /// The worker's peak memory in bytes during its forward and backward passes, before the flush. It includes
     /// parameters, optimizer states, gradient sums, activations, tensors in flight and working memory.

@@ -276,8 +276,8 @@ impl Row<'_> {
             most_activations = most_activations.max(activations);
             let work = match compute {
                 Compute::Forward => estimate.forward,
-                // If the backward was measured in two halves, a whole backward also needs what the first half leaves to
-                // the second.
+                // If the measured backward was split, an unsplit backward also needs what the first half leaves to the
+                // second.
                 Compute::Backward => estimate.backward + estimate.left_by_input_gradient(),
                 Compute::InputGradient | Compute::WeightGradient => estimate.backward,
             };

@@ -93,8 +93,8 @@ pub enum BatchError {
         /// of the loss.
         terms: usize,
     },
-    /// The user's function [`LossStage::weight`](crate::LossStage::weight) panicked. It returns the loss weight of a
-    /// micro-batch's targets.
+    /// The user's function [`LossStage::weight`](crate::LossStage::weight), which returns the loss weight of a
+    /// micro-batch's targets, panicked.
     #[error("`LossStage::weight` failed on the targets of micro-batch {micro_batch}: {failure}")]
     WeightPanic {
         /// The index, counted from 0, of the micro-batch whose targets made the user's function

@@ -36,8 +36,8 @@ impl EffectiveBatch {
 
     /// Returns the smallest number of training steps that process at least `samples` samples.
     ///
-    /// Warm-ups and decays that are given in samples can be converted to steps with it. They then stay the same if the
-    /// number of micro-batches changes.
+    /// Warm-ups and decays that are given in samples can be converted to steps with this function. Their number of
+    /// samples then stays the same if the number of micro-batches changes.
     ///
     /// # Panics
     /// Panics if a step has no samples.

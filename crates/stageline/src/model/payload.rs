@@ -51,7 +51,7 @@ pub trait PayloadMapper {
 /// A part of a batch that several stages read, such as an attention mask or the positions of tokens.
 ///
 /// Each stage passes the value on as a part of its output. Its tensors do not travel with the activation: a stage on
-/// another device gets them directly from the batch. They have no gradients.
+/// another device gets them directly from the batch. These tensors have no gradients.
 ///
 /// ```
 /// use burn::tensor::{Bool, Int, Tensor};

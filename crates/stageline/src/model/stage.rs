@@ -111,11 +111,11 @@ pub trait Stage: Module + 'static {
     /// Returns the operations of the stage's forward pass and loss that [`nn`](crate::nn) has kernels for. The list is
     /// empty by default.
     ///
-    /// `build` checks the listed operations. If the kernels of the stage's device do not compute one, `build` refuses
-    /// it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward pass checks all others: operations that
-    /// are not listed, and operations whose kernel does not support the forward pass's tensors. It refuses them only
-    /// with [`Fallbacks::Refuse`](crate::Fallbacks::Refuse), and otherwise warns of them. A tuple or a `Vec` of stages
-    /// lists the operations of its stages.
+    /// `build` checks the listed operations. If the kernels of the stage's device do not compute an operation, `build`
+    /// refuses it or warns of it ([`Fallbacks`](crate::Fallbacks)). The first forward pass checks all others:
+    /// operations that are not listed, and operations whose kernel does not support the forward pass's tensors. These
+    /// are refused only with [`Fallbacks::Refuse`](crate::Fallbacks::Refuse); otherwise a warning names them. A tuple
+    /// or a `Vec` of stages lists the operations of its stages.
     fn operations(&self) -> Vec<Operation> {
         Vec::new()
     }

@@ -5,10 +5,11 @@
 //! [`EvalReport`], outputs, checkpoints, and the trained [`Modules`]. This folder owns the code that runs on the
 //! caller's thread. This thread splits a batch into micro-batches, fills in the context of a pass (step number, loss
 //! weights, loss scale), and commands the workers. Then it waits for the outcomes of all stages (losses, gradient
-//! norms), decides the verdict on the step (whether all stages step their optimizers or skip it), and counts steps.
-//! What each pass needs anew is made here: each replica's part of the loss weights, the step number, the loss scale,
-//! and for an evaluation the plan and the order of transfers of its forward passes alone. `build` makes only what is
-//! made once, before the first step. This folder must not interpret plans or run a model: the workers do.
+//! norms), decides the verdict on the step (whether all stages step their optimizers or skip it), and counts steps. The
+//! thread also makes the values that differ between passes: each replica's part of the loss weights, the step number,
+//! and the loss scale. For an evaluation it makes the plan of its forward passes and the order of their transfers.
+//! `build` makes only what is made once, before the first step. This folder must not interpret plans or run a model:
+//! the workers do.
 //!
 //! [`Pipeline`] keeps the checked plan and hands it to the workers with each request (`Asked`). It also keeps the
 //! settings of steps (`Stepping`: loss scale, clock, rollback, each stage's `Recompute`), the counts of past steps
@@ -111,8 +112,8 @@ struct Done {
     optimizer_steps: u64,
     /// The learning rate of the first stage in the last optimizer step; `None` before the first optimizer step.
     learning_rate: Option<f64>,
-    /// The number of training steps before the last checkpoint, which was taken or restored; `None` without a
-    /// checkpoint.
+    /// The number of training steps that the last checkpoint contains. That is the one taken or restored last; `None`
+    /// if there was none.
     last_checkpoint: Option<usize>,
 }
 

@@ -90,8 +90,8 @@ pub struct Steps<'a, In: Payload, Out: Payload, Target: Payload, I> {
     next: Option<Result<MicroBatches<In, Target>, BatchError>>,
     /// The training step that the workers run now and whose report is returned next; `None` if they run no step.
     now: Option<Begun<In, Target>>,
-    /// The training step after the one that the workers run now; `None` if it has not begun. It begins before the
-    /// verdict on the running step is known.
+    /// The training step after the one that the workers run now; `None` if this next step has not begun. A next step
+    /// begins before the verdict on the running step is known.
     behind: Option<Begun<In, Target>>,
 }
 

@@ -59,7 +59,7 @@ pub struct StepReport {
     /// [`health_every`](crate::PipelineBuilder::health_every) selects this step.
     pub health: Vec<ParameterHealth>,
     /// The squared norm of the gradient, and its noise (the sum of the variances of its elements), before clipping and
-    /// without the loss scale. They are estimated from the micro-batches of all replicas, each weighted by its loss
+    /// without the loss scale. Both are estimated from the micro-batches of all replicas, each weighted by its loss
     /// weight (of the first term, if the loss has several). `None` unless
     /// [`noise_every`](crate::PipelineBuilder::noise_every) selects this step, at least two micro-batches have a loss
     /// weight, and all gradients are finite.

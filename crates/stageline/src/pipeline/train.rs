@@ -108,7 +108,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Sends all workers the command to run the next training step, and returns the begun step. With the flush
     /// `Together`, stages step their optimizers after the common verdict (step or skip). With `Ahead`, they step before
-    /// it, on an assumed verdict.
+    /// the common verdict is known, on an assumed verdict.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps);
         self.warn_of_change(batch.weights.all_samples());

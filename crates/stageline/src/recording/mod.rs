@@ -135,8 +135,8 @@ impl Recording {
     ///
     /// The latency of a send is the time that it kept the sending worker busy plus the time that it kept the receiving
     /// worker busy. If backward passes were not split, the input gradient and the weight gradient are each assumed to
-    /// take half the time of the backward pass. If they were split, the backward pass takes the sum of both. For another
-    /// replica, call this method on the recording that [`of_replica`](Self::of_replica) returns.
+    /// take half the time of the backward pass. If they were split, the backward pass takes the sum of both. For
+    /// another replica, call this method on the recording that [`of_replica`](Self::of_replica) returns.
     pub fn costs(&self) -> Costs {
         let rows = self.by_replica().next().unwrap_or_default();
         let Tally { mut costs, received, finish, optimizer } = self.tally(rows, Event::worked);
@@ -175,8 +175,8 @@ impl Recording {
     }
 
     /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its
-    /// forward pass until its backward pass. They are means over the micro-batches. Returns `None` if memory was not
-    /// measured.
+    /// forward pass until its backward pass. Each figure is a mean over the micro-batches. Returns `None` if memory was
+    /// not measured.
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }
@@ -277,8 +277,8 @@ enum Counted {
     Asking,
 }
 
-/// Returns the time that a receive kept the worker busy, without the wait for the sender. The time of asking the device
-/// whether it has finished is included, because a receiver always needs to ask.
+/// Returns the time for which a receive kept its worker busy, without the wait for the sender. The time of asking the
+/// device whether it has finished is included, because a receiver always needs to ask.
 fn arriving(receive: &Event) -> Duration {
     receive.worked() + receive.asked
 }
@@ -287,7 +287,8 @@ fn arriving(receive: &Event) -> Duration {
 struct Tally {
     /// The times of forward passes, backward passes and sends in seconds, by stage and then by micro-batch.
     costs: Vec<Vec<StageCost>>,
-    /// The time in seconds that the receive of each transfer kept the receiving worker busy.
+    /// The time in seconds for which the receive of each transfer kept its worker busy, without the wait for the
+    /// sender.
     received: Vec<(Transfer, f64)>,
     /// The time in seconds that each stage took for gradient norms and losses at the end of the step.
     finish: Vec<f64>,

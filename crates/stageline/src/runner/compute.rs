@@ -1,5 +1,5 @@
-//! The forward and backward passes of a stage, whole or split, and the search for non-finite results in an inspection
-//! (a second run of a non-finite step).
+//! The forward passes and the split and unsplit backward passes of a stage, and the search for non-finite results in an
+//! inspection (a second run of a non-finite step).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -109,7 +109,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Runs the whole backward pass of one micro-batch, and adds its gradients to the stage's gradient sum.
+    /// Runs the backward pass of one micro-batch, not split into input and weight gradients, and adds its gradients to
+    /// the stage's gradient sum.
     pub(super) fn backward(&mut self, micro_batch: usize, waits: &Waits) -> Result<(), Stopped> {
         let Differentiated { gradients, .. } = self.differentiate(micro_batch, waits, WeightGradients::AtOnce)?;
         self.sum(micro_batch, gradients);

@@ -19,8 +19,8 @@
 //! - `stage`: the runner of one stage (`StageRunner`), from the start of a pass (`Mode`) to commit or rollback; its
 //!   place in the pipeline (`StageSlot`), and what a forward pass leaves for its backward pass (`Taped`). It also
 //!   chooses the neighbour for a transfer.
-//! - `compute`: forward passes, whole and split backward passes, and the search for non-finite results in an inspection
-//!   (a second run of a non-finite step).
+//! - `compute`: forward passes, split and unsplit backward passes, and the search for non-finite results in an
+//!   inspection (a second run of a non-finite step).
 //! - `sums`: the gradient sums of a stage (`StageSums`), their reduction over replicas, and the numbers that the stage
 //!   reads at the end of a pass (`Numbers`).
 //! - `parameters`: the parameters of a stage (`StageParameters`): their optimizer step after the verdict, and the
@@ -97,7 +97,8 @@ pub(crate) struct Conclusion {
     /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states
     /// stay on the device.
     pub(crate) states_on_host: u64,
-    /// The bytes of the last micro-batch's parameter gradients that the stage had beside its gradient sums all at once.
+    /// The bytes of the last micro-batch's parameter gradients that were in memory at the same time, in addition to the
+    /// stage's gradient sums.
     pub(crate) gradients_beside: u64,
 }
 

@@ -54,9 +54,9 @@ impl StageSums {
         self.gradients.add(module, micro_batch, gradients)
     }
 
-    /// Runs `backward`, a whole backward pass of `micro_batch`, whose layers add the gradients of the parameters `ids`
-    /// to the sums at once where they can. Returns the result of the backward pass, and the gradients of layers that
-    /// are not in the sums yet.
+    /// Runs `backward`, an unsplit backward pass of `micro_batch`, whose layers add the gradients of the parameters
+    /// `ids` to the sums at once where they can. Returns the result of the backward pass, and the gradients of layers
+    /// that are not in the sums yet.
     pub(super) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -115,7 +115,8 @@ impl StageSums {
         std::mem::take(&mut self.reductions)
     }
 
-    /// Returns the bytes of the last added micro-batch's gradients that existed beside the sums all at once.
+    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, in addition to
+    /// the sums.
     pub(super) fn beside(&self) -> u64 {
         self.gradients.beside()
     }

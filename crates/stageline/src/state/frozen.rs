@@ -1,5 +1,5 @@
-//! Where a resumed training takes the values of frozen parameters from ([`FrozenFrom`]), and the hashes by which it
-//! finds that they are the same as before.
+//! The source of the values of frozen parameters in a resumed training ([`FrozenFrom`]), and the hashes that show
+//! whether these values have changed.
 
 use std::collections::HashMap;
 
@@ -9,7 +9,8 @@ use stageline_nn::params::{Description, read_each};
 
 use crate::state::convert::tensor_of;
 
-/// Where a resumed training takes the values of frozen parameters from. It decides whether checkpoints hold them.
+/// The source of the values of frozen parameters in a resumed training. This setting decides whether checkpoints hold
+/// these values.
 ///
 /// The frozen parameters of a model that is adapted with LoRA are almost the whole model. A checkpoint without them is
 /// smaller, and takes less host memory and time. Only a run's first checkpoint and a resume read and hash all frozen
@@ -19,21 +20,23 @@ pub enum FrozenFrom {
     /// A resumed training takes frozen parameters from the checkpoint, which holds the whole model.
     #[default]
     Checkpoint,
-    /// A resumed training takes frozen parameters of two or more dimensions and more than 8,192 elements from the stages
-    /// with which its pipeline is built, as they were read from a file, for example. A checkpoint holds their SHA-256, and
-    /// `build` returns an error if they have changed. In the checkpoint are other tensors, such as running statistics, and
-    /// frozen parameters with other values than those of the stages, which were trained before they were frozen.
+    /// A resumed training takes large frozen parameters (two or more dimensions and more than 8,192 elements) from the
+    /// stages with which its pipeline is built, which may have read them from a file. A checkpoint holds their SHA-256
+    /// hashes, and `build` returns an error if a hash differs. The checkpoint holds the values of all other tensors,
+    /// such as running statistics. It also holds the values of frozen parameters that differ from those in the stages
+    /// because they were trained before they were frozen.
     ///
-    /// A tensor that changes in a forward and has more elements, such as a codebook with running averages, must not be in
-    /// such a model: later checkpoints would not have its changes.
+    /// A model with this setting must not have a large tensor that a forward pass changes, such as a codebook with
+    /// running averages: later checkpoints would not contain its changes.
     Model,
 }
 
-/// The largest number of elements of a tensor that every checkpoint holds.
+/// The largest number of elements of a frozen tensor whose values every checkpoint holds.
 const MOST_HELD: usize = 1 << 13;
 
-/// Whether checkpoints may hold the hash of a tensor in place of its values: it is not trained, large, and no running
-/// statistic of a norm, which has one dimension.
+/// Whether checkpoints may hold the hash of a tensor in place of its values. This holds for tensors that are not
+/// trained, have two or more dimensions and have more than [`MOST_HELD`] elements. The running statistics of a norm
+/// have one dimension, so checkpoints always hold them.
 pub(crate) fn is_left_out(tensor: &Description) -> bool {
     !tensor.trained && tensor.shape.len() > 1 && tensor.shape.iter().product::<usize>() > MOST_HELD
 }

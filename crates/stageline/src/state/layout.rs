@@ -105,7 +105,7 @@ impl Layout {
         Ok(layout)
     }
 
-    /// Where a training that resumes from the checkpoints takes frozen parameters from.
+    /// Returns the source from which a training that resumes from these checkpoints takes frozen parameters.
     pub(crate) fn frozen_from(&self) -> FrozenFrom {
         self.frozen_from
     }

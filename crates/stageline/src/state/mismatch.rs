@@ -8,8 +8,8 @@ use stageline_checkpoint::{Dtype, Printable};
 /// The largest number of differences that the error message of a [`Mismatch`] lists.
 const LISTED: usize = 10;
 
-/// The error of a checkpoint that does not fit the model that should resume from it. It lists all differences between
-/// the two.
+/// The error of a checkpoint that does not fit the model that should resume from it. The error lists all differences
+/// between checkpoint and model.
 ///
 /// The error message escapes and shortens the checkpoint's names, which may come from an untrusted file.
 #[derive(Clone, PartialEq)]
@@ -54,8 +54,8 @@ pub enum Difference {
         /// name, `/` and the field's name.
         name: String,
     },
-    /// A frozen tensor whose values the checkpoint does not hold has other values in the model than in the training that
-    /// the checkpoint is from.
+    /// A frozen tensor whose values the checkpoint does not hold has other values in the model than in the training
+    /// that the checkpoint is from.
     Frozen {
         /// The name of the frozen tensor whose values have changed.
         name: String,

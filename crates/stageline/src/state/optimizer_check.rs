@@ -55,7 +55,8 @@ impl From<NotRestored> for Unfit {
     }
 }
 
-/// Why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot have its value.
+/// Why a field of optimizer state is rejected: the stage's optimizer does not keep such a field, or cannot have its
+/// value.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Reason {
     /// The checkpoint lacks a field of optimizer state that the stage's optimizer keeps. Or it has a field that the
@@ -122,7 +123,8 @@ pub(crate) fn unfit(after_a_step: &ModuleOptimizer, given: &Given) -> Vec<Unfit>
 
 /// A lower bound on one tensor of a parameter's optimizer state, given by another tensor of the same state. Each
 /// element of the tensor `field` must be at least the element of the tensor `of` at the same position, raised to
-/// `power`.
+/// `power`. Such a bound follows from the optimizer's formulas: AMSGrad, for example, keeps the maximum of the second
+/// moment.
 struct Bound {
     field: &'static str,
     of: &'static str,

@@ -32,11 +32,11 @@ pub(crate) fn spawn<T: Send + 'static>(
 }
 
 /// Creates a pool of `cores` threads for tensor operations on the CPU, and returns the pool. The calling thread is the
-/// first of them. Operations that it starts run on this pool, because burn's CPU backend uses the pool of the thread
-/// that calls it.
+/// first of them. Operations that the calling thread starts run on this pool, because burn's CPU backend uses the pool
+/// of the thread that calls it.
 ///
-/// Each other thread of the pool calls `started` when it starts. It ends some time after the pool is dropped, because
-/// rayon does not join it. The error is rayon's message if a thread cannot be started.
+/// Each other thread of the pool calls `started` when it starts. These threads end some time after the pool is dropped,
+/// because rayon does not join them. The error is rayon's message if a thread cannot be started.
 pub(crate) fn kernels(
     name: &str,
     cores: usize,
@@ -47,7 +47,8 @@ pub(crate) fn kernels(
     pool.thread_name(move |core| format!("{name}-core-{core}")).build().map_err(|error| error.to_string())
 }
 
-/// Waits until a thread has ended, but at most for the time `patience`. Returns true if the thread has ended.
+/// Waits until a thread has ended, but at most for the time `patience`. Returns true if the thread has ended, so that
+/// joining it does not block, and false if it still runs.
 pub(crate) fn ends_within<T>(thread: &JoinHandle<T>, patience: Duration) -> bool {
     let start = std::time::Instant::now();
     while start.elapsed() < patience && !thread.is_finished() {

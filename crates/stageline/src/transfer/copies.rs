@@ -27,8 +27,8 @@ struct Gradients {
     tensors: Tensors,
 }
 
-/// One end of a connection for shared parameters, at the stage whose optimizer steps them. It holds the ids of the
-/// parameters, and the channels to one stage with copies of them.
+/// One end of a connection for shared parameters, at the stage whose optimizer steps them. This end holds the ids of
+/// the parameters, and the channels to one stage with copies of them.
 pub(crate) struct Owned {
     pub(crate) ids: Vec<ParamId>,
     gradients: Receiver<Gradients>,
@@ -36,8 +36,8 @@ pub(crate) struct Owned {
     holder: Device,
 }
 
-/// One end of a connection for shared parameters, at a stage with copies of them. It holds the ids of the parameters,
-/// and the channels to the stage whose optimizer steps them.
+/// One end of a connection for shared parameters, at a stage with copies of them. This end holds the ids of the
+/// parameters, and the channels to the stage whose optimizer steps them.
 pub(crate) struct Held {
     pub(crate) ids: Vec<ParamId>,
     gradients: Sender<Gradients>,
@@ -122,9 +122,9 @@ pub(crate) fn add<M: Module>(module: &M, gradients: &mut GradientsParams, mut re
     });
 }
 
-/// Collects tensors of the parameters `ids` of a module, and moves them to the device `to`. If `gradients` is given,
-/// they are the gradients in it, which are removed; parameters without a gradient are left out. Otherwise they are the
-/// values of the trained parameters.
+/// Collects one tensor for each of the parameters `ids` of a module, and moves the tensors to the device `to`. If
+/// `gradients` is given, the tensors are the gradients of these parameters, which are removed from `gradients`;
+/// parameters without a gradient are left out. Otherwise they are the values of the trained parameters.
 fn collect<M: Module>(module: &M, ids: &[ParamId], gradients: Option<&mut GradientsParams>, to: &Device) -> Tensors {
     let mut collect = Collect { ids, gradients, to, tensors: Tensors::new() };
     module.visit(&mut collect);

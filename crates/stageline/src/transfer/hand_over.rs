@@ -34,9 +34,9 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
 /// another host, whose server has a stream for each thread of this program. Otherwise returns the tensor unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because every flip runs as its own kernel and writes to new
-/// memory. New memory is needed because of a rule of cubecl 0.11. After memory was *allocated*, the other thread's
-/// stream waits only once for the stream that writes the tensor. Fusion may write a result into the older memory of an
-/// operand, for which the other stream may have waited before.
+/// memory. New memory is needed because of a rule of cubecl 0.11: for each *allocation* of memory, the other thread's
+/// stream waits only once for the stream that writes there. Fusion may write a result into the older memory of an
+/// operand, for which the other stream may have waited already.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     let from = tensor.device();
     if one_gpu(&from, to) || one_lent_gpu(&from, to) { tensor.flip([0]).flip([0]) } else { tensor }
@@ -49,9 +49,9 @@ pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
 }
 
 /// Moves those parameters of a module to `device` that are on a device of another host. burn's own move of a module
-/// knows neither the paths of tensors between hosts nor their names on a server. Tensors that are not parameters cannot
-/// be moved one by one: for their sake the module is moved to this host's CPU. Modules on devices of this host stay
-/// there.
+/// knows neither the paths of tensors between hosts nor their names on a server. Tensors of the module that are not
+/// parameters, and quantized parameters, cannot be moved one by one. If such a tensor is on a device of another host
+/// that is not `device`, the whole module is moved to this host's CPU. Modules on devices of this host stay there.
 pub(crate) fn off_other_hosts<M: Module>(module: M, device: &Device) -> M {
     let device = device.clone().inner();
     let is_elsewhere = |other: &Device| is_remote(other) && other.clone().inner() != device;

@@ -4,10 +4,10 @@
 //! of the output and returns the gradients of the input. Only detached tensors cross a boundary, so the graphs of two
 //! stages never join.
 //!
-//! One limit of bitwise parity is here. burn adds the gradients of a tensor's uses, and starts with the deepest use. A
-//! tensor that crosses a boundary, and that its own stage uses twice or more, has three gradients or more. The order in
-//! which burn adds them, and with it the last bit of their sum, can depend on the split points. It never depends on the
-//! schedule.
+//! Bitwise parity has one limit. burn adds the gradients of a tensor's uses, and starts with the deepest use. A tensor
+//! that crosses a boundary, and that its own stage uses twice or more, has three gradients or more. The order in which
+//! burn adds them, and with it the last bit of their sum, can depend on the split points. This order never depends on
+//! the schedule.
 
 use burn::tensor::kind::BridgeTensor;
 use burn::tensor::{Bool, Device, Gradients, Int, Tensor};

@@ -1,6 +1,6 @@
 //! Issues transfers between GPUs in one global order, so that NCCL cannot deadlock.
 //!
-//! burn moves tensors between GPUs with NCCL. It submits a send to one device and a receive to the other, and each
+//! burn moves tensors between GPUs with NCCL. burn submits a send to one device and a receive to the other, and each
 //! device runs such operations one after another. Two workers that submit opposite transfers at the same time can leave
 //! each device waiting for the other for ever.
 //!

@@ -37,8 +37,8 @@ pub(crate) struct GradientSum {
     /// The gradients that arrived before the gradients of an earlier micro-batch, by the index of their micro-batch.
     /// They are added to the sum after the missing ones.
     early: BTreeMap<usize, MicroBatchGradients>,
-    /// The bytes of the last added micro-batch's gradients that existed beside the sum all at once, because layers did
-    /// not add them to it one by one.
+    /// The bytes of the last added micro-batch's gradients that were in memory at the same time, in addition to the
+    /// sum, because layers did not add them to the sum one by one.
     beside: u64,
     ledger: Ledger,
 }
@@ -61,9 +61,9 @@ impl GradientSum {
         }
     }
 
-    /// Runs `backward`, a whole backward pass of `micro_batch`. Its layers add the gradients of the parameters `ids` to
-    /// the step's sum at once, where this gives the same bits as adding them later. `ids` lists the parameters that one
-    /// layer used once in this micro-batch.
+    /// Runs `backward`, an unsplit backward pass of `micro_batch` (not split into input and weight gradients). Its
+    /// layers add the gradients of the parameters `ids` to the step's sum at once, where this gives the same bits as
+    /// adding them later. `ids` lists the parameters that one layer used once in this micro-batch.
     ///
     /// Returns the result of the backward pass, without the gradients that layers added. Also returns the gradients of
     /// these layers that are not in the sum yet. They belong to a group's first micro-batch, and become the sum.
@@ -158,7 +158,8 @@ impl GradientSum {
         self.group.squared_norms.take()
     }
 
-    /// Returns the bytes of the last added micro-batch's gradients that existed beside the sum all at once.
+    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, in addition to
+    /// the sum.
     pub(crate) fn beside(&self) -> u64 {
         self.beside
     }
@@ -258,7 +259,7 @@ mod tests {
         assert_eq!(total(values, [0, 1, 2, 3], 1), total(values, [0, 1, 2, 3], 4), "groups of one, or one group");
     }
 
-    /// Sums the gradients of a linear layer over micro-batches, in whole backward passes. `uses` says for each
+    /// Sums the gradients of a linear layer over micro-batches, in unsplit backward passes. `uses` says for each
     /// micro-batch whether the loss also uses the layer's weight directly. Returns for each micro-batch the number of
     /// parameters of which a layer added a gradient too early.
     fn too_early(uses: &[bool]) -> Vec<usize> {

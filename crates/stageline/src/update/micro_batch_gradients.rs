@@ -53,8 +53,8 @@ impl MicroBatchGradients {
     }
 
     /// Returns the ids of the parameters that have several gradients in this micro-batch: from the autodiff graph, from
-    /// a layer outside the graph, or deferred. They must be added to each other before they are added to the gradients
-    /// of other micro-batches.
+    /// a layer outside the graph, or deferred. These gradients must be added to each other before they are added to the
+    /// gradients of other micro-batches.
     pub(super) fn several<M: Module>(&self, module: &M) -> HashSet<ParamId> {
         if self.deferred.is_empty() && self.of_layers.is_empty() {
             return HashSet::new();

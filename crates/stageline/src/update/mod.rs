@@ -9,7 +9,7 @@
 //!
 //! - `gradient_sum`: the sum of a stage's gradients in ascending micro-batch order (`GradientSum`).
 //! - `micro_batch_gradients`: the gradients of one micro-batch, with the weight gradients that a split backward pass
-//!   puts off (`MicroBatchGradients`).
+//!   defers (`MicroBatchGradients`).
 //! - `ledger`: the check that every stage has summed the whole batch (`Ledger`, `LedgerError`).
 //! - `flush`: the settings of a flush (`FlushConfig`), the report of a stage at the end of a pass (`Outcome`), the
 //!   totals of all stages (`Sums`: losses, metrics, norms), and the common verdict on the step (`Verdict`: `Step`,
@@ -27,8 +27,9 @@
 //!   `NoiseAverage`).
 //! - `loss_scale`: a fixed or dynamic scale of the loss for f16 (`LossScale`, `DynamicLossScale`, `Scaler`), which
 //!   grows and backs off.
-//! - `not_finite`: the test for NaN and infinity (`Soundness`), the origin of a step's first one (`Culprit`, `Origin`), of
-//!   which `runner` finds the candidates, and the reaction to it (`OnNonFinite`).
+//! - `not_finite`: the test for NaN and infinity (`Soundness`), the origin of the first NaN or infinity of a step
+//!   (`Culprit`, `Origin`), and the reaction to such a step (`OnNonFinite`). `runner` finds the candidates for the
+//!   origin.
 //! - `precision`: mixed precision with f32 master weights (`Precision`): casts modules (`Rounding`) and inputs to bf16
 //!   or f16. Rejects the text of any other precision (`PrecisionError`).
 //! - `health`: the health of each parameter in a step: norms, zeros, `Histogram` (`ParameterHealth`, `Examination`).

@@ -108,8 +108,8 @@ impl<M: Module> Trained<M> {
     }
 
     /// Returns a copy of the stage's optimizer that has made one step with zero gradients for the stage's own
-    /// parameters `own`. It shows which fields the optimizer state in a checkpoint must have. The stage itself does not
-    /// change.
+    /// parameters `own`. The copy shows which fields the optimizer state in a checkpoint must have. The stage itself
+    /// does not change.
     fn stepped_once(&self, own: impl Iterator<Item = ParamId>) -> ModuleOptimizer {
         let (mut optimizer, mut learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let gradients = zero_gradients(self.module(), &own.collect());
@@ -235,8 +235,9 @@ impl<M: Module> Trained<M> {
         Ok(last)
     }
 
-    /// Compares the frozen tensors of which the checkpoint has only the hashes with those of the stage. Later checkpoints
-    /// have the hashes of the frozen tensors whose values the checkpoint does not change.
+    /// Compares the frozen tensors of the stage with those of which the checkpoint has only the hashes. Also records
+    /// which frozen tensors later checkpoints store as hashes: those whose values in this checkpoint, if it has values
+    /// of them, are the same as in the stage.
     ///
     /// # Errors
     /// Returns the stage's own tensors that have another hash.

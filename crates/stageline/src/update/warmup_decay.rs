@@ -10,21 +10,23 @@ const TAKEN: &str = "taken";
 /// The shape of the decay of a learning rate, from its peak to its lowest value.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Decay {
-    /// Half a cosine (Loshchilov and Hutter, 2017, [arXiv:1608.03983](https://arxiv.org/abs/1608.03983)).
+    /// The rate falls along half a cosine (Loshchilov and Hutter, 2017,
+    /// [arXiv:1608.03983](https://arxiv.org/abs/1608.03983)).
     #[default]
     Cosine,
-    /// A straight line.
+    /// The rate falls along a straight line.
     Linear,
-    /// One minus the square root of the part of the decay that is over. It falls fast at first. For a decay at the end
-    /// of a constant learning rate (Hägele and others, 2024, [arXiv:2405.18392](https://arxiv.org/abs/2405.18392)).
+    /// The rate falls as one minus the square root of the part of the decay that is over, so it falls fast at first.
+    /// This shape is for a decay at the end of a constant learning rate (Hägele and others, 2024,
+    /// [arXiv:2405.18392](https://arxiv.org/abs/2405.18392)).
     Sqrt,
-    /// No decay: the learning rate stays at its peak for ever.
+    /// The rate stays at its peak for ever.
     None,
 }
 
 impl Decay {
-    /// Returns how much of the distance from the lowest rate to the peak is left, from 1 to 0, when the share `over` of
-    /// the decay is over, from 0 to 1.
+    /// Returns the fraction, from 1 to 0, of the distance between the lowest rate and the peak that is left. `over` is
+    /// the fraction, from 0 to 1, of the decay that is over.
     fn left(self, over: f64) -> f64 {
         match self {
             Self::Cosine => (1.0 + (PI * over).cos()) / 2.0,

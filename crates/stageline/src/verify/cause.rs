@@ -9,12 +9,12 @@ use std::fmt;
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Cause {
-    /// A diagnosis: the training averages the mean losses of its micro-batches, whatever their numbers of targets. The
-    /// value says whether the loss function or the training loop does so.
+    /// The training averages the mean losses of its micro-batches, whatever their numbers of targets. The value says
+    /// whether the loss function or the training loop does so.
     #[error("mean of means: {0}")]
     MeanOfMeans(Whose),
-    /// A diagnosis: all gradients are too large or too small by the same factor. A division by the loss weight (the
-    /// number of targets) may be missing.
+    /// All gradients are too large or too small by the same factor. A division by the loss weight (the number of
+    /// targets) may be missing.
     #[error(
         "a missed division: all gradients are {factor:.6} times the right ones; divide the sum of a step once, \
         by the weight of all its targets, which `LossStage::weight` must count"
@@ -23,7 +23,7 @@ pub enum Cause {
         /// The common factor of all wrong gradients: a gradient of the verified run divided by the correct gradient.
         factor: f64,
     },
-    /// A diagnosis: the training leaves one micro-batch out of the gradients of a stage.
+    /// The training leaves one micro-batch out of the gradients of a stage.
     #[error(
         "stage {stage} drops micro-batch {micro_batch}: its gradients, and those before it, are the sum without it; \
         look for what is detached or left out there"
@@ -36,15 +36,15 @@ pub enum Cause {
         /// mistake.
         micro_batch: usize,
     },
-    /// A diagnosis: gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a
-    /// step together. The value says which.
+    /// Gradients are clipped separately per micro-batch, stage or parameter, instead of all gradients of a step
+    /// together. The value says which.
     #[error("a clip per {0}: clip all gradients together, once a step, when they are added up")]
     ClippedApart(ClipScope),
-    /// A diagnosis: the training does not clip its gradients, although gradient clipping is configured.
+    /// The training does not clip its gradients, although gradient clipping is configured.
     #[error("gradients are not clipped; clip them when they are added up")]
     NotClipped,
-    /// A diagnosis: a batch norm normalises each micro-batch by the micro-batch's own statistics, instead of the
-    /// statistics of the whole batch.
+    /// A batch norm normalises each micro-batch by the micro-batch's own statistics, instead of the statistics of the
+    /// whole batch.
     #[error(
         "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
         accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
@@ -57,25 +57,23 @@ pub enum Cause {
         /// difference.
         path: String,
     },
-    /// A diagnosis: the loss of a sample depends on the other samples of its micro-batch, as with a mean over dimension
-    /// 0. Or the loss has a term that is added once per micro-batch, such as a regulariser. A batch norm is not the
-    /// cause, because the model has none.
+    /// The loss of a sample depends on the other samples of its micro-batch, as with a mean over dimension 0. Or the
+    /// loss has a term that is added once per micro-batch, such as a regulariser. A batch norm is not the cause,
+    /// because the model has none.
     #[error(
         "the loss of a sample depends on the other samples of its micro-batch, or something is added once a \
         micro-batch; look for a mean, a maximum or a difference over the first dimension, and for a regulariser in \
         the loss"
     )]
     CoupledSamples,
-    /// A diagnosis: the model draws random numbers that differ each time. So its gradients for the same batch differ
-    /// each time.
+    /// The model draws random numbers that differ each time. So its gradients for the same batch differ each time.
     #[error("the model draws random numbers that depend on more than the sample; drop with `stageline::Dropout`")]
     DrawsRandomNumbers,
-    /// A diagnosis: the model has different initial parameters each time that it is built, so two runs of it cannot
-    /// agree.
+    /// The model has different initial parameters each time that it is built, so two runs of it cannot agree.
     #[error("the model has other parameters each time that it is built; make its layers with `seeded`")]
     NotSeeded,
-    /// A diagnosis: the division into stages changes the model. The stages, run one after another on one device, give
-    /// other gradients than the undivided model.
+    /// The division into stages changes the model. The stages, run one after another on one device, give other
+    /// gradients than the undivided model.
     #[error(
         "the cut: the stages in sequence compute something else than the uncut model, first at `{path}` of stage {stage}; \
         check what each stage sends on, and what it leaves out or does twice"
@@ -88,7 +86,7 @@ pub enum Cause {
         /// undivided model.
         path: String,
     },
-    /// A diagnosis: a part of the model gives other values or gradients when the backward pass recomputes it.
+    /// A part of the model gives other values or gradients when the backward pass recomputes it.
     #[error(
         "recomputation: from the loss backwards, `{name}` of stage {stage} is the first parameter that it changes; the \
         recomputed part with this parameter depends on more than its module and its input; look for captured \
@@ -103,8 +101,8 @@ pub enum Cause {
         /// changes, it is the last parameter whose value after the step changes.
         name: String,
     },
-    /// A diagnosis: a layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs
-    /// from the gradient in a whole backward pass. The difference is larger than the tolerance for gradients.
+    /// A layer's weight gradient in a split backward pass (input gradient, then weight gradient) differs from the
+    /// gradient in an unsplit backward pass. The difference is larger than the tolerance for gradients.
     #[error(
         "a split backward: from the loss backwards, `{name}` of stage {stage} is the first parameter whose gradient \
         differs from that of a whole backward by more than rounding; compare what its layer gives to `put_off` with \
@@ -112,16 +110,18 @@ pub enum Cause {
     )]
     SplitBackward {
         /// The index, counted from 0, of the last stage with a wrong gradient. Its split backward pass (input gradient,
-        /// then weight gradient) gives a gradient that differs from a whole backward pass by more than the tolerance.
+        /// then weight gradient) gives a gradient that differs from an unsplit backward pass by more than the
+        /// tolerance.
         stage: usize,
         /// The name, in checkpoints, of the last parameter with a wrong gradient. A split backward pass (input
-        /// gradient, then weight gradient) gives a gradient that differs from a whole backward pass by more than the
+        /// gradient, then weight gradient) gives a gradient that differs from an unsplit backward pass by more than the
         /// tolerance.
         name: String,
     },
-    /// A diagnosis: one step of the pipeline differs from the same step of a plain loop over the same micro-batches on
-    /// one thread. Neither recomputation nor split backward passes are the cause. On this host's CPU, the bits of
-    /// gradients or parameters differ. On other devices, gradients differ by more than the tolerance.
+    /// The workers of the pipeline are the cause, because recomputation and split backward passes are not. One step of
+    /// the pipeline differs from the same step of a plain loop over the same micro-batches on one thread. If all stages
+    /// are on this host's CPU, a bit of a gradient or parameter differs. Otherwise a gradient differs by more than the
+    /// tolerance.
     #[error(
         "the workers: from the loss backwards, `{name}` of stage {stage} is the first parameter with other bits than in \
         a plain loop over the same micro-batches; look for state that stages or micro-batches share, such as a \
@@ -135,12 +135,10 @@ pub enum Cause {
         /// differ. If no gradient differs, it is the last parameter whose value after the step differs.
         name: String,
     },
-    /// A diagnosis: the difference is only rounding, because the stages compute in BF16 or F16 instead of full
-    /// precision.
+    /// The difference is only rounding, because the stages compute in BF16 or F16 instead of full precision.
     #[error("rounding: in full precision the gradients agree")]
     Rounding,
-    /// A diagnosis: the fault is in the optimizer step or in a later training step, because the gradients of the first
-    /// step agree.
+    /// The fault is in the optimizer step or in a later training step, because the gradients of the first step agree.
     #[error("the gradients of the first step agree, but the losses differ {place}; check the optimizer, a learning \
         rate that counts micro-batches, and anything that changes from step to step", place = place(*step))]
     AfterTheGradients {
@@ -148,7 +146,7 @@ pub enum Cause {
         /// differ by more than the tolerance. `None` if only their validation losses differ.
         step: Option<usize>,
     },
-    /// A diagnosis: no known fault of gradient accumulation or clipping explains the difference.
+    /// No known fault of gradient accumulation or clipping explains the difference.
     #[error(
         "no known fault gives these gradients; begin with `{path}` of stage {stage}, where the difference is the largest"
     )]
@@ -166,10 +164,10 @@ pub enum Cause {
 /// training loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Whose {
-    /// A diagnosis: the loss function returns the mean over a micro-batch's targets instead of their sum.
+    /// The loss function returns the mean over a micro-batch's targets instead of their sum.
     Loss,
-    /// A diagnosis: the training loop averages the mean losses of the micro-batches. It should divide the sum of all
-    /// losses by the loss weight of the whole step.
+    /// The training loop averages the mean losses of the micro-batches. It should divide the sum of all losses by the
+    /// loss weight of the whole step.
     Training,
 }
 
@@ -177,13 +175,11 @@ pub enum Whose {
 /// stage or parameter. All gradients of a step should be clipped together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ClipScope {
-    /// A diagnosis: the gradients are clipped at every micro-batch, instead of once per step.
+    /// The gradients are clipped at every micro-batch, instead of once per step.
     MicroBatch,
-    /// A diagnosis: the gradients of each stage are clipped separately, instead of the gradients of all stages
-    /// together.
+    /// The gradients of each stage are clipped separately, instead of the gradients of all stages together.
     Stage,
-    /// A diagnosis: the gradient of each parameter is clipped separately, instead of the gradients of all parameters
-    /// together.
+    /// The gradient of each parameter is clipped separately, instead of the gradients of all parameters together.
     Parameter,
 }
 

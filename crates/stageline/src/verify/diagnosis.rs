@@ -49,7 +49,7 @@ pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
 
 impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> {
     /// Returns the likely cause of the difference between the verified run and its reference on one device. `None` if
-    /// their gradients agree within the tolerance.
+    /// their gradients agree within the tolerance, before and after clipping.
     pub(super) fn cause(&self) -> Result<Option<Cause>, VerifyError> {
         let configuration = Configured((self.build)());
         let (clip, micro_batches) = (configuration.clip(), configuration.micro_batches());
@@ -231,8 +231,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         self.closest(found, unscaled).or_else(|| self.closest(found, [scaled(sum), scaled(&mean)]))
     }
 
-    /// Returns a diagnosis if the model drops a micro-batch. The micro-batch, run alone, then gives zero gradients for
-    /// every parameter whose summed gradient is wrong. Returns `None` if there is no such micro-batch.
+    /// Returns the cause [`Cause::MissingMicroBatch`] if the model drops a micro-batch. The micro-batch, run alone,
+    /// then gives zero gradients for every parameter whose summed gradient is wrong. Returns `None` if there is no such
+    /// micro-batch.
     fn dropped_by_model(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let wrong = self.wrong(&parts.sum, &whole.sum);
         let stage = self.last_stage(&wrong)?;
@@ -242,8 +243,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(Cause::MissingMicroBatch { stage, micro_batch })
     }
 
-    /// Returns a diagnosis if the training drops a micro-batch. The correct sum without this micro-batch then gives the
-    /// training's gradient for every parameter whose gradient is wrong. Returns `None` if there is no such micro-batch.
+    /// Returns the cause [`Cause::MissingMicroBatch`] if the training drops a micro-batch. The correct sum without this
+    /// micro-batch then gives the training's gradient for every parameter whose gradient is wrong. Returns `None` if
+    /// there is no such micro-batch.
     fn dropped_by_training(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -319,8 +321,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         parameters.iter().map(|&at| self.reference[at].stage).max()
     }
 
-    /// Returns the diagnosis for a difference that no known fault explains. It names the parameter whose gradients
-    /// differ most.
+    /// Returns [`Cause::Unknown`], the cause of a difference that no known fault explains. It names the parameter whose
+    /// gradients differ most.
     fn unknown(&self) -> Cause {
         let worst = worst(self.differences);
         let (stage, path) = worst.map_or((0, String::new()), |worst| (worst.stage, worst.path.clone()));

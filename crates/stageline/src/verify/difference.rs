@@ -16,7 +16,8 @@ pub struct Difference {
     pub path: String,
     /// The L2 norm of the difference between a parameter's gradients in the verified run and in its reference, divided
     /// by the norm of the reference's gradient. The divisor is at least a thousandth of the norm of all gradients, so
-    /// that rounding in a gradient of zero does not count. It is the larger of the values before and after clipping.
+    /// that rounding in a gradient of zero does not count. This field is the larger of the values before and after
+    /// clipping.
     pub relative: f64,
 }
 
@@ -26,8 +27,8 @@ impl fmt::Display for Difference {
     }
 }
 
-/// Compares the gradients of two runs, and returns the relative difference for each parameter. It is the larger of the
-/// differences before and after clipping, because clipping hides gradients that are too large.
+/// Compares the gradients of two runs, and returns the relative difference for each parameter. Each result is the
+/// larger of the differences before and after clipping, because clipping hides gradients that are too large.
 pub(super) fn differences(
     configured: &[ParameterGradient],
     reference: &[ParameterGradient],

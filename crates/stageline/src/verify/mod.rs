@@ -74,10 +74,11 @@ use one_step::OneStep;
 /// thread. On the CPU of this host the parameters must be equal bit for bit. On other devices only their gradients must
 /// agree.
 ///
-/// A pipeline may split its backward passes into input gradient and weight gradient. If its step then differs from the
-/// step of a loop with whole backward passes, it is compared with a loop that splits the same backward passes. The
-/// comparison stays with whole backward passes if the loop's results differ from run to run, or if the gradients of
-/// split and whole backward passes differ by more than the tolerance.
+/// A pipeline may split its backward passes into input gradient and weight gradient. The plain loop splits none at
+/// first. If the two steps differ, the pipeline's step is compared with a loop that splits the same backward passes as
+/// the pipeline. There are two exceptions, in which the comparison with the unsplit backward passes stays: the loop's
+/// results differ from run to run, or the gradients of split and unsplit backward passes differ by more than the
+/// tolerance.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;

@@ -2,7 +2,7 @@
 //! parameters after it, by name and bit for bit, and the place where gradients begin to differ.
 //!
 //! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes, so a deterministic
-//! device gives the same bits. The gradients of split and whole backward passes must agree only within the tolerance:
+//! device gives the same bits. The gradients of split and unsplit backward passes must agree only within the tolerance:
 //! if a stage uses a weight three times or more, they are summed in different orders.
 //!
 //! A gradient is computed from the loss backwards. A faulty backward pass therefore changes the gradients of its own
@@ -80,23 +80,25 @@ pub(super) struct OneStep {
     /// The largest relative difference between two gradients that count as equal. `None` if their bits must be equal,
     /// because all stages are on the CPU of this host.
     bar: Option<f64>,
-    /// The plain training loop's step, with which the pipeline's step is compared. Its backwards are whole, or split
-    /// into input gradient and weight gradient. They are split as in the pipeline if all of the following holds:
+    /// The plain training loop's step, with which the pipeline's step is compared. Its backward passes are not split,
+    /// or are split into input gradient and weight gradient as in the pipeline. They are split if all of the following
+    /// holds:
     ///
-    /// - the pipeline's step differs from the step with whole backwards,
-    /// - whole backwards give the same result in two runs,
-    /// - the gradients of split backwards differ from those of whole backwards at most by the tolerance.
+    /// - The pipeline splits backward passes.
+    /// - A step with unsplit backward passes differs from the pipeline's step.
+    /// - Unsplit backward passes give the same result in two runs.
+    /// - The gradients of split backward passes differ from those of unsplit ones at most by the tolerance.
     plain: Run,
     configured: Run,
     /// The pipeline's step without recomputation. `None` if the pipeline recomputes nothing.
     kept: Option<Run>,
     /// The stage and name of the last parameter with a wrong gradient in a split backward (input gradient, then weight
-    /// gradient). It differs from that of a whole backward by more than the tolerance. `None` if there is none, or if
-    /// the plain training loop ran no split backwards.
+    /// gradient). This gradient differs from that of an unsplit backward by more than the tolerance. `None` if there is
+    /// none, or if the plain training loop ran no split backwards.
     wrong_split: Option<(usize, String)>,
     /// The largest rounding difference between the gradients of split backwards (input gradient, then weight gradient)
-    /// and of whole backwards in the plain training loop. `None` if the gradients are equal or were not compared, or if
-    /// a difference exceeds the tolerance and so is more than rounding.
+    /// and of unsplit backwards in the plain training loop. `None` if the gradients are equal or were not compared, or
+    /// if a difference exceeds the tolerance and so is more than rounding.
     split_rounding: Option<Difference>,
     /// Whether the pipeline splits backwards.
     splits: bool,
@@ -215,7 +217,7 @@ impl OneStep {
     }
 
     /// Returns the largest rounding difference between the gradients of split backwards (input gradient, then weight
-    /// gradient) and of whole backwards in the plain training loop. `None` if the gradients are equal or were not
+    /// gradient) and of unsplit backwards in the plain training loop. `None` if the gradients are equal or were not
     /// compared, or if a difference exceeds the tolerance and so is more than rounding.
     pub(super) fn split_rounding(&self) -> Option<Difference> {
         self.split_rounding.clone()
@@ -233,7 +235,7 @@ impl OneStep {
         let apart = |run: &Run| run.first_apart(&self.plain, self.bar);
         let kept = self.kept.as_ref().map(apart);
         // Without recomputation, the pipeline must have the bits of the plain loop as well. Split backwards may differ
-        // from the loop's whole ones by rounding.
+        // from the loop's unsplit ones by rounding.
         let judged = kept.clone().flatten().filter(|_| !self.splits);
         let (stage, name) = apart(&self.configured).or(judged)?;
         if !self.is_repeatable {

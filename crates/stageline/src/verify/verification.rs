@@ -21,8 +21,8 @@ pub struct Verification {
     /// a second entry is the pipeline without recomputation. The list is empty for a training loop of the user's own.
     pub parameters: Vec<AfterOneStep>,
     /// The largest rounding difference between the gradients of split backward passes (input gradient, then weight
-    /// gradient) and of whole backward passes in the first step. Split backward passes sum the gradients of a weight in
-    /// another order if a stage uses the weight three times or more.
+    /// gradient) and of unsplit backward passes in the first step. Split backward passes sum the gradients of a weight
+    /// in another order if a stage uses the weight three times or more.
     ///
     /// `None` if the gradients are equal or were not compared, or if the difference is larger than rounding
     /// ([`Cause::SplitBackward`]).

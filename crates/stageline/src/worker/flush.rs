@@ -63,7 +63,8 @@ impl Worker {
     }
 
     /// Ends the pass over a batch (such as a step) on each of the worker's stages. Sends each stage's outcome, such as
-    /// its losses, to the caller. Returns whether all losses and gradient norms are finite.
+    /// its losses, to the caller. Returns true if all losses and gradient norms are finite; only then may the stages
+    /// act on an assumed verdict.
     pub(super) fn finish(&mut self) -> Result<bool, Stopped> {
         let mut finite = true;
         for runner in &mut self.runners {

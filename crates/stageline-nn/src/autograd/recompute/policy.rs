@@ -9,9 +9,12 @@ use crate::forward::thread_scope::during;
 
 /// A setting of activation checkpointing: the parts of a stage whose activations the backward pass recomputes. All
 /// other activations are kept from the forward pass. A block is a part marked by [`block`](super::block), or an element
-/// of a [`sequence`](super::sequence). Gradients have the same bits with every setting, with two exceptions in which
-/// they are added in another order: a part uses its input more than once, and the model also uses this input elsewhere;
-/// or several parts each use one weight more than once.
+/// of a [`sequence`](super::sequence).
+///
+/// Gradients have the same bits with every setting, with two exceptions, in which they are added in another order:
+///
+/// - A part uses its input more than once, and the model also uses this input elsewhere.
+/// - Several parts each use one weight more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
     /// Recomputes nothing: all activations are kept from the forward pass.

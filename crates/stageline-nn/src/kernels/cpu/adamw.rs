@@ -51,7 +51,7 @@ pub fn update(
     let is_of_its_shape = |tensor: &FloatTensor<Flex>| tensor.shape() == gradient.shape();
     let fits = is_of_its_shape(&parameter) && moments.iter().flatten().all(is_of_its_shape);
     assert!(fits, "the tensors of a step must have one shape");
-    // -0 leaves every number unchanged that is added to it; 0 does not leave -0 unchanged.
+    // The moments begin as -0, because -0 changes no number that is added to it; 0 would change -0 to 0.
     let zeros = || Target::Own(of_numbers(vec![-0.0; gradient.shape().num_elements()], gradient.shape()));
     let [first, second] = moments.map_or_else(|| [zeros(), zeros()], |moments| moments.map(Target::new));
     let mut targets = [Target::new(parameter), first, second];
@@ -63,7 +63,8 @@ pub fn update(
 }
 
 impl Target {
-    /// Creates the target for a tensor. The tensor is overwritten if its memory is its own.
+    /// Creates the target for a tensor. The step overwrites the tensor itself if nothing else uses its memory, and
+    /// otherwise a copy.
     fn new(before: FloatTensor<Flex>) -> Self {
         if is_own(&before) { Self::Own(before) } else { Self::Copied(Copied::of(&before.to_contiguous())) }
     }

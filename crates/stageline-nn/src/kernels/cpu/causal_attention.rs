@@ -156,8 +156,8 @@ fn attend(
     weights
 }
 
-/// Returns the gradient of the loss with respect to attention's input. `upstream` is that with respect to the output.
-/// `weights` are the attention weights that [`attended`] returned. All tensors must be contiguous.
+/// Returns the gradient of the loss with respect to attention's input. `upstream` is the gradient with respect to the
+/// output. `weights` are the attention weights that [`attended`] returned. All tensors must be contiguous.
 pub fn to_input(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,

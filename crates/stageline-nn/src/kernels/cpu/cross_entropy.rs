@@ -28,8 +28,8 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
 }
 
 /// Returns the gradient of the loss with respect to the logits of a cross-entropy, which must be contiguous. `gradient`
-/// is that with respect to the cross-entropy, which is summed over the rows. `scales` contains the two numbers that
-/// [`summed`] returned for each row.
+/// is the gradient with respect to the cross-entropy, which is summed over the rows. `scales` contains the two numbers
+/// that [`summed`] returned for each row.
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,

@@ -33,8 +33,8 @@ pub fn normalised(
 }
 
 /// Returns the gradient of the loss with respect to a normalisation's input, which must be contiguous. `gradient` is
-/// that with respect to the output. `moments` are the two numbers of each input row that [`normalised`] returned
-/// (`[rows, 2]`).
+/// the gradient with respect to the output. `moments` are the two numbers of each input row that [`normalised`]
+/// returned (`[rows, 2]`).
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -52,8 +52,8 @@ pub fn gradient_of_input(
 }
 
 /// Returns the gradients of the loss with respect to a normalisation's scale and shift, each `[width]`. `gradient` is
-/// that with respect to the output. `moments` are the two numbers of each input row that [`normalised`] returned
-/// (`[rows, 2]`).
+/// the gradient with respect to the output. `moments` are the two numbers of each input row that [`normalised`]
+/// returned (`[rows, 2]`).
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,

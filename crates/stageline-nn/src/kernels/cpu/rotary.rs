@@ -58,9 +58,9 @@ pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -
 }
 
 /// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] joined. `gradient` is
-/// that with respect to the join. `columns` are the numbers of columns of the queries, keys and values. `angles` are
-/// the cosines and the negated sines of the angles of the join, so that the gradients are rotated back. All tensors
-/// must be contiguous.
+/// the gradient with respect to the join. `columns` are the numbers of columns of the queries, keys and values.
+/// `angles` are the cosines and the negated sines of the angles of the join, so that the gradients are rotated back.
+/// All tensors must be contiguous.
 pub fn to_parts(
     gradient: &FloatTensor<Flex>,
     columns: [usize; 3],

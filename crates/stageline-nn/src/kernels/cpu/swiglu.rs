@@ -15,8 +15,8 @@ pub fn values(gate: &FloatTensor<Flex>, up: &FloatTensor<Flex>) -> FloatTensor<F
     output.tensor()
 }
 
-/// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is that with
-/// respect to its output. All tensors must be contiguous.
+/// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is the gradient
+/// with respect to SwiGLU's output. All tensors must be contiguous.
 pub fn to_inputs(
     gate: &FloatTensor<Flex>,
     up: &FloatTensor<Flex>,

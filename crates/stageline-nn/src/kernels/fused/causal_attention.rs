@@ -16,11 +16,13 @@ pub struct Attended<T> {
     /// The queries, keys and values of all heads of causal attention, `[batch x (query heads + 2 x key-value heads),
     /// length, size]`.
     pub(crate) parts: T,
-    /// The attention weights of each query before they are divided by their sum, `[batch x key-value heads, group x
-    /// length, length]`. A group is the query heads that share a key-value head.
+    /// The unnormalised attention weights of each query: the exponentials of its scores minus its largest score,
+    /// multiplied by a constant in f16 (`Scales::weights`). Their shape is `[batch x key-value heads, group x length,
+    /// length]`, where `group` is the number of query heads that share a key-value head.
     pub(crate) weights: T,
-    /// The reciprocal of each query's sum of attention weights, in f32, `[batch x key-value heads, group x length, 1]`.
-    /// A group is the query heads that share a key-value head.
+    /// The reciprocal of the sum of each query's unnormalised attention weights (`weights`), in f32. Its shape is
+    /// `[batch x key-value heads, group x length, 1]`, where `group` is the number of query heads that share a
+    /// key-value head.
     pub(crate) shares: T,
     /// The output of the forward pass of causal attention, `[batch, length, query heads x size]`.
     pub(crate) output: T,
@@ -178,7 +180,8 @@ pub(crate) fn attended(
 }
 
 /// Returns the gradient of the loss with respect to attention's input, `[batch, length, (query heads + 2 x key-value
-/// heads) x size]`. `gradient` is that with respect to attention's output, `[batch, length, query heads x size]`.
+/// heads) x size]`. `gradient` is the gradient with respect to attention's output, `[batch, length, query heads x
+/// size]`.
 pub(crate) fn to_input(
     Attended { parts, weights, shares, output }: Attended<Tensor<3>>,
     shared: AttentionHeads,

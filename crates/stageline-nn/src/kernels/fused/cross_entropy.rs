@@ -15,9 +15,9 @@ pub(crate) fn summed(logits: Tensor<2>, targets: Tensor<1, Int>) -> (Tensor<1>, 
     (-of_targets(likelihoods.clone(), targets).sum(), likelihoods)
 }
 
-/// Returns the gradient of the loss with respect to the logits of a cross-entropy, `[rows, classes]`. `gradient` is
-/// that with respect to the cross-entropy, which is summed over the rows. `likelihoods` are the log-likelihoods of all
-/// classes, as [`summed`] returned them.
+/// Returns the gradient of the loss with respect to the logits of a cross-entropy, `[rows, classes]`. `gradient` is the
+/// gradient with respect to the cross-entropy, which is summed over the rows. `likelihoods` are the log-likelihoods of
+/// all classes, as [`summed`] returned them.
 pub(crate) fn to_logits(
     logits: &Tensor<2>,
     likelihoods: Tensor<2>,

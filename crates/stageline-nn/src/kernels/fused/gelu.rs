@@ -31,7 +31,8 @@ pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
     as_given(x * share, input)
 }
 
-/// Returns the gradient of the loss with respect to GELU's input. `gradient` is that with respect to its output.
+/// Returns the gradient of the loss with respect to GELU's input. `gradient` is the gradient with respect to GELU's
+/// output.
 pub(crate) fn to_input(input: &Tensor<2>, gradient: Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     if form == GeluForm::Tanh {

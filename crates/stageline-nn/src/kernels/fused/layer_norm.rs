@@ -47,8 +47,8 @@ fn centred<const D: usize>(input: Tensor<D>, mean: Option<&Tensor<D>>) -> Tensor
     }
 }
 
-/// Returns the gradient of the loss with respect to a normalisation's input, `[rows, width]`. `gradient` is that with
-/// respect to the output. The moments are the mean and 1 / standard deviation of each input row.
+/// Returns the gradient of the loss with respect to a normalisation's input, `[rows, width]`. `gradient` is the
+/// gradient with respect to the output. The moments are the mean and 1 / standard deviation of each input row.
 pub(crate) fn to_input(
     input: &Tensor<2>,
     gamma: Tensor<1>,
@@ -70,7 +70,7 @@ pub(crate) fn to_input(
 }
 
 /// Returns the gradients of the loss with respect to a normalisation's scale and shift, each `[width]`. `gradient` is
-/// that with respect to the output. The moments are the mean and 1 / standard deviation of each input row.
+/// the gradient with respect to the output. The moments are the mean and 1 / standard deviation of each input row.
 pub(crate) fn to_parameters(
     input: &Tensor<2>,
     Moments { mean, over_deviation }: Moments<Tensor<2>>,

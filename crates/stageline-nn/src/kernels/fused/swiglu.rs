@@ -13,8 +13,8 @@ pub(crate) fn values(gate: &Tensor<2>, up: &Tensor<2>) -> Tensor<2> {
     as_given(x.clone() * sigmoid(x) * wide(up.clone()), gate)
 }
 
-/// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is that with
-/// respect to its output.
+/// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is the gradient
+/// with respect to SwiGLU's output.
 pub(crate) fn to_inputs(gate: &Tensor<2>, up: &Tensor<2>, gradient: &Tensor<2>) -> [Tensor<2>; 2] {
     let x = || wide(gate.clone());
     let upstream = || wide(gradient.clone());

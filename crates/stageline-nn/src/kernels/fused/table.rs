@@ -14,9 +14,9 @@ pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     places.equal(indices).float()
 }
 
-/// Returns the gradient of the loss with respect to a table of vectors, such as an embedding's, `[rows, width]`. It is
-/// the sum, by table row, of `gradient`: the gradients with respect to the looked-up vectors, `[indices, width]`.
-/// `rows` is the number of rows of the table.
+/// Returns the gradient of the loss with respect to a table of vectors, such as an embedding's, `[rows, width]`. This
+/// gradient is the sum, by table row, of `gradient`: the gradients with respect to the looked-up vectors, `[indices,
+/// width]`. `rows` is the number of rows of the table.
 ///
 /// The sums are one matrix product with the one-hot rows of the indices, which a GPU adds in f32 and in parallel.
 /// Vectors added one after the other would have to wait for each other.

@@ -45,9 +45,9 @@ impl Served for Cube {
         }
     }
 
-    /// Returns the gradient of the loss with respect to attention's input. `gradient` is that with respect to the
-    /// output. After FlashAttention, `kept` contains attention's input, its output and the log-sum-exp of each query's
-    /// scores. For larger heads it contains the output and the three tensors that
+    /// Returns the gradient of the loss with respect to attention's input. `gradient` is the gradient with respect to
+    /// the output. After FlashAttention, `kept` contains attention's input, its output and the log-sum-exp of each
+    /// query's scores. For larger heads it contains the output and the three tensors that
     /// [`sent_attention`](Served::sent_attention) returned.
     fn received_attention(
         kept: Vec<Float>,

@@ -175,8 +175,8 @@ pub struct Attended {
 }
 
 /// Returns the shapes and types of three tensors that attention on a GPU keeps if its heads are too large for
-/// FlashAttention. They are all queries, keys and values; the attention weights; and the reciprocal of each query's sum
-/// of weights.
+/// FlashAttention. These tensors are all queries, keys and values; the unnormalised attention weights; and the
+/// reciprocal of each query's sum of weights.
 fn stored(input: &Float, heads: AttentionHeads) -> [(Shape, DType); 3] {
     let (shape, dtype) = like(input);
     let (batch, length, size) = (shape[0], shape[1], shape[2] / heads.columns());

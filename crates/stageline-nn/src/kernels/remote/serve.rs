@@ -30,10 +30,10 @@ pub trait Served: Kernels + BackendIr {
     /// [`Kernels::causal_attention`].
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
-    /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is that with respect to
-    /// the output. `kept` contains the tensors that were kept for the backward pass. `starts`, `[batch, length]`,
-    /// contains, for each query, the position where its document begins, counted from 0 in the sample; `None` if the
-    /// backward pass does not need it.
+    /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is the gradient with
+    /// respect to the output. `kept` contains the tensors that were kept for the backward pass. `starts`, `[batch,
+    /// length]`, contains, for each query, the position where its document begins, counted from 0 in the sample; `None`
+    /// if the backward pass does not need it.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,

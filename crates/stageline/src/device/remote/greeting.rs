@@ -1,6 +1,6 @@
 //! The greeting ([`Greeting`]): the answer of a server on another host to the first request of a client that connects a
-//! device. It contains the server's version and the kernels of the device. Other requests of a client ask for the
-//! numbers that identify the server's process, introduce other servers to it, and announce a session.
+//! device. The greeting contains the server's version and the kernels of the device. Other requests of a client ask for
+//! the numbers that identify the server's process, introduce other servers to it, and announce a session.
 //!
 //! A client requests a greeting by an operation that only a server of this crate has. burn itself compares only the
 //! versions of its protocol.
@@ -106,8 +106,8 @@ pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String>
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
 }
 
-/// Announces the session `device` (a connection to a device) to its server, which it must do before it gives a tensor
-/// to another session or takes one.
+/// Announces the session `device` (a connection to a device) to its server. A session must be announced before it gives
+/// a tensor to another session or takes one.
 pub(super) fn join(device: &Device) -> Result<(), String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     answer::<1>(device, name::JOIN, session_name(&remote)).map(drop)

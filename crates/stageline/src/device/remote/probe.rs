@@ -75,7 +75,8 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
 }
 
 /// Returns the shortest time of several test transfers. Each moves a tensor of `numbers` elements from the device
-/// `from` to the device `to` and reads one element there. Its time starts when the tensor is complete on `from`.
+/// `from` to the device `to` and reads one element there. The clock of a transfer starts when the tensor is complete on
+/// `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

@@ -2,8 +2,8 @@
 //! separate sessions (network connections that only carry tensors), with or without a detour through this host.
 //!
 //! The worker of a receiving stage requests tensors in the order of its list of instructions. Over Iroh every tensor in
-//! flight has a network stream of its own, so no order of these requests can deadlock: nothing that must come before a
-//! tensor waits for that tensor.
+//! flight has a network stream of its own. A transfer therefore never waits for a transfer that comes later in the
+//! plan, so that these requests cannot deadlock.
 
 use std::thread;
 

@@ -30,7 +30,7 @@ pub(super) fn session_name(device: &DeviceOf<Remote>) -> Vec<ScalarIr> {
     PROGRAM.iter().copied().chain([number]).map(ScalarIr::UInt).collect()
 }
 
-/// Whether one server has both sessions (connections to devices), and they are not the same session.
+/// Whether `from` and `to` are two different sessions (connections to devices) with the same server.
 pub(super) fn has_both(from: &Device, to: &Device) -> bool {
     let processes = find(from).zip(find(to)).map(|(from, to)| [from.process, to.process]);
     processes.is_some_and(|[from, to]| from == to) && remote(from) != remote(to)
@@ -64,8 +64,8 @@ pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &D
     Tensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Remote>>::from_backend(taken))
 }
 
-/// Sends the requests that burn has collected for a session. One session waits for the other, so neither may be kept
-/// until further requests come.
+/// Sends the requests that burn has collected for a session. The session that takes a tensor waits for the session that
+/// gives it, so burn must not hold back the requests of either until further requests come.
 fn send(session: &DeviceOf<Remote>) {
     Remote::flush(session).expect("burn's flush of a remote device has no error of its own");
 }

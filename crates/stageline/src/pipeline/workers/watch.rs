@@ -14,8 +14,9 @@ pub(super) struct Watch {
     pub(super) longest: Duration,
     /// Whether the watchdog has already warned of a stall in the current pass.
     pub(super) warned: Cell<bool>,
-    /// The length of the stall when the watchdog last looked, in multiples of the shortest time before a stall warning.
-    /// The watchdog checks whether the hosts still answer whenever the length passes a power of two.
+    /// The length of the stall when the watchdog last looked, in multiples of the shortest time before a stall warning
+    /// (`Watchdog::floor`). The watchdog checks whether the hosts still answer whenever the length passes a power of
+    /// two.
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now.
     pub(super) during: During,

@@ -14,7 +14,7 @@ pub enum Cores {
 
 #[cfg(target_arch = "x86_64")]
 impl Cores {
-    /// Returns the number of these cores.
+    /// Returns the number of cores that compute the product.
     pub fn number(self) -> usize {
         match self {
             Self::This => 1,
@@ -22,7 +22,7 @@ impl Cores {
         }
     }
 
-    /// Calls `work` for each of the parts of a job, on all of these cores.
+    /// Calls `work` for each of `parts`, in parallel on the cores that compute the product.
     pub fn each<T: Send>(self, parts: impl Iterator<Item = T>, work: impl Fn(T) + Sync + Send) {
         if self.number() == 1 {
             parts.for_each(work);

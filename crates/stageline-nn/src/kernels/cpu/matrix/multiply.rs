@@ -31,7 +31,8 @@ pub fn allocate_buffers() {
     if tiled::Tile::of_processor().is_some() {
         tiled::allocate_buffers();
     }
-    // A product with too few rows for tiles. `gemm` uses its lasting buffer for a right matrix of whole vectors.
+    // The product below has too few rows for tiles, so `gemm` computes it. `gemm` uses the buffer that it keeps if the
+    // right matrix consists of whole vectors.
     const COLUMNS: usize = 64;
     let zeros = [0.0; COLUMNS * COLUMNS];
     let right = Matrix::new(&zeros, [COLUMNS, COLUMNS], COLUMNS);
@@ -49,7 +50,8 @@ impl Matrix<'_> {
 
     /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The result has the bits
     /// of adding the result of [`times`](Self::times), and they do not depend on the number of cores. Returns false and
-    /// leaves the sum unchanged if the crate `gemm` might round otherwise, as it does for products with a vector.
+    /// leaves the sum unchanged if the crate `gemm` might round otherwise, as it does for products with a vector. The
+    /// caller must then add the result of `times`.
     pub fn add_times_to(self, right: Matrix, sum: &mut [f32]) -> bool {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
@@ -197,8 +199,9 @@ mod tests {
         assert_eq!((behind[0], &behind[1..]), (7.0, &left.times(right)[..]));
     }
 
-    /// The numbers of rows, of columns of the left matrix, and of columns of products that are computed in tiles. The
-    /// columns are about those of a tile, and each number is once larger than what is copied at once.
+    /// The sizes of products that are computed in tiles: the number of rows of the left matrix, its number of columns,
+    /// and the number of columns of the right matrix. Most numbers of columns of the right matrix are near that of a
+    /// tile. Each of the three numbers is once above 512, the largest number that is copied at once.
     const IN_TILES: [[usize; 3]; 9] = [
         [16, 3, 17],
         [17, 8, 23],

@@ -95,10 +95,10 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
     write::<E>(to_input, &to_values, &both(f32::new(1.0)), sample, row, column, columns, sizes);
 }
 
-/// Replaces this thread's products of one query with two keys (`key` and the eighth after it) by attention weights.
-/// Replaces the gradients of these weights by the gradients of the scores, which are the products times `scale`.
-/// `place` is the place of the query among the four that the thread has. `logarithm` is the logarithm of the query's
-/// sum of exponentiated scores, and `along` the product of the query's output with the output's gradient.
+/// Replaces this thread's products of one query with two keys (`key` and `key + 8`) by attention weights. Replaces the
+/// gradients of these weights by the gradients of the scores, which are the products times `scale`. `place` is the
+/// place of the query among the four that the thread has. `logarithm` is the logarithm of the query's sum of
+/// exponentiated scores, and `along` the product of the query's output with the output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn weigh(

@@ -26,14 +26,14 @@ const HEAD: usize = 8 << 10;
 /// example, if the process has too many open files.
 const AFTER_A_FAILURE: Duration = Duration::from_millis(100);
 
-/// Connections of clients without packets are probed after 10 s, and then every 5 s until they count as broken. A
-/// client whose host lost its power or its network says nothing, and would else keep its sessions and their memory for
-/// ever.
+/// The TCP keepalive of a client's connection: a connection without packets is probed after 10 s, and then every 5 s
+/// until it counts as broken. A client whose host loses power or network cannot close its connection. Without probes,
+/// the server would keep the client's sessions and their memory for ever.
 const KEEPALIVE: TcpKeepalive =
     TcpKeepalive::new().with_time(Duration::from_secs(10)).with_interval(Duration::from_secs(5));
 
-/// The time after which a connection counts as broken if the client acknowledges no data. Meanwhile the connection is
-/// not probed.
+/// The time after which a connection counts as broken if the client acknowledges none of the data sent to it
+/// (`TCP_USER_TIMEOUT`). TCP sends no keepalive probes while data is not acknowledged.
 #[cfg(target_os = "linux")]
 const UNACKNOWLEDGED: Duration = Duration::from_secs(60);
 

@@ -8,7 +8,8 @@ use super::super::view::Matrix;
 use super::tile::Tile;
 use super::transpose::{LINE, transpose};
 
-/// The number of rows that are copied into all panels before the next rows. The processor reads ahead in each of them.
+/// The number of rows of a matrix that are copied into all panels before the next rows are copied. The processor reads
+/// ahead in each of these rows.
 const ROWS: usize = 8;
 
 /// A copy of a product's right matrix. Each panel has as many columns of the matrix as a tile, and its rows lie one

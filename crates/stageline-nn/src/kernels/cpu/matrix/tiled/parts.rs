@@ -4,7 +4,8 @@ use std::ops::Range;
 
 use super::super::view::{Matrix, MatrixMut};
 
-/// Returns ranges of `size` numbers that together are the range from 0 to `all`. The last range may be shorter.
+/// Splits the range `0..all` into consecutive ranges of `size` numbers, and returns them in order. The last range may
+/// be shorter.
 pub fn parts(all: usize, size: usize) -> impl Iterator<Item = Range<usize>> {
     (0..all).step_by(size).map(move |first| first..all.min(first + size))
 }

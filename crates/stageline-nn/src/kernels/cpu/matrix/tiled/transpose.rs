@@ -14,7 +14,8 @@ pub const LINE: usize = 16;
 /// The side of the squares in which a matrix is transposed: the number of f32 numbers in a register of AVX2.
 const SIDE: usize = 8;
 
-/// The distance in a row between the numbers that are read and those that the processor is asked to load.
+/// The distance, in f32 numbers of a row, between the numbers that are read and the numbers that the processor is asked
+/// to load in advance.
 const AHEAD: usize = 4 * LINE;
 
 /// Writes the transpose of `matrix`, whose rows have consecutive numbers. The rows of the transpose begin `stride`
