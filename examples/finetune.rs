@@ -16,9 +16,7 @@ use stageline::{CountingAllocator, Pipeline};
 use stageline_data::{Bytes, Continued, Encode, Message, Tokenizer};
 use stageline_models::flags::{ModelFlags, SamplingFlags};
 use stageline_models::{LanguageModel, Logits, Samples, Sampling, Tokens};
-use stageline_train::{
-    HeldOut, Program, Run, TokenFlags, TokenRows, TokenSettings, is_same_place, say, show_samples,
-};
+use stageline_train::{HeldOut, Program, Run, TokenFlags, TokenRows, TokenSettings, is_same_place, say, show_samples};
 
 /// The allocator that counts memory on the CPU, for memory estimates and for the log.
 #[global_allocator]
@@ -135,7 +133,10 @@ fn check(flags: &Flags) -> Result<()> {
     ensure!(flags.logits.is_some() == flags.out.is_some(), "--logits and --out belong together: give both or neither");
     flags.data.check()?;
     let folders = flags.export.as_ref().zip(flags.export_adapter.as_ref());
-    ensure!(!folders.is_some_and(|(one, other)| is_same_place(one, other)), "--export and --export-adapter need a folder each");
+    ensure!(
+        !folders.is_some_and(|(one, other)| is_same_place(one, other)),
+        "--export and --export-adapter need a folder each"
+    );
     let samples = flags.sampling.is_given() || flags.new_tokens.is_some() || flags.chat;
     let names = "--chat, --new-tokens, --temperature, --top-k, --top-p and --repetition-penalty";
     ensure!(!samples || flags.prompt.is_some(), "{names} need --prompt");

@@ -126,7 +126,7 @@ impl Found<'_> {
     /// Returns the fault of a line without a document, and the way to correct it.
     fn without_document(&self, text_field: &str) -> String {
         let value = |name: &str| self.values.get(name).copied();
-        if let Some(fault) = foreign::fault(&value) {
+        if let Some(fault) = other_formats::fault(&value) {
             return fault;
         }
         let text_field = shown::text(text_field);
@@ -183,7 +183,7 @@ impl<'de> Visitor<'de> for Fields<'_> {
             if found.others.len() < FIELDS {
                 found.others.push(name.clone());
             }
-            if foreign::FIELDS.contains(&name.as_str()) {
+            if other_formats::FIELDS.contains(&name.as_str()) {
                 found.values.insert(name, value);
             }
         }

@@ -64,14 +64,14 @@ mod write;
 
 pub use self::bytes::Bytes;
 pub use self::chat_variables::ChatVariables;
-pub use self::continued::Continued;
+pub use self::detokenize::Continued;
 pub use self::encode::{Encode, SpecialTokens};
 pub use self::error::TokenError;
 pub use self::file::TokenFile;
 pub use self::message::{Chat, Message};
 pub use self::options::TokenOptions;
 pub use self::prepare::prepare;
-pub use self::regular::open_file;
+pub use self::regular_file::open_file;
 pub use self::source::files_left_out;
 #[cfg(feature = "tokenizers")]
 pub use self::tokenizer::Tokenizer;

@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn data_without_anything_to_train_on_is_refused() {
         let refused = |lines: &[(&str, &str)], held_out| packed(lines, 4, held_out).map(drop).unwrap_err().to_string();
-        let message = "no document for training has a token to train on among its first 4 after the first one; give a longer \
+        let message = "no document has a token to train on among its first 4 after the first one; give a longer \
                        context, or data with completions or with messages of the role `assistant`";
         assert_eq!(refused(&[("a long prompt", "x")], 0.0), message);
         let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the first \

@@ -231,10 +231,7 @@ impl Log {
             let log = RunLog::read(self.text.as_slice())?;
             fs::write(path, run_page(&log)).with_context(|| unwritable(path))
         };
-        first_of([
-            self.outputs.trace.as_ref().map_or(Ok(()), trace),
-            self.outputs.report.as_ref().map_or(Ok(()), page),
-        ])
+        first_of([self.outputs.trace.as_ref().map_or(Ok(()), trace), self.outputs.report.as_ref().map_or(Ok(()), page)])
     }
 
     /// Appends a line to a run's log and passes it to the operating system at once. So the log is complete even if the

@@ -184,7 +184,14 @@ fn note(report: &StepReport, figures: Figures, log: &mut Log, on_step: &mut OnSt
 /// Warns the user if a step shows a sign of faulty training: a jump of the gradient norm, a parameter whose gradient
 /// stays 0, or a layer with a very large or very small update.
 fn warn(report: &StepReport, watch: &mut Watch) {
-    let Update::Stepped { gradient_norm, .. } = report.update else { return };
+    let gradient_norm = match report.update {
+        Update::Stepped { gradient_norm, .. } => gradient_norm,
+        Update::NoWeight => {
+            tracing::warn!("step {}: no target of the batch is trained on, so the step is skipped", report.step);
+            return;
+        }
+        _ => return,
+    };
     let health: Vec<_> = report.health.iter().map(record::health).collect();
     let warnings = watch.jump(report.step, gradient_norm, &report.gradient_norms).into_iter();
     let warnings = warnings.chain(watch.dead(report.step, &report.gradient_norms));

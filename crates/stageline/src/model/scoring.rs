@@ -3,12 +3,12 @@
 use crate::model::loss_weight::Weight;
 
 /// The type of a function that returns the loss weight of a micro-batch's targets.
-pub(crate) type WeightOf<'a, Target> = dyn Fn(&Target) -> Weight + Send + 'a;
+pub(crate) type WeightOf<'a, Target> = dyn Fn(&Target) -> Weight + 'a;
 
 /// The loss weight function and the metric names of the last stage. The pipeline uses them to average losses and
 /// metrics.
 pub(crate) struct Scoring<Target> {
-    pub(crate) weight: Box<WeightOf<'static, Target>>,
+    pub(crate) weight: Box<dyn Fn(&Target) -> Weight + Send>,
     /// The names of the metrics that the last stage computes beside the loss, in order.
     pub(crate) metrics: &'static [&'static str],
 }

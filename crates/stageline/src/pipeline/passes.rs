@@ -96,7 +96,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ) -> Result<Option<Culprit>, Ended> {
         let finished = self.workers.run(batch, self.asked(contexts, Pass::Inspect))?;
         self.workers.concluded_stages(Verdict::Skip)?;
-        Ok(finite::first(finished.culprits()))
+        Ok(not_finite::first(finished.culprits()))
     }
 
     /// Returns the requests to run only the forwards of a batch, one for each replica that gets micro-batches. `pass`
