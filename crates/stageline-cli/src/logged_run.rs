@@ -116,8 +116,8 @@ struct Predicted<'a> {
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The number of the host's cores, if each worker would have another part of them than in the logged run. Its times
-    /// would then differ from the logged ones. `None` if the part is the same or not known.
+    /// The number of the host's cores, if each worker would have more or fewer cores than in the logged run. Its times
+    /// would then differ from the logged ones. `None` if the number of cores per worker is the same or not known.
     other_cores: Option<usize>,
     /// The relative error of the step time that is simulated for the logged run itself, with its own plan: |simulated /
     /// measured - 1|. If the run has no network links, predictions are corrected for this error.
@@ -204,7 +204,7 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// Returns a line that says that the workers of a predicted run have another part of the host's cores than those of the
+/// Returns a line that says that each worker of a predicted run has more or fewer of the host's cores than in the
 /// logged run; empty if that is not so.
 pub(crate) fn other_cores(log: &RunLog, workers: usize) -> String {
     log.other_cores(workers).map_or_else(String::new, |cores| of_other_cores(cores, workers))

@@ -39,7 +39,7 @@ pub(crate) struct Report {
     /// pass to the end of its last.
     bubble_span: f64,
     /// A lower bound on the step time, in ms, of any plan with the same costs, memory limit and placement of stages on
-    /// workers. For the result of a search, of any plan with a placement that was tried.
+    /// workers. In the result of a search, it is a lower bound for all placements that the search tried.
     bound_ms: f64,
     /// The largest number of live micro-batches of each worker at one time, counted over all stages of the worker. A
     /// micro-batch is live while the worker keeps its activations for a backward pass.

@@ -19,7 +19,7 @@ use crate::report::{FoundCut, Report, ReportFlags};
 ///
 /// Schedules with several stages (chunks) on each worker are tried with 2 chunks, or with 2 to 4 if the number can be
 /// chosen. The printed bound is a lower bound on the step time of any plan with one of the placements of stages on
-/// workers that are tried. `simulate` prints that of one placement, which may be higher.
+/// workers that are tried. The bound that `simulate` prints is for one placement, and may be higher.
 #[derive(Args)]
 pub(crate) struct Flags {
     /// Number of workers P. The search also tries plans in which each worker has several stages (chunks)

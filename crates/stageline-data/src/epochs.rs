@@ -10,11 +10,12 @@ use crate::error::CorpusError;
 use crate::key::key;
 use crate::sampler::scale;
 
-/// The largest number of samples whose order is a shuffled list. A list of more would take time in every step.
+/// The largest number of samples whose order is a shuffled list. A longer list would take too much time, because it is
+/// made again in every step.
 const MOST_LISTED: u64 = 1 << 16;
 
-/// The number of rounds of the network that orders more samples. From four rounds on, a network with random functions
-/// cannot be told from a random order (Luby and Rackoff, 1988).
+/// The number of rounds of the Feistel network that orders more than [`MOST_LISTED`] samples. From four rounds on, a
+/// network with random functions cannot be told from a random order (Luby and Rackoff, 1988).
 const ROUNDS: usize = 6;
 
 /// Chooses the samples that each training step trains on, as a pure function of a seed and the step. Every sample comes
@@ -46,8 +47,8 @@ impl Epochs {
         self.samples
     }
 
-    /// Returns the zero-based indices of the `count` samples of training step `step`. The time and the memory of a call do
-    /// not grow beyond those for 65,536 samples.
+    /// Returns the zero-based indices of the `count` samples of training step `step`. With more than 65,536 samples, a
+    /// call needs no more time and memory than with 65,536.
     pub fn of_step(&self, step: u64, count: usize) -> Vec<u64> {
         let (first, samples) = (u128::from(step) * count as u128, u128::from(self.samples));
         let places = (first..first + count as u128).map(|at| ((at / samples) as u64, (at % samples) as u64));
@@ -64,8 +65,9 @@ impl Epochs {
 enum Order {
     /// The indices of the samples in their order.
     Listed(Vec<u64>),
-    /// A Feistel network on numbers of twice `bits` bits, which is a permutation of them. Its cycles, without the numbers
-    /// that are no samples, are a permutation of the samples.
+    /// A permutation for more samples than are listed: a Feistel network, which permutes the numbers of twice `bits`
+    /// bits. Some of these numbers are not the index of a sample. So the network is applied to an index again and
+    /// again, until the result is the index of a sample (cycle walking).
     Network { samples: u64, bits: u32, keys: [u64; ROUNDS] },
 }
 
@@ -86,7 +88,7 @@ impl Order {
         Self::Listed(order)
     }
 
-    /// Returns the index of the sample at a place of the epoch.
+    /// Returns the index of the sample at the position `place` of the epoch, both counted from 0.
     fn sample(&self, place: u64) -> u64 {
         let (samples, bits, keys) = match self {
             Self::Listed(order) => return order[place as usize],
@@ -107,7 +109,8 @@ impl Order {
     }
 }
 
-/// Returns a number whose bits depend on all bits of `number`: the finalizer of SplitMix64 (Steele, Lea and Flood, 2014).
+/// Returns a number whose bits depend on all bits of `number`: the finalizer of SplitMix64 (Steele, Lea and Flood,
+/// 2014).
 fn mixed(mut number: u64) -> u64 {
     number = (number ^ (number >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     number = (number ^ (number >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

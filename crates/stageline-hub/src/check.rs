@@ -20,9 +20,9 @@ use crate::refusal::Refusal;
 /// changes.
 ///
 /// # Errors
-/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, or is no folder. Also if `to` contains
-///   a subfolder with the name of a file to write, weights that some programs would load instead of the new ones, or a
-///   companion that `from` lacks.
+/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, or is no folder. This error is also
+///   returned if `to` contains a subfolder with the name of a file to write, weights that some programs would load
+///   instead of the new ones, or a companion that `from` lacks.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
 ///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.

@@ -96,8 +96,8 @@ impl ModelFolder {
     }
 
     /// Opens the folder of an adapter, as the library PEFT writes it: `adapter_config.json`, which
-    /// [`config`](Self::config) returns, and `adapter_model.safetensors`. The weights are mapped into memory, and
-    /// nothing is read from them but the header.
+    /// [`config`](Self::config) returns, and `adapter_model.safetensors`. The weights are mapped into memory, and only
+    /// their header is read.
     ///
     /// # Errors
     /// Returns an error that names the file if the path is no folder, or if one of the two files is missing or cannot

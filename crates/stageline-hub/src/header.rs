@@ -13,8 +13,8 @@ use crate::weights::{LENGTH, MOST_HEADER};
 
 /// The header of a safetensors file to write, as JSON. It lists the tensors in the order of their bytes in the file.
 ///
-/// `Metadata` of the safetensors crate is no alternative, because it writes the text entries (`__metadata__`) in a
-/// random order.
+/// `Metadata` of the safetensors crate is no alternative, because it writes the `__metadata__` entries in a random
+/// order.
 struct Header<'a>(&'a FileLayout);
 
 impl Serialize for Header<'_> {
@@ -34,8 +34,8 @@ impl Serialize for Header<'_> {
 }
 
 /// Returns the first part of a weights file, which comes before the tensors: the length of the header, and the header
-/// as JSON. Its number of bytes is a multiple of eight, so that the tensors are aligned. `path` names the file in
-/// errors.
+/// as JSON. The length of this part is a multiple of eight bytes, so that the tensors are aligned. `path` names the
+/// file in errors.
 pub(crate) fn bytes(file: &FileLayout, path: &Path) -> Result<Vec<u8>, FolderError> {
     let text = serde_json::to_vec(&Header(file));
     let mut text = text.map_err(|error| FolderError::refused(path, Refusal::Json { reason: error.to_string() }))?;

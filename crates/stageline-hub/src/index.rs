@@ -22,8 +22,8 @@ pub(crate) struct Index {
 }
 
 impl Index {
-    /// Reads the index of a model folder, a JSON file at `path`. Returns an error if it names a file that is not a
-    /// weights file in the same folder.
+    /// Reads the index of a model folder, a JSON file at `path`. Returns an error if the index names a file that is not
+    /// a weights file in the same folder.
     pub(crate) fn read(path: &Path) -> Result<Self, FolderError> {
         let mut object = disk::read_json(path, "it is the index of the weights")?;
         object.retain(|name, value| name != "metadata" || !value.is_null());

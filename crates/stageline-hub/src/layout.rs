@@ -29,14 +29,15 @@ pub struct Layout {
     pub(crate) source: Option<PathBuf>,
 }
 
-/// A weights file of a [`Layout`]: its name, its tensors and the text in its header.
+/// A weights file of a [`Layout`]: its name, its tensors and the `__metadata__` entries of its header.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileLayout {
     /// The name of a weights file in its model folder.
     pub name: String,
     /// The tensors of a weights file, in the order of their bytes in the file.
     pub tensors: Vec<TensorLayout>,
-    /// The text entries of a weights file's header, such as `format: pt`, which the Transformers library requires.
+    /// The `__metadata__` entries of a weights file's header, which are texts. An example is `format: pt`, which the
+    /// Transformers library requires.
     pub metadata: BTreeMap<String, String>,
 }
 
@@ -85,8 +86,8 @@ impl Layout {
         self.files.iter().any(|file| file.name == ADAPTER_WEIGHTS)
     }
 
-    /// Returns the weights files that this layout describes, each with its name, tensors and header text. They are in
-    /// the order in which they are written.
+    /// Returns the weights files that this layout describes, in the order in which they are written. Each has a name,
+    /// tensors, and the `__metadata__` entries of its header.
     pub fn files(&self) -> &[FileLayout] {
         &self.files
     }
@@ -141,8 +142,8 @@ impl Layout {
         self
     }
 
-    /// Removes the totals of the tensors from the metadata of the index. [`write`](Self::write) computes their size
-    /// again.
+    /// Removes the number of bytes and the number of elements of all tensors from the metadata of the index, because
+    /// they are no longer right. [`write`](Self::write) adds the new number of bytes.
     fn forget_total(&mut self) {
         if let Some(metadata) = &mut self.index {
             metadata.remove("total_size");
@@ -183,8 +184,8 @@ impl ModelFolder {
     }
 }
 
-/// Adds the entry `format: pt`, which the Transformers library requires, to the text entries of a weights file's
-/// header. An existing `format` stays as it is.
+/// Adds the entry `format: pt`, which the Transformers library requires, to the `__metadata__` entries of a weights
+/// file's header. An existing `format` stays as it is.
 fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, String> {
     metadata.entry("format".to_owned()).or_insert_with(|| "pt".to_owned());
     metadata

@@ -41,8 +41,8 @@
 //! ```
 //!
 //! - Pickled weights (`pytorch_model.bin`) are not read; the error says how to convert them.
-//! - A model folder with an adapter (`adapter_config.json`, for example of LoRA) is an error, because its weights are not
-//!   the weights of the whole model. [`ModelFolder::open_adapter`] reads the adapter alone.
+//! - A model folder with an adapter (`adapter_config.json`, for example of LoRA) is an error, because its weights are
+//!   not the weights of the whole model. [`ModelFolder::open_adapter`] reads the adapter alone.
 //! - A folder may have both an index and a `model.safetensors`. This crate then reads only `model.safetensors`, as the
 //!   Transformers library does. [`Layout::write`] refuses to make such a folder.
 //! - Written weights files are safetensors with `format: pt` in their headers. Their tensors are in the order of the
@@ -82,8 +82,8 @@
 //!   `header`: the header of a file. `write`: writes a layout. `tensor_file`: [`TensorFile`], a tensor that is written
 //!   in parts.
 //! - `other_files`: [`copy_companions`], [`write_config`] and [`write_adapter_config`].
-//! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before training starts that its result
-//!   could not be written. They create missing folders for a trial, and remove them again.
+//! - `check`: [`check_export`], [`check_weights`] and [`check_file`], which detect before training starts that its
+//!   result could not be written. They create missing folders for a trial, and remove them again.
 
 mod check;
 mod disk;

@@ -50,7 +50,7 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     Ok(companions)
 }
 
-/// Returns an error if the files with the names `companions` must not be copied to the folder `to`. This is so if the
+/// Checks that the companions with the names `companions` may be copied to the folder `to`. Returns an error if the
 /// folder contains a companion of another model, or something other than a folder in the place of the chat templates.
 pub(crate) fn check_target(companions: &[String], to: &Path) -> Result<(), FolderError> {
     let templates = to.join(TEMPLATES);

@@ -56,7 +56,7 @@ fn converted<const N: usize>(bytes: &[u8], convert: impl Fn([u8; N]) -> f32) -> 
 }
 
 /// Returns the number of bytes of a tensor with the type `dtype` and the shape `shape`. Returns `None` if the number
-/// overflows. Returns `None` also if it is not whole, which is possible if an element takes less than a byte.
+/// overflows, or if it is not whole, which is possible if an element takes less than a byte.
 pub(crate) fn byte_len(dtype: Dtype, shape: &[usize]) -> Option<usize> {
     let elements = shape.iter().try_fold(1usize, |product, &length| product.checked_mul(length))?;
     let bits = elements.checked_mul(dtype.bitsize())?;

@@ -23,12 +23,12 @@ pub(crate) const LENGTH: usize = 8;
 /// The beginning of the small files that Git leaves in the place of large ones without its extension LFS.
 const LFS_POINTER: &[u8] = b"version https://git-lfs";
 
-/// A weights file that is mapped into memory, with the text entries of its header.
+/// A safetensors file that is mapped into memory, with the `__metadata__` entries of its header.
 pub(crate) struct WeightsFile {
     pub(crate) name: String,
     pub(crate) path: PathBuf,
-    /// The text entries of a weights file's header, such as `format: pt`, which names the framework that wrote the
-    /// file.
+    /// The `__metadata__` entries of a weights file's header, which are texts. An example is `format: pt`, which names
+    /// the framework that wrote the file.
     pub(crate) metadata: BTreeMap<String, String>,
     map: Mmap,
     /// The offset in bytes of the first tensor in a weights file.

@@ -74,9 +74,9 @@ impl Layout {
         Ok(())
     }
 
-    /// Returns an error if the model with this layout must not be written to `folder`. This is so if the layout was
-    /// read from this folder. The same holds if the folder has other weights files, an index or an adapter, which some
-    /// programs would load instead of the new weights or in addition.
+    /// Checks that the model with this layout may be written to `folder`. Returns an error if the layout was read from
+    /// this folder. Returns an error also if the folder has other weights files, an index or an adapter, which some
+    /// programs would load instead of the new weights or in addition to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {
@@ -148,7 +148,7 @@ fn write_file<'a>(
     })
 }
 
-/// Removes the file at `path`. Returns whether it existed.
+/// Removes the file at `path`. Returns true if the file was removed, and false if nothing was at the path.
 fn remove(path: &Path) -> Result<bool, FolderError> {
     match fs::remove_file(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),

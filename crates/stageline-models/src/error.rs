@@ -154,12 +154,13 @@ pub enum ModelError {
         /// The paths, in the model, of the two parameters that would share a tensor name.
         parameters: [String; 2],
     },
-    /// LoRA adapters have a rank of 0 or one that is larger than every layer, or an alpha that is not finite.
+    /// The rank of LoRA adapters is 0 or larger than every dimension of the model's linear layers, or their alpha is
+    /// not finite.
     #[error("LoRA adapters with the rank {rank} and alpha {alpha}: give a rank from 1 to {most}, and a finite alpha")]
     LoraScale {
         /// The rank of the adapters.
         rank: usize,
-        /// The number whose quotient by the rank scales the adapters.
+        /// The alpha of the adapters. The product of an adapter's two matrices is multiplied by alpha / rank.
         alpha: f64,
         /// The largest number of inputs or outputs of a linear layer of the model.
         most: usize,

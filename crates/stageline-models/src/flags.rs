@@ -1,5 +1,5 @@
-//! Flags by which a program takes a language model, its adapters, and the sampling of a generated text:
-//! [`ModelFlags`] and [`SamplingFlags`]. They need the feature `flags`.
+//! The flags for programs that use a language model: [`ModelFlags`] choose the model and its adapters, and
+//! [`SamplingFlags`] how a generated text is sampled. They need the feature `flags`.
 
 use std::path::PathBuf;
 
@@ -16,14 +16,14 @@ pub struct ModelFlags {
     /// Folder of a model in the Hugging Face format: config.json, model.safetensors or its shards, and tokenizer.json
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Configuration of a new model: a file in the format of config.json, or a folder with one. The parameters are drawn
-    /// from --seed
+    /// Configuration of a new model: a file in the format of config.json, or a folder with one. The parameters are
+    /// drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     pub init: Option<PathBuf>,
     /// Parameters to freeze (they are not trained): a regular expression for the names of their tensors
     #[arg(long, value_name = "REGEX")]
     pub freeze: Option<String>,
-    /// Trains LoRA adapters of this rank in the place of the model's parameters, which are frozen
+    /// Trains LoRA adapters of this rank instead of the model's parameters, which are frozen
     #[arg(help_heading = "LoRA", long, value_name = "RANK")]
     pub lora: Option<usize>,
     /// Alpha of new LoRA adapters, which are scaled by alpha / rank [default: twice the rank]
@@ -33,7 +33,8 @@ pub struct ModelFlags {
     /// model's blocks]
     #[arg(help_heading = "LoRA", long, value_name = "REGEX")]
     pub lora_targets: Option<String>,
-    /// Folder with the LoRA adapters to start with, as PEFT writes it: adapter_config.json and adapter_model.safetensors
+    /// Folder with the LoRA adapters to start with, as PEFT writes it: adapter_config.json and
+    /// adapter_model.safetensors
     #[arg(help_heading = "LoRA", long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
 }
@@ -44,18 +45,20 @@ pub struct SamplingFlags {
     /// Temperature of the sampling; 0 always takes the likeliest token [default: that of the model's settings, or 0.8]
     #[arg(help_heading = "Outputs", long)]
     pub temperature: Option<f64>,
-    /// Top-k sampling: each token is drawn from this number of likeliest ones; 0 for all [default: likewise, or all]
+    /// Top-k sampling: each token is drawn from this number of likeliest tokens; 0 draws from all tokens [default: that
+    /// of the model's settings, or 0]
     #[arg(help_heading = "Outputs", long)]
     pub top_k: Option<usize>,
-    /// Nucleus sampling: tokens come from the fewest likeliest ones with this probability in total [default: likewise, or 1]
+    /// Nucleus (top-p) sampling: each token is drawn from the fewest likeliest tokens whose probabilities add up to
+    /// this number or more [default: that of the model's settings, or 1]
     #[arg(help_heading = "Outputs", long)]
     pub top_p: Option<f64>,
-    /// Penalty for tokens that the text already has [default: likewise, or 1 for none]
+    /// Penalty for tokens that the text already has; 1 for none [default: that of the model's settings, or 1]
     #[arg(help_heading = "Outputs", long)]
     pub repetition_penalty: Option<f64>,
 }
 
-/// Why a model cannot be opened as its flags say.
+/// Why the model, or an adapter, cannot be opened as the flags say.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelFlagError {
@@ -77,32 +80,33 @@ pub enum ModelFlagError {
     /// The value of a flag is no regular expression.
     #[error("{flag}")]
     Regex {
-        /// The flag.
+        /// The flag whose value is no regular expression.
         flag: &'static str,
-        /// What is wrong with the expression.
+        /// The error of the regular expression.
         source: regex::Error,
     },
     /// The regular expression of `--freeze` selects no tensor.
     #[error("--freeze {pattern}: no tensor has such a name; they are like {known}")]
     NothingFrozen {
-        /// The regular expression.
+        /// The regular expression of `--freeze`.
         pattern: String,
-        /// The name of one of the model's tensors.
+        /// The name of one of the model's tensors, as an example for the error message.
         known: String,
     },
     /// The model or its adapters cannot be opened.
     #[error("{flag}")]
     Model {
-        /// The flag that names the folder or the settings.
+        /// The flag whose model or adapters cannot be opened, such as `--model` or `--lora`.
         flag: &'static str,
-        /// What is wrong with them.
+        /// The error of opening the model or its adapters.
         source: ModelError,
     },
 }
 
 impl ModelFlags {
-    /// Opens the model of `--model` or creates that of `--init`, freezes the parameters that `--freeze` selects, and adds
-    /// adapters. The parameters of a new model and new adapters are drawn from `seed`.
+    /// Opens the model of `--model`, or creates a new model from the configuration of `--init`. Freezes the parameters
+    /// that `--freeze` selects, and adds adapters. The parameters of a new model and new adapters are drawn from
+    /// `seed`.
     ///
     /// # Errors
     /// Returns [`ModelFlagError`] if the flags contradict each other, or a folder or a pattern cannot be used.
@@ -139,7 +143,8 @@ impl ModelFlags {
         }
     }
 
-    /// Checks the flags against each other. clap cannot, because a program may take them from a file.
+    /// Checks that the flags do not contradict each other. The parser clap cannot check this, because a program may
+    /// take flags from a file.
     fn check(&self) -> Result<(), ModelFlagError> {
         let given = [
             ("--freeze", self.freeze.is_some()),
@@ -163,8 +168,8 @@ fn regex_of(flag: &'static str, pattern: &str) -> Result<Regex, ModelFlagError> 
 }
 
 impl SamplingFlags {
-    /// Returns the sampling that the flags ask for, drawn from `seed`. A missing flag has the value of the model's
-    /// `generation_config.json`, if this has it.
+    /// Returns the settings of sampling that the flags give, with the seed `seed`. An unset flag takes the value of the
+    /// model's `generation_config.json`, or else the default of the flag.
     pub fn sampling(&self, model: &LanguageModel, seed: u64) -> Sampling {
         let of_model = model.sampling(Sampling { temperature: 0.8, seed, ..Sampling::GREEDY });
         Sampling {

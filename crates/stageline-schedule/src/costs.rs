@@ -46,7 +46,8 @@ impl StageCost {
         Self { send_activation: latency, send_gradient: latency, ..self }
     }
 
-    /// Returns the latency of a stage's activations and gradients; `None` if the two have different latencies.
+    /// Returns the latency of a stage's activations and gradients, in the unit of the costs. Returns `None` if
+    /// activations and gradients have different latencies.
     pub(crate) fn latency(&self) -> Option<f64> {
         (self.send_activation == self.send_gradient).then_some(self.send_activation)
     }
@@ -238,8 +239,8 @@ impl Costs {
         self.links[transfer.from.min(transfer.to())]
     }
 
-    /// Returns the time that an action takes: one forward pass, backward pass or half of a backward pass of a stage on
-    /// a micro-batch.
+    /// Returns the time that an action takes, in the unit of the costs. An action is one forward pass, backward pass or
+    /// half of a backward pass of a stage on a micro-batch.
     pub(crate) fn action(&self, action: Action) -> f64 {
         let cost = self.stage(action.stage, action.micro_batch);
         match action.compute {

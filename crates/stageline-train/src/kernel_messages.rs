@@ -1,5 +1,5 @@
-//! Tells the user that GPUs compile kernels before the first step, and whether they tune them ([`Compiling`]).
-//! Also tells how much of their memory is in use afterwards, and how much the first step has reserved
+//! Tells the user that GPUs compile kernels before the first step, and whether the GPUs of this host also tune them
+//! ([`Compiling`]). Compares, after the first step, the memory that each GPU has reserved with the estimate
 //! ([`after_the_first_step`]).
 
 use std::time::Instant;
@@ -10,8 +10,8 @@ use stageline::{DeviceMemory, DeviceName};
 
 use crate::terminal::say;
 
-/// Tells the user that GPUs compile the kernels of a training step at the beginning of a run, and times it. It prints
-/// when this begins and how many seconds it took.
+/// Tells the user that GPUs compile the kernels of a training step before the first step. Prints a line when the
+/// compilation begins, and at its end the number of seconds that it took.
 #[must_use = "the end of the compilation is told by `end`"]
 pub struct Compiling {
     gpus: Vec<Device>,
@@ -110,8 +110,8 @@ fn beside_the_estimate(reserved: u64, estimated: u64) -> String {
     format!("{reserved:.1} MB reserved after the first step, {times:.2} times the estimate of {estimated:.1} MB in use")
 }
 
-/// Returns a text for the user with the memory of a GPU in MB: in use, reserved, and in total if that is known. The
-/// arguments are in bytes.
+/// Returns a text for the user with the memory of a GPU in MB: the memory in use, the reserved memory, and the size of
+/// its memory if that is known. The arguments are in bytes.
 fn shown(total: Option<u64>, reserved: u64, in_use: u64) -> String {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let size = total.map(|total| format!(" of {}", megabytes(total))).unwrap_or_default();

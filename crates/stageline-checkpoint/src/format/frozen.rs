@@ -7,8 +7,8 @@ use sha2::{Digest, Sha256};
 use crate::format::seal;
 use crate::format::tensor::Tensor;
 
-/// The type, shape and hash of a frozen tensor whose values a checkpoint does not hold. The run that resumes has the
-/// values from where the first run had them, and compares the hashes.
+/// The type, shape and hash of a frozen tensor whose values a checkpoint does not hold. A resumed run takes the values
+/// from the model, as the first run did, and compares their hash with this one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct FrozenTensor {

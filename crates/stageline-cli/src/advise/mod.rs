@@ -87,8 +87,8 @@ impl Asked<'_> {
         Ok(text + &self.ending(&cut))
     }
 
-    /// Returns the beginning of the text that `stageline advise` prints: the recommendation and its tables. If nothing is
-    /// recommended, a line contains the flags of the partition `cut` over `workers` workers.
+    /// Returns the beginning of the text that `stageline advise` prints: the recommendation and its tables. If nothing
+    /// is recommended, a line contains the flags of the partition `cut` over `workers` workers.
     fn beginning(&self, answer: &Answer, workers: usize, cut: &[Range<usize>]) -> String {
         let mut text = answer.recommendation.clone();
         if answer.cut.is_none() {

@@ -51,7 +51,7 @@ fn roles(messages: &[Message]) -> String {
 /// Renders a prompt and a completion, both given as messages. Only the completion is trained on.
 ///
 /// # Errors
-/// As [`conversation`].
+/// Returns the errors of [`conversation`].
 pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render) -> Result<Chat, TokenError> {
     let messages = [prompt, completion].concat();
     let text = render(&messages, false)?.text;
@@ -60,8 +60,8 @@ pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render)
     Ok(Chat { answers: iter::once(start..text.len()).collect(), text })
 }
 
-/// The maximum length in bytes of a document that is only partly trained on. It is tokenised in one pass, which takes
-/// over a hundred times as much memory.
+/// The maximum length in bytes of a document that is only partly trained on. Such a document is tokenised in one pass,
+/// which takes over a hundred times as much memory as its text.
 const MOST: usize = 8 << 20;
 
 /// Returns an error if the text of a document with a prompt or of a conversation is longer than allowed.
@@ -69,8 +69,8 @@ pub(crate) fn check_length(text: &str) -> Result<(), TokenError> {
     if text.len() > MOST { Err(TokenError::LongDocument { found: text.len(), most: MOST }) } else { Ok(()) }
 }
 
-/// A conversation and its rendered text, in which messages are located. A template may render a message differently
-/// when it is the last, so there are several ways to locate it.
+/// A conversation and its rendered text, in which the beginnings and ends of messages are located. A template may
+/// render a message differently when it is the last, so there are several ways to locate a message.
 struct Conversation<'a> {
     messages: &'a [Message],
     whole: &'a str,
@@ -78,9 +78,16 @@ struct Conversation<'a> {
 }
 
 impl Conversation<'_> {
-    /// Returns the offset at which a message begins in the text of the conversation. This is after the text of the
-    /// earlier messages, and for an answer also after the generation prompt, or as much of it as the text contains. The
-    /// first message begins at its content. So does a message whose earlier messages have another text without it.
+    /// Returns the offset in bytes at which a message begins in the text of the conversation:
+    ///
+    /// - The first message begins at its content.
+    /// - A later message begins where the text of the messages before it ends. An answer begins after the generation
+    ///   prompt, or after as much of it as the text contains.
+    /// - If the messages before it have another text when they are rendered without it, a message begins at its
+    ///   content.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::ChangedByLater`] if the content is needed and not found.
     fn start(&self, index: usize) -> Result<usize, TokenError> {
         let content = || self.content(index, self.messages.len()).map(|found| found.map(|(content, _)| content.start));
         if index == 0 {
@@ -96,17 +103,23 @@ impl Conversation<'_> {
             return Ok(asking.len());
         }
         match content()? {
-            // The generation prompt may go on, such as with the beginning of thoughts.
+            // The generation prompt may have more than the text, such as the beginning of thoughts.
             Some(content) if goes_on => Ok(shared(self.whole, &asking).max(before.len()).min(content)),
             None if goes_on => Ok(shared(self.whole, &asking).max(before.len())),
             content => content.ok_or(TokenError::ChangedByLater),
         }
     }
 
-    /// Returns the offset at which a message that begins at `start` ends in the text of the conversation. This is the
-    /// end of the messages up to it, rendered on their own, if the text begins with them. Otherwise the message ends
-    /// after its content and the text behind it that both renderings share. If its content is not found, it ends with
-    /// the longest end of the other rendering that the text has at `start`.
+    /// Returns the offset in bytes at which a message ends in the text of the conversation. The message begins at
+    /// `start`. The text is compared with a shorter text, for which only the messages up to this one are rendered:
+    ///
+    /// - If the text begins with the shorter text, the message ends where the shorter text ends.
+    /// - Otherwise, if its content is found in both texts, the message ends after its content and after what follows
+    ///   the content in both texts.
+    /// - Otherwise, the message is the longest end of the shorter text that the text has at `start`.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::ChangedByLater`] if the text has no end of the shorter text at `start`.
     fn end(&self, index: usize, start: usize) -> Result<usize, TokenError> {
         let through = (self.render)(&self.messages[..=index], false)?.text;
         if self.whole.starts_with(&through) {
@@ -122,8 +135,9 @@ impl Conversation<'_> {
         ends.find(|end| rest.starts_with(end)).map(|end| start + end.len()).ok_or(TokenError::ChangedByLater)
     }
 
-    /// Returns the range of a message's content in the rendered first `count` messages, and that text; `None` unless it
-    /// is found exactly once.
+    /// Renders the first `count` messages. Returns the range, in bytes, of a message's content in this text, and the
+    /// text. Returns `None` if the content is not found exactly once, so that the caller must locate the message in
+    /// another way.
     fn content(&self, index: usize, count: usize) -> Result<Option<(Range<usize>, String)>, TokenError> {
         let Some(marked) = self.messages[index].marked() else { return Ok(None) };
         let messages = [&self.messages[..index], &[marked], &self.messages[index + 1..count]].concat();

@@ -87,7 +87,7 @@ impl ChatTemplate {
         })
     }
 
-    /// Returns a hash of the template and of its special tokens. With another one, the tokens of a conversation may
+    /// Returns a hash of the template and of its special tokens. If the hash differs, the tokens of a conversation may
     /// differ.
     pub(crate) fn fingerprint(&self) -> &str {
         &self.fingerprint
@@ -109,7 +109,8 @@ impl ChatTemplate {
         rendered.map_err(|message| TokenError::Template { path: template.path.clone(), message })
     }
 
-    /// Returns all variables that a template reads. The error is a message.
+    /// Returns the values of all variables that a template may read. An error is a text that says which value is not
+    /// valid JSON.
     fn variables(&self, messages: &[Message], variables: &ChatVariables, asks: bool) -> Result<Value, String> {
         let read = |json: &str| serde_json::from_str::<Value>(json).map_err(|error| error.to_string());
         let values = messages.iter().map(|message| value_of(message).map_err(|error| error.to_string()));
@@ -129,14 +130,15 @@ impl ChatTemplate {
 struct Template {
     /// The path of the file with the template.
     path: PathBuf,
-    /// The parsed template, or what is wrong with it.
+    /// The parsed template, or a text that says why it cannot be used.
     environment: Result<Environment<'static>, String>,
     /// Whether the template marks the answers by `{% generation %}`.
     has_marks: bool,
 }
 
 impl Template {
-    /// Parses the source of a template, which may be an error message instead.
+    /// Creates a template from its source, the text of the file. If `source` is an error message, or the source cannot
+    /// be parsed, every rendering returns the error.
     fn new(path: &Path, source: Result<String, String>, date: &Date) -> Self {
         let has_marks = source.as_ref().is_ok_and(|source| tag().is_match(source));
         let parsed = |source: String| environment(&marked(&source), date.clone()).map_err(|error| error.to_string());
@@ -144,7 +146,7 @@ impl Template {
         Self { path: path.to_path_buf(), environment, has_marks }
     }
 
-    /// Renders the template with `variables`. The error is a message.
+    /// Renders the template with `variables`. An error is a text that says why the template fails.
     fn render(&self, variables: Value) -> Result<Chat, String> {
         let environment = self.environment.as_ref().map_err(Clone::clone)?;
         if self.has_marks && variables.to_string().contains(MARKS) {
@@ -196,8 +198,8 @@ fn settings(path: &Path) -> Result<serde_json::Value, String> {
     text.map_or(Ok(serde_json::Value::Null), |text| serde_json::from_str(&text).map_err(|error| error.to_string()))
 }
 
-/// Returns the template in the settings of a tokenizer: that with the given name in a list, or a string, whose name is
-/// `default`.
+/// Returns the template with the given name from the settings of a tokenizer; `None` if they have no such template. The
+/// settings have a list of templates with names, or a single template, whose name is `default`.
 fn in_settings<'a>(settings: &'a serde_json::Value, name: &str) -> Option<&'a str> {
     let found = &settings["chat_template"];
     let has_name = |entry: &&serde_json::Value| entry["name"] == name;

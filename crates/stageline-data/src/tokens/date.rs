@@ -10,7 +10,7 @@ const FIXED: &str = "SOURCE_DATE_EPOCH";
 /// The last second of the year 9999.
 const LAST: u64 = 253_402_300_799;
 
-/// The longest format, in bytes.
+/// The largest length, in bytes, of the format that a template may give to `strftime_now`.
 const LONGEST: usize = 256;
 
 const DAYS: [&str; 7] = ["Thursday", "Friday", "Saturday", "Sunday", "Monday", "Tuesday", "Wednesday"];
@@ -29,7 +29,8 @@ const MONTHS: [&str; 12] = [
     "December",
 ];
 
-/// A date and time of UTC. A template keeps the one of its opening, so that all of its conversations have the same.
+/// A date and time in UTC. A template keeps the date at which it was opened, so that all of its conversations have the
+/// same date.
 #[derive(Clone, Debug)]
 pub(crate) struct Date {
     /// The seconds since the start of 1970, or the invalid value of [`FIXED`].
@@ -39,7 +40,7 @@ pub(crate) struct Date {
 }
 
 impl Date {
-    /// Returns the date that `SOURCE_DATE_EPOCH` sets, or else that of today.
+    /// Returns the date that `SOURCE_DATE_EPOCH` sets, or else today's date.
     pub(crate) fn now() -> Self {
         let fixed = env::var_os(FIXED).map(|value| value.to_string_lossy().into_owned());
         Self::new(fixed.filter(|value| !value.is_empty()))
@@ -52,12 +53,13 @@ impl Date {
         Self { seconds: fixed.map_or_else(|| Ok(today()), valid), is_fixed }
     }
 
-    /// Returns the date if it is set and hence the same in every run.
+    /// Returns the date that `SOURCE_DATE_EPOCH` sets, in seconds since the start of 1970, or the variable's invalid
+    /// value. Returns `None` for today's date, which differs between runs.
     pub(crate) fn fixed(&self) -> Option<&Result<u64, String>> {
         Some(&self.seconds).filter(|_| self.is_fixed)
     }
 
-    /// Returns the date as Python's `strftime` writes it in UTC. The error is a message.
+    /// Returns the date as Python's `strftime` writes it in UTC. An error is a text that says why it cannot be written.
     pub(crate) fn format(&self, format: &str) -> Result<String, String> {
         let seconds = self.seconds.as_ref().map_err(|value| {
             format!("the environment variable {FIXED} is `{value}` and not a number of seconds from 0 to {LAST}")

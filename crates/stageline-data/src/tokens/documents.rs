@@ -1,8 +1,10 @@
-//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. A text gets the
-//! special tokens for its start and end, and then the end-of-document token unless it already ends with it. So does a
-//! prompt with its completion. A conversation gets none of them: its chat template writes all special tokens.
+//! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. A text, or a
+//! prompt with its completion, gets the special tokens for its start and end, and then the end-of-document token unless
+//! that is already its last token. A conversation gets none of these tokens: its chat template writes all special
+//! tokens.
 //!
-//! Documents and pieces of texts are read in batches. All CPU cores encode a batch, and its tokens are written in order.
+//! Documents and pieces of texts are read in batches. All CPU cores encode a batch, and its tokens are written in
+//! order.
 
 use std::io::{self, BufRead, BufReader, Read};
 use std::mem;
@@ -105,8 +107,8 @@ impl Documents<'_> {
         Ok(())
     }
 
-    /// Encodes a text piece by piece, and writes its tokens. The special tokens for the start and end of a text are
-    /// written around them, unless the text has no tokens. The text is that of a line, or of a whole file.
+    /// Encodes the text of a line or of a whole file, piece by piece, and writes its tokens. The special
+    /// tokens for the start and end of a text are written around its tokens; a text without tokens gets none.
     fn text(&mut self, text: impl Read, line: Option<u64>) -> Result<(), TokenError> {
         let (encoder, first) = (self.encoder, self.writer.tokens());
         let mut pieces = Pieces::new(text);

@@ -44,8 +44,9 @@ pub trait Encode: Send + Sync {
     /// the ranges of the text to train on, in bytes and in ascending order. A token is a target if it has a character
     /// in one of them.
     ///
-    /// By default, the tokens of a range are found by encoding the text up to its start and up to its end once more.
-    /// Tokens that such a part has in common with the whole text are before the border.
+    /// By default, the first and last token of a range are found by encoding two beginnings of the text: up to the
+    /// start of the range, and up to its end. The tokens that such a beginning has in common with the whole text,
+    /// counted from the first, lie before the place where the beginning ends.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
@@ -56,7 +57,7 @@ pub trait Encode: Send + Sync {
                 |before: &[u32]| before.iter().zip(&tokens).take_while(|(one, (other, _))| *one == other).count();
             let start = common(&self.encode(&text[..target.start])?);
             let through = self.encode(&text[..target.end])?;
-            // The last token of the target may have characters behind it.
+            // The last token of the target may have characters after the end of the target.
             let end = (common(&through) + usize::from(common(&through) < through.len())).min(tokens.len());
             tokens[start.min(end)..end].iter_mut().for_each(|(_, is_target)| *is_target = true);
         }
@@ -75,10 +76,10 @@ pub trait Encode: Send + Sync {
         Err(TokenError::NoChatTemplate)
     }
 
-    /// Returns the tokens of a conversation that a model shall continue: they end with the beginning of an answer.
+    /// Returns the tokens of a conversation for a model that continues it: they end with the beginning of an answer.
     ///
     /// # Errors
-    /// As [`Encode::chat`] and [`Encode::encode`].
+    /// Returns the errors of [`Encode::chat`] and [`Encode::encode`].
     fn encode_chat(&self, messages: &[Message]) -> Result<Vec<u32>, TokenError> {
         self.encode(&self.chat(messages, &ChatVariables::default(), true)?.text)
     }

@@ -19,7 +19,7 @@ pub(crate) struct Encoder<'a> {
 pub(crate) struct Encoded {
     /// The tokens in runs. A run's flag is true if a model is trained to predict its tokens.
     pub(crate) runs: Vec<(Vec<u32>, bool)>,
-    /// Whether the document is a conversation, which its chat template ends.
+    /// Whether the document is a conversation. Its chat template ends it, so no end-of-document token is appended.
     pub(crate) is_chat: bool,
 }
 
@@ -38,7 +38,7 @@ impl<'a> Encoder<'a> {
         self.known(tokens)
     }
 
-    /// Returns the tokens of a document of a JSON-lines file, a text of which is encoded in one pass.
+    /// Returns the tokens of a document of a JSON-lines file. The document is encoded as a whole, not in pieces.
     pub(crate) fn document(&self, document: &Document) -> Result<Encoded, TokenError> {
         let render = |variables| move |messages: &[_], asks| self.encoding.chat(messages, variables, asks);
         match document {
@@ -58,7 +58,8 @@ impl<'a> Encoder<'a> {
         }
     }
 
-    /// Returns the tokens of a whole text with the special tokens for its start and end, unless it has no tokens.
+    /// Adds the special tokens for the start and end of a text to the tokens of a whole text. A text without tokens
+    /// gets no special tokens.
     fn whole(&self, mut runs: Vec<(Vec<u32>, bool)>) -> Encoded {
         if let Some((_, is_target)) = runs.first() {
             runs.insert(0, (self.special.before.clone(), *is_target));

@@ -85,7 +85,7 @@ pub enum TokenError {
         path: PathBuf,
         /// The format of the file in words, such as `a gzip file`.
         format: &'static str,
-        /// The way to a text in words, such as a command.
+        /// The way to convert the file to text, in words, such as `decompress it by gunzip`.
         remedy: &'static str,
     },
     /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
@@ -142,7 +142,7 @@ pub enum TokenError {
         /// The path of the tokenizer's file in an unsupported form, such as `tokenizer.model`.
         path: PathBuf,
     },
-    /// There are messages of a conversation, and the encoding has no chat template that makes a text of them.
+    /// Messages of a conversation cannot be converted to text, because the encoding has no chat template.
     #[error(
         "the messages need a chat template, and the tokenizer has none; give a chat_template.jinja beside its \
          tokenizer.json, or write `text`, or `prompt` and `completion`, as strings"

@@ -169,7 +169,7 @@ impl TokenFile {
     /// Whether a model is trained to predict any token of a range of positions.
     ///
     /// # Panics
-    /// Panics if the range is empty or ends behind the last token.
+    /// Panics if the range is empty or ends after the last token.
     pub fn has_target(&self, positions: Range<u64>) -> bool {
         assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
         let prompts = self.prompts();
@@ -181,7 +181,7 @@ impl TokenFile {
     /// Whether a model is trained to predict all tokens of a range of positions.
     ///
     /// # Panics
-    /// Panics if the range is empty or ends behind the last token.
+    /// Panics if the range is empty or ends after the last token.
     pub fn has_only_targets(&self, positions: Range<u64>) -> bool {
         assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
         let prompts = self.prompts();

@@ -20,7 +20,8 @@ const PROMPT: &str = "prompt";
 const COMPLETION: &str = "completion";
 const MESSAGES: &str = "messages";
 
-/// The maximum number of messages in a conversation. The whole conversation may be rendered several times for each.
+/// The maximum number of messages in a conversation. For each message, the whole conversation may be rendered several
+/// times.
 const MOST_MESSAGES: usize = 1000;
 
 /// A document as a line of a JSON-lines file has it.
@@ -38,7 +39,8 @@ pub(crate) enum Document {
 }
 
 impl Document {
-    /// Returns the length of a document in bytes, of messages and variables as JSON.
+    /// Returns the length of a document in bytes. Messages and variables of a chat template count with their length as
+    /// JSON.
     pub(crate) fn length(&self) -> usize {
         let of = |messages: &[Message]| messages.iter().map(|message| message.json().len()).sum::<usize>();
         match self {
@@ -51,11 +53,12 @@ impl Document {
 }
 
 /// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
-/// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other
-/// fields need only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of duplicate fields, the
-/// last counts. A null field counts as missing.
+/// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other fields need
+/// only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of duplicate fields, the last
+/// counts. A null field counts as missing.
 ///
-/// The inner error is a message that says why a JSON line is no document, and how to fix it.
+/// The outer error says that the line is not valid JSON. The inner error is a text that says why the JSON is no
+/// document, and how to fix it.
 pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Result<Document, String>> {
     if !line.trim_ascii_start().starts_with(b"{") {
         let other = kind(serde_json::from_slice(line)?);
@@ -67,8 +70,9 @@ pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Resu
     Ok(fields.document(text_field))
 }
 
-/// The fields of a line: as JSON, those that a document may have and those of other formats; and the names of null
-/// fields and of the first few other fields.
+/// The fields of a line, for the document and for error messages. `values` has the fields that a document may have, and
+/// the fields by which other formats are recognised, as JSON. `others` has the names of null fields and of the first
+/// few other fields.
 #[derive(Default)]
 struct Found<'a> {
     values: HashMap<String, &'a RawValue>,

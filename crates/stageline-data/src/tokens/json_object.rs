@@ -6,7 +6,8 @@ use serde::de::{Error, MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 use serde_json::value::RawValue;
 
-/// The maximum number of fields of an object, among which each new one is looked for.
+/// The maximum number of fields of an object. It is limited because the name of each field is compared with the names
+/// of all fields before it.
 const MOST: usize = 256;
 
 /// The fields of a JSON object in order. Of duplicate names, only the last is kept.

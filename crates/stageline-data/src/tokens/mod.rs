@@ -8,7 +8,8 @@
 //!
 //! The data passes through the modules in this order:
 //!
-//! - `source`: lists the files of a path, and [`files_left_out`]. `cache_key`: the hash that finds an earlier token file again.
+//! - `source`: lists the files of a path, and [`files_left_out`]. `cache_key`: the hash that finds an earlier token
+//!   file again.
 //! - `json_lines`: reads documents from the lines of a file. `json_document`: takes the document from a line.
 //!   `json_object`: the fields of an object in order. `other_formats`: recognises data in formats that are not read.
 //!   `pieces`: cuts a long text, so that memory is bounded.

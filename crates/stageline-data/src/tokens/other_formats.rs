@@ -52,20 +52,20 @@ pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option
 /// A format of files that are no text.
 struct Format {
     name: &'static str,
-    /// The bytes at the start of such a file.
+    /// The bytes at the start of a file of this format.
     magic: &'static [u8],
     proof: Proof,
-    /// The way to a text.
+    /// The way to convert a file of this format to text, in words.
     remedy: &'static str,
 }
 
-/// Evidence that a file has a format, in addition to the bytes at its start.
+/// The evidence, in addition to the bytes at its start, that is needed to recognise the format of a file.
 enum Proof {
-    /// Nothing, because no text begins so.
+    /// No further evidence is needed, because no text begins with these bytes.
     None,
-    /// The file ends with the bytes with which it begins. They are needed because a text may begin so.
+    /// The file must end with the same bytes, because a text may begin with them.
     End,
-    /// The extension of its name, because other binary files begin so.
+    /// The file's name must have this extension, because other binary files begin with the same bytes.
     Extension(&'static str),
 }
 
@@ -89,7 +89,7 @@ const FORMATS: [Format; 7] = [
     Format { name: "a ZIP archive", magic: b"PK\x03\x04", proof: Proof::None, remedy: "extract its files by unzip" },
 ];
 
-/// The number of bytes at each end of a file that show its format.
+/// The number of bytes at the start and at the end of a file that are read to recognise its format.
 const ENDS: usize = 6;
 
 /// Returns an error if the open file at `path` has a format that is known to be no text.

@@ -60,7 +60,7 @@ fn cut(bytes: &[u8]) -> usize {
     }
     let before_word = |&[blank, after]: &[u8; 2]| blank == b' ' && !after.is_ascii_whitespace();
     if let Some(blank) = bytes.array_windows().rposition(before_word).filter(|&blank| blank > 0) {
-        return blank; // the blank begins the token of the word behind it
+        return blank; // the blank begins the token of the next word
     }
     match str::from_utf8(bytes) {
         Err(error) if error.error_len().is_none() && error.valid_up_to() > 0 => error.valid_up_to(),

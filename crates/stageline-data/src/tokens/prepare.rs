@@ -21,8 +21,8 @@ use crate::tokens::write::TokenWriter;
 ///   most 256 MiB, and blank lines are skipped.
 /// - Any other file is one document.
 /// - A folder gives the documents of its files and subfolders, in the order of the files' names. If some of them are
-///   JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others). Symbolic links,
-///   hidden entries (such as `.git`) and folders named `target` are skipped.
+///   JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others). Symbolic
+///   links, hidden entries (such as `.git`) and folders named `target` are skipped.
 ///
 /// A conversation becomes text by [`Encode::chat`], which adds all of its special tokens. Every other document has the
 /// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its text ends with. Then
@@ -30,11 +30,11 @@ use crate::tokens::write::TokenWriter;
 /// a special token for the end, or come from the text: a tokenizer with the special token `</s>` encodes a text that
 /// ends with `</s>` as tokens that end with it.
 ///
-/// All CPU cores encode documents and pieces of texts, at most 8 MiB at a time unless a single document is longer. Empty
-/// documents are left out. Prompts with their completions and conversations have at most 8 MiB, and each is encoded in
-/// one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end after a line feed if
-/// possible, or else before a blank. Before and after such a cut, a tokenizer may give other tokens than for the uncut
-/// document, for example if it puts a blank before every text.
+/// All CPU cores encode documents and pieces of texts, at most 8 MiB at a time unless a single document is longer.
+/// Empty documents are left out. Prompts with their completions and conversations have at most 8 MiB, and each is
+/// encoded in one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end after a line
+/// feed if possible, or else before a blank. Before and after such a cut, a tokenizer may give other tokens than for
+/// the uncut document, for example if it puts a blank before every text.
 ///
 /// # Token files
 /// The name of the token file is a hash of the encoding, the options and the source. Of the source, it covers the path,

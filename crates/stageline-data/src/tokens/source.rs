@@ -29,8 +29,8 @@ pub(crate) struct SourceFile {
 
 impl Source {
     /// Lists the files to tokenise, sorted by their names: the file at `path`, or the files in the folder at `path` and
-    /// its subfolders. If some of these are JSON-lines files, the others are left out: they describe the data, such as a
-    /// `README.md`.
+    /// its subfolders. If some of these are JSON-lines files, the others are left out: they describe the data, such as
+    /// a `README.md`.
     pub(crate) fn list(path: &Path) -> Result<Self, TokenError> {
         let metadata = fs::metadata(path).map_err(TokenError::io(path))?;
         let root = fs::canonicalize(path).map_err(TokenError::io(path))?;
@@ -98,7 +98,7 @@ fn is_json_lines(path: &Path) -> bool {
 /// files, sorted by their paths. The list is empty for a folder without JSON-lines files and for a single file.
 ///
 /// # Errors
-/// [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
+/// Returns [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
 pub fn files_left_out(source: &Path) -> Result<Vec<PathBuf>, TokenError> {
     Source::list(source).map(|listed| listed.left_out)
 }

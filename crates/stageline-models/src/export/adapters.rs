@@ -20,8 +20,8 @@ impl LanguageModel {
     /// creates a file in `folder`, and `folder` itself if necessary, and removes again what it created.
     ///
     /// # Errors
-    /// Returns [`ModelError::NoAdapters`] if the model has none, and [`ModelError::Folder`] if the folder cannot be written,
-    /// has weights of another kind, or is the one that the adapters were opened from.
+    /// Returns [`ModelError::NoAdapters`] if the model has none, and [`ModelError::Folder`] if the folder cannot be
+    /// written, has weights of another kind, or is the one that the adapters were opened from.
     pub fn check_adapter_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let adapters = self.adapters().ok_or(ModelError::NoAdapters)?;
         Ok(check_weights(&adapters.layout(&HashMap::new())?, folder)?)
@@ -32,8 +32,8 @@ impl LanguageModel {
     /// those from a folder in the types of that folder.
     ///
     /// # Errors
-    /// Returns [`ModelError`] as [`check_adapter_export`](Self::check_adapter_export) does, and if a module is missing or of
-    /// another type.
+    /// Returns [`ModelError`] as [`check_adapter_export`](Self::check_adapter_export) does, and if a module is missing
+    /// or of another type.
     pub fn export_adapter(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let adapters = self.adapters().ok_or(ModelError::NoAdapters)?;
         let row = self.row();
@@ -45,7 +45,8 @@ impl LanguageModel {
         Ok(write_adapter_config(folder, &self.adapter_config(adapters)?)?)
     }
 
-    /// Returns the `adapter_config.json` of an export. It is that of the folder the adapters were opened from, if any.
+    /// Returns the contents of the exported `adapter_config.json`. Adapters that were opened from a folder keep the
+    /// contents of its file, except for the path of the model.
     fn adapter_config(&self, adapters: &Adapters) -> Result<Value, ModelError> {
         // A new model is in no folder that PEFT could read.
         let base = self.folder().map(|_| self.home());
@@ -66,8 +67,8 @@ impl LanguageModel {
     }
 }
 
-/// Returns the names by which PEFT finds the modules `adapted`: their last parts, such as `q_proj`, or the whole names if
-/// the last part would also select one of the modules `others`.
+/// Returns the names by which PEFT finds the modules `adapted`: their last parts, such as `q_proj`, or the whole names
+/// if the last part would also select one of the modules `others`.
 fn targets(adapted: Vec<String>, others: &[String]) -> Vec<String> {
     let ends_like = |name: &str, module: &String| module.ends_with(&format!(".{name}"));
     let last = adapted.iter().filter_map(|module| module.rsplit('.').next()).collect::<BTreeSet<_>>();
@@ -78,8 +79,8 @@ fn targets(adapted: Vec<String>, others: &[String]) -> Vec<String> {
 }
 
 impl Adapters {
-    /// Returns the layout of the file with the adapters: that of the folder they were opened from, or one of the tensors
-    /// `values` in f32.
+    /// Returns the layout of the exported file with the adapters. Adapters that were opened from a folder have the
+    /// layout of its file. New adapters have a layout of the tensors `values` in f32.
     fn layout(&self, values: &StoredValues) -> Result<Layout, ModelError> {
         Ok(match self.lora.folder() {
             Some(folder) => folder.layout()?,
@@ -92,8 +93,8 @@ impl Adapters {
 struct Factors<'a> {
     adapters: &'a Adapters,
     position: Position,
-    /// The name, on the Hugging Face hub, of the weight that was visited last. burn visits an adapter directly after its
-    /// weight.
+    /// The name, on the Hugging Face hub, of the weight that was visited last. burn visits an adapter directly after
+    /// its weight.
     weight: String,
     values: StoredValues,
 }

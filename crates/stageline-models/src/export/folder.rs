@@ -56,7 +56,8 @@ impl LanguageModel {
     /// Computes the logits for rows of tokens, `[rows, length]`, with a pipeline of this model. Writes them to the
     /// safetensors file `path` as the f32 tensor `logits`, `[rows, length, vocabulary]`.
     ///
-    /// Each inference takes as many rows as a step has micro-batches, and only its logits are in memory.
+    /// Each inference takes as many rows as a step has micro-batches; the last may take fewer. Only the logits of one
+    /// inference are in memory.
     ///
     /// # Errors
     /// Returns [`ModelError::Step`] if the pipeline fails, or [`ModelError::Folder`] if the file cannot be written.
@@ -80,8 +81,8 @@ impl LanguageModel {
     /// For a model that was opened from a folder, the files, names, shapes and types are those of that folder. Only
     /// buffers of old files that the Transformers library no longer knows, such as `attn.masked_bias` of GPT-2, are
     /// left out. The configuration and the tokenizer are copied. A new model is written as one file in f32. Parameters
-    /// are read one after another, so at most one of them is copied to the host's memory. Adapters are added to each weight
-    /// when it is read, on the device of its stage.
+    /// are read one after another, so at most one of them is copied to the host's memory. Adapters are added to each
+    /// weight when it is read, on the device of its stage.
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was

@@ -1,8 +1,8 @@
 //! The model families that are known, as layers with names on the hub and new parameters.
 //!
 //! Input: the JSON of a `config.json`, the table of token embeddings and the key-value cache. Output: the validated
-//! configuration of a family (`Family`), and its layers, which have one type each for all families. This folder must not
-//! read files or know pipelines: `model` puts the tensors of a folder in the place of the new parameters.
+//! configuration of a family (`Family`), and its layers, which have one type each for all families. This folder must
+//! not read files or know pipelines: `model` puts the tensors of a folder in the place of the new parameters.
 //!
 //! - `family`: the known architectures (`Family`), and the types of their layers (`Embeddings`, `Block`, `Head`).
 //! - `gpt2`, `llama`: the configuration of each family, its layers, and the names of its tensors.

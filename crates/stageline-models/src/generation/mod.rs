@@ -1,6 +1,7 @@
-//! The generation of text by a pipeline that stays alive.
+//! Generates text with a pipeline that can also train, or generate again, afterwards.
 //!
-//! - `generate`: tokens one by one, with a key-value cache on each stage (`Generation`), and how they are drawn (`Sampling`).
+//! - `generate`: generates tokens one by one, with a key-value cache on each stage (`Generation`), and draws them
+//!   (`Sampling`).
 //! - `settings`: the settings of a folder's `generation_config.json`.
 
 mod generate;

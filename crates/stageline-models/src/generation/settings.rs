@@ -83,7 +83,8 @@ impl LanguageModel {
     }
 }
 
-/// Returns the name of the field with the sliding window if the model is a Llama and its `config.json` sets the field.
+/// Returns the name of the field with the sliding window if the model is a Llama and its `config.json` sets the field;
+/// `None` for any other model.
 fn ignored_window(config: &Value) -> Option<&'static str> {
     let is_set = config["model_type"] == "llama" && !config["sliding_window"].is_null();
     is_set.then_some("sliding_window")

@@ -27,8 +27,8 @@ impl Adapters {
     /// Creates the adapters of a model with the given `parameters`.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the rank is 0 or larger than every layer, if alpha is not finite, if no linear layer is
-    /// selected, or if the folder of the adapters is empty or has tensors of other layers or shapes than the model.
+    /// Returns [`ModelError`] if the rank is 0 or larger than every layer, if alpha is not finite, if no linear layer
+    /// is selected, or if the folder of the adapters is empty or has tensors of other layers or shapes than the model.
     pub fn new(lora: Lora, naming: Naming, parameters: &[StoredParameter]) -> Result<Self, ModelError> {
         let adapters = Self { lora, naming };
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
@@ -77,8 +77,8 @@ impl Adapters {
         }
     }
 
-    /// Returns the names of the two matrices of an adapter in PEFT's files. `weight` is the name of the adapted weight's
-    /// tensor on the Hugging Face hub.
+    /// Returns the names of the two matrices of an adapter in PEFT's files. `weight` is the name of the adapted
+    /// weight's tensor on the Hugging Face hub.
     pub fn factors(&self, weight: &str) -> [String; 2] {
         let module = self.naming.module_of(weight);
         FACTORS.map(|factor| format!("base_model.model.{module}.{factor}.weight"))
@@ -92,18 +92,20 @@ impl Adapters {
         }
     }
 
-    /// Returns the factor on the product of an adapter's two matrices.
+    /// Returns the factor by which the product of an adapter's two matrices is multiplied.
     pub fn scale(&self) -> f64 {
         self.lora.config.scale()
     }
 
-    /// Returns the dropout that the folder of the adapters asks for, which is not applied.
+    /// Returns the dropout of the adapters' `adapter_config.json`, from 0 to 1, which this crate does not apply; 0 for
+    /// new adapters.
     pub fn dropout(&self) -> f64 {
         self.lora.config.dropout
     }
 
-    /// Adds the adapter of a linear layer to its weight, if it has one. `name` is the name of the weight's tensor on the
-    /// Hugging Face hub. No value is read or drawn before it is used.
+    /// Adds its adapter to the weight of a linear layer. Returns the weight unchanged if the layer has no adapter.
+    /// `name` is the name of the weight's tensor on the Hugging Face hub. The values of the adapter are read or drawn
+    /// only when they are first used.
     pub fn attach<const D: usize>(&self, name: &str, weight: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if !self.selects(name) {
             return weight;
@@ -128,8 +130,8 @@ impl Adapters {
 }
 
 /// Returns the first matrix, `[inputs, rank]`, of a new adapter. As PEFT's `kaiming_uniform_` with a = √5, it is drawn
-/// uniformly from -1/√inputs to 1/√inputs. The generator belongs to the layer with the name `name`, so the values
-/// depend on no other layer. A new model draws the same weights with adapters and without.
+/// uniformly from -1/√inputs to 1/√inputs. Each layer, which `name` identifies, has a random generator of its own, so
+/// the values depend on no other layer. A new model draws the same weights with adapters and without.
 fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     let stream = hash(name);
     let init = move |device: &Device, is_trained: bool| {

@@ -16,8 +16,8 @@ pub struct Config {
     pub dropout: f64,
 }
 
-/// The fields of an `adapter_config.json` that would change what adapters compute, and that are not implemented. A field
-/// is refused unless it is missing, null, false, empty, or "none".
+/// The fields of an `adapter_config.json` that would change what adapters compute, and that are not implemented. A
+/// field is refused unless it is missing, null, false, empty, or "none".
 const NOT_IMPLEMENTED: [&str; 17] = [
     "alora_invocation_tokens",
     "alpha_pattern",
@@ -38,7 +38,8 @@ const NOT_IMPLEMENTED: [&str; 17] = [
     "velora_config",
 ];
 
-/// The texts in the field `init_lora_weights` with which adapters are added to the weights as they are.
+/// The texts that the field `init_lora_weights` may contain. With any other text, PEFT changes the weights of the model
+/// when it loads the adapters, which this crate does not do.
 const KEEP_THE_BASE: [&str; 3] = ["gaussian", "orthogonal", "eva"];
 
 impl Config {
@@ -91,8 +92,9 @@ impl Config {
         self.alpha / if self.stabilised { rank.sqrt() } else { rank }
     }
 
-    /// Returns the contents of an `adapter_config.json` for the linear layers `modules` of the model in the folder
-    /// `base`, if it is in one. `is_transposed` says whether the model stores their weights as `[inputs, outputs]`, as GPT-2 does.
+    /// Returns the contents of an `adapter_config.json`. `base` is the folder of the adapted model; `None` if the model
+    /// is in no folder. `modules` are the names of the adapted linear layers. `is_transposed` says whether the model
+    /// stores their weights as `[inputs, outputs]`, as GPT-2 does.
     pub fn write(&self, base: Option<&Path>, modules: &[String], is_transposed: bool) -> Value {
         json!({
             "peft_type": "LORA", "task_type": "CAUSAL_LM", "base_model_name_or_path": base.map(Path::to_string_lossy),

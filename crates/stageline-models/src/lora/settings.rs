@@ -9,9 +9,9 @@ use crate::error::ModelError;
 use crate::lora::config::Config;
 use crate::parameters::Selection;
 
-/// LoRA adapters for the linear layers of a language model: two small matrices `a`, `[inputs, rank]`, and `b`,
-/// `[rank, outputs]`, beside each frozen weight. The layer returns `input x weight + input x a x b x scale`, and only `a`
-/// and `b` are trained. See [`LanguageModel::adapt`](crate::LanguageModel::adapt).
+/// LoRA adapters for the linear layers of a language model: two small matrices `a`, `[inputs, rank]`, and `b`, `[rank,
+/// outputs]`, beside each frozen weight. The layer returns `input x weight + input x a x b x scale`, and only `a` and
+/// `b` are trained. See [`LanguageModel::adapt`](crate::LanguageModel::adapt).
 #[derive(Clone)]
 pub struct Lora {
     pub(crate) config: Config,
@@ -63,8 +63,8 @@ impl Lora {
     /// values are read when the model's layers are created.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a file is missing or cannot be read, or if the configuration asks for something that is
-    /// not implemented, such as DoRA, trained biases, or ranks that differ between layers.
+    /// Returns [`ModelError`] if a file is missing or cannot be read, or if the configuration asks for something that
+    /// is not implemented, such as DoRA, trained biases, or ranks that differ between layers.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
         let folder = ModelFolder::open_adapter(folder)?;
         let wrong = |reason: String| ModelError::Config { path: folder.path().join("adapter_config.json"), reason };

@@ -77,8 +77,8 @@ impl LanguageModel {
     }
 
     /// Adds LoRA adapters to linear layers of the model's blocks, and freezes all parameters of the model. Only the
-    /// adapters are then trained. [`export_adapter`](Self::export_adapter) writes them, and [`export`](Self::export) writes
-    /// the model with the adapters added to its weights.
+    /// adapters are then trained. [`export_adapter`](Self::export_adapter) writes them, and [`export`](Self::export)
+    /// writes the model with the adapters added to its weights.
     ///
     /// # Errors
     /// Returns [`ModelError`] if the rank is 0, if no linear layer is selected, or if the adapters are those of another
@@ -154,9 +154,9 @@ impl LanguageModel {
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the fields of the model's configuration that have no effect on a training, with their values: those that ask
-    /// for dropout, which the model does not apply. A field that is missing has the default value of the Transformers
-    /// library, which is not 0 for GPT-2. A caller may warn of the fields.
+    /// Returns the fields of the model's configuration that have no effect on a training, with their values: those that
+    /// ask for dropout, which the model does not apply. A field that is missing has the default value of the
+    /// Transformers library, which is not 0 for GPT-2. A caller may warn of the fields.
     pub fn ignored_in_training(&self) -> Vec<String> {
         let (fields, default): (&[_], _) = match self.0.family {
             Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),

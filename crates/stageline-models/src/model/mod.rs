@@ -1,6 +1,7 @@
 //! A language model: its configuration, the source of its parameters, and its layers as a row.
 //!
-//! - `language_model`: the model (`LanguageModel`): what is trained of it, its row of layers, and its facts.
+//! - `language_model`: the model (`LanguageModel`): the parameters that are trained, its row of layers, and facts such
+//!   as the size of its vocabulary.
 //! - `open`: opens a folder of the hub, and creates a new model from a configuration.
 //! - `read_lazily`: makes the parameters of new layers such that they are read when they are first used.
 

@@ -132,8 +132,8 @@ fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
     }
 }
 
-/// Whether the head has values of its own, although the configuration ties it to the table of token embeddings. This is
-/// so if the folder has a tensor for the head's projection whose values differ from the table's.
+/// Whether the head's projection is a parameter of its own, although the configuration ties it to the table of token
+/// embeddings. This is true if the folder has a tensor for the projection whose values differ from those of the table.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     let table = naming.table().name;
     // Tensors that cannot be compared make an error when the parameters are checked.

@@ -15,7 +15,8 @@ pub struct ReadLazily<S> {
     storage: S,
     position: Position,
     /// The folder from which parameters are read; `None` if all are drawn at random. The folder must have passed
-    /// [`StoredParameter::check`](crate::parameters::StoredParameter::check). Otherwise the first use of a parameter may panic.
+    /// [`StoredParameter::check`](crate::parameters::StoredParameter::check). Otherwise the first use of a parameter
+    /// may panic.
     folder: Option<Arc<ModelFolder>>,
     /// Selects the parameters that are not read from the folder but drawn at random, by the names of their tensors.
     drawn: Selection,

@@ -158,8 +158,8 @@ impl Naming {
         Some(HubTensor { name, transposed: found.transposed })
     }
 
-    /// Returns the name that the library PEFT gives to a linear layer, from the name of its weight's tensor on the Hugging
-    /// Face hub. It has the family's prefix also if the tensors in the model folder lack it.
+    /// Returns the name that the library PEFT gives to a linear layer, from the name of its weight's tensor on the
+    /// Hugging Face hub. It has the family's prefix also if the tensors in the model folder lack it.
     pub fn module_of(&self, weight: &str) -> String {
         let missing = &self.names.root[self.root.len()..];
         format!("{missing}{}", weight.strip_suffix(".weight").unwrap_or(weight))

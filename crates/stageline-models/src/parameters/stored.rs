@@ -129,13 +129,14 @@ type Read = Box<dyn Fn(Option<&LoraAdapter>) -> Vec<f32>>;
 /// The values of a parameter, and the shape of its tensor on the Hugging Face hub.
 pub struct StoredValue {
     pub shape: Vec<usize>,
-    /// The values are in the order of the stored tensor.
+    /// The function that copies the values to the host's memory, in the order of the stored tensor.
     read: Read,
     adapter: Option<LoraAdapter>,
 }
 
 impl StoredValue {
-    /// Creates the values of a parameter whose tensor has the shape `shape`, and is its transpose if `is_transposed`.
+    /// Creates the values of a parameter. `shape` is the shape of its tensor on the Hugging Face hub. `is_transposed`
+    /// says whether this tensor is the transpose of the parameter.
     pub fn of<const D: usize>(param: &Param<Tensor<D>>, shape: &[usize], is_transposed: bool) -> Self {
         let param = param.clone();
         let value = move |adapter: Option<&LoraAdapter>| match adapter {
@@ -158,8 +159,11 @@ impl StoredValue {
 }
 
 /// Returns the trained parameters of a pipeline of `row`, for an export. `modules` are the modules of its stages.
-/// Adapters are added to the weights that they adapt: LoRA's with the given `scale` when a weight is read, so that one
-/// sum at a time exists, and all others, without a scale, at once.
+/// Adapters are added to the weights that they adapt:
+///
+/// - With a `scale`, the adapters are LoRA's. The product of an adapter's matrices is multiplied by `scale` and added
+///   when the weight is read, so only one sum exists at a time.
+/// - Without a `scale`, all adapters are added now.
 ///
 /// # Errors
 /// Returns [`ModelError`] if a module is missing or of another type, or as [`check`] does.
@@ -189,9 +193,10 @@ where
 struct Values<'a, S> {
     parameters: StoredParameters<'a, S>,
     values: StoredValues,
-    /// The scale of LoRA adapters, which are visited directly after their weight.
+    /// The scale of LoRA adapters, whose matrices are visited directly after their weight; `None` if no adapters
+    /// remain.
     scale: Option<f64>,
-    /// The first factor of the adapter that is visited, `[inputs, rank]`.
+    /// The first matrix, `[inputs, rank]`, of the adapter that is visited; `None` before it is visited.
     factor: Option<Param<Tensor<2>>>,
 }
 
@@ -219,7 +224,7 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
     }
 }
 
-/// Tensors of a folder that no parameter of a model has.
+/// The tensors of a folder that no parameter of a model has: the first of them, and the number of the others.
 pub struct Unknown {
     /// The path of the weights file with the first of these tensors.
     pub path: PathBuf,
@@ -229,7 +234,7 @@ pub struct Unknown {
     pub more: usize,
 }
 
-/// Returns the tensors of a folder that `is_known` does not select by their names; `None` if it selects all.
+/// Returns the tensors of a folder for whose names `is_known` returns false; `None` if there are none.
 pub fn unknown(folder: &ModelFolder, is_known: impl Fn(&str) -> bool) -> Option<Unknown> {
     let mut unknown = folder.tensors().filter(|(name, _)| !is_known(name));
     let (name, info) = unknown.next()?;

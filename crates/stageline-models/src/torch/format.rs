@@ -62,7 +62,8 @@ const NORMS: [&str; 5] =
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 impl TorchFormat {
-    /// Creates the format in which all parameters have the names of their paths in the model.
+    /// Creates the format in which the name of a parameter is its path in the model, with PyTorch's name as the last
+    /// part.
     pub fn new() -> Self {
         Self::default()
     }

@@ -30,7 +30,8 @@ pub struct TorchWeights {
     left_out: Selection,
 }
 
-/// Returns a selection of what one of two selections selects, so that a second call adds to the first.
+/// Returns a function that selects the names that `first` or `second` selects. So a second call of a method such as
+/// [`TorchWeights::draw`] adds to the selection of the first call.
 fn either(first: Selection, second: impl Fn(&str) -> bool + Send + Sync + 'static) -> Selection {
     Arc::new(move |name| first(name) || second(name))
 }
@@ -82,8 +83,8 @@ impl TorchWeights {
     }
 
     /// Selects tensors of the folder that the model does not have, such as the head of another task. Exports do not
-    /// have them. `is_left_out` takes the name of a tensor. For tensors of parameters that shall have new values, use
-    /// [`draw`](Self::draw).
+    /// have these tensors. `is_left_out` takes the name of a tensor. To give a parameter new values instead of those of
+    /// the folder, use [`draw`](Self::draw).
     #[must_use]
     pub fn leave_out(self, is_left_out: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { left_out: either(self.left_out, is_left_out), ..self }
@@ -190,8 +191,8 @@ impl TorchWeights {
         }
     }
 
-    /// Returns the layout of an export: that of the folder, without tensors that are left out, and with those of drawn
-    /// parameters. `parameters` has the name and the shape of each parameter's tensor.
+    /// Returns the layout of an export. It is the layout of the folder without the tensors that are left out, and with
+    /// the tensors of drawn parameters. `parameters` has the name and the shape of each parameter's tensor.
     fn layout<'a>(&self, parameters: impl Iterator<Item = (&'a str, &'a [usize])>) -> Result<Layout, ModelError> {
         let parameters: HashMap<_, _> = parameters.collect();
         let is_left_out = |name: &str| (self.left_out)(name) && !parameters.contains_key(name);

@@ -1,15 +1,15 @@
-//! Tells, from the log of a run on a host's CPU, whether the workers of another run would have other numbers of cores.
+//! Tells, from the log of a run on a host's CPU, whether each worker of another run would have more or fewer cores.
 
 use serde_json::Value;
 
 use super::run_log::RunLog;
 
 impl RunLog {
-    /// Returns the host's number of CPU cores if a run with `workers` workers in each replica would give each worker
-    /// another part of the cores than the logged run did. Each is then faster or slower than the log shows.
+    /// Returns the host's number of CPU cores if each worker of a run with `workers` workers in each replica would have
+    /// more or fewer cores than in the logged run. Such a worker is faster or slower than the log shows.
     ///
-    /// Returns `None` if the part is the same or the log does not state the cores. Also returns `None` if the logged run
-    /// used devices other than the CPU.
+    /// Returns `None` if each worker would have as many cores, so that the times of the log apply. Also returns `None`
+    /// if the log does not state the cores, or if the logged run used devices other than the CPU.
     pub fn other_cores(&self, workers: usize) -> Option<usize> {
         let cores = number(self.run.machine.get("cores")?).filter(|cores| *cores > 0)?;
         let devices = self.run.configuration.get("device")?.as_str()?;

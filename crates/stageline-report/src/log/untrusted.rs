@@ -6,7 +6,7 @@ use stageline_schedule::{Plan, check};
 use super::error::LogError;
 use super::record::{Run, StageCosts, Step};
 
-/// The largest number of layers in a log. Partitions are searched in a time that grows with its square.
+/// The largest number of layers in a log. The time of a search for partitions grows with the square of this number.
 const MOST_LAYERS: usize = 4096;
 
 /// The largest time, size or weight that a log may have. Sums and quotients of such numbers are finite.

@@ -142,12 +142,12 @@ impl Measured {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the partition of the layers into the stages of the plan that `target` describes. Unless it is given or that
-    /// of the run, it is the most even one by the measured times of the layers or, if workers have several stages, one
-    /// with a short simulated step.
+    /// Returns the partition of the layers into the stages of the plan that `target` describes. If the target does not
+    /// give the partition, and does not take that of the run, the measured times of the layers decide. With one stage
+    /// per worker, the result is the most even partition. With several, it is a partition with a short simulated step.
     ///
     /// # Errors
-    /// As [`balanced`](Self::balanced).
+    /// Returns the errors of [`balanced`](Self::balanced).
     pub fn cut_for(&self, target: &Target) -> Result<Vec<Range<usize>>, PredictError> {
         let Target { workers, micro_batches, schedule, cut } = target;
         let stages = schedule.stages_on(*workers);

@@ -109,8 +109,9 @@ impl Measured {
     }
 
     /// Returns the smallest number of micro-batches M, from 1 to `most`, whose predicted bubble is at most `bubble`,
-    /// with its prediction. Returns `None` if there is no such M. The number of micro-batches in `target` is ignored,
-    /// and numbers that the schedule does not support are skipped.
+    /// with its prediction. Returns `None` if there is no such M. Numbers that the schedule does not support are
+    /// skipped. The number of micro-batches in `target` is used only to find a partition of the layers, which is the
+    /// same for all M.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict), and [`PredictError::TooManyPlans`] if the plans up to
@@ -136,8 +137,8 @@ impl Measured {
         Ok(None)
     }
 
-    /// Returns the target with its cut as a list, so that it is not searched again for each number of micro-batches. The
-    /// cut of a schedule does not depend on that number.
+    /// Returns `target` with its partition of the layers as a list. Predictions for several numbers of micro-batches
+    /// then share one partition, and do not search for it each time.
     pub(super) fn with_its_cut<'t>(&self, target: &Target<'t>) -> Result<Target<'t>, PredictError> {
         let cut = match &target.cut {
             Cut::Given(cut) => cut.clone(),

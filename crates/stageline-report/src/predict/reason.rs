@@ -3,7 +3,8 @@
 
 use super::trainings::PredictedTraining;
 
-/// The factor from which a reason is named although the other one counts for more.
+/// The smallest factor of an advantage (fewer tokens, or a higher throughput) that a reason names beside a larger one.
+/// Smaller advantages, of less than 3%, are not worth a mention.
 const NAMED: f64 = 1.03;
 
 /// Two predicted training runs that reach the same loss with different settings, the first in less time. Their
@@ -34,9 +35,9 @@ impl Compared<'_> {
     }
 
     /// Returns a clause with the reasons why a predicted training run reaches the loss sooner than the slower training
-    /// run, such as `because it needs 20% fewer tokens`. The time of a training run is its number of tokens divided by its
-    /// throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble; one of
-    /// less than [`NAMED`] beside the other is left out.
+    /// run, such as `because it needs 20% fewer tokens`. The time of a training run is its number of tokens divided by
+    /// its throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble.
+    /// The larger of the two comes first, and the smaller one is left out if its factor is below [`NAMED`].
     pub(super) fn because(&self) -> String {
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let (fewer_tokens, faster) = (tokens(self.other) / tokens(self.training), self.throughput());

@@ -101,8 +101,9 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// `own` is the recommended training run with the settings of the user's plan. It is `None` if no such training run
 /// fits into the memory.
 ///
-/// A changed schedule or number of workers is compared with the training run of `trainings` that has the same M, if that
-/// fits, and with `own`, which has the recommended M; `trainings` have the settings of the plan.
+/// `trainings` are the predicted training runs with the settings of the plan. A changed schedule or number of workers
+/// is compared with two of them: with `own`, and with the one that has the same M, if that fits into the memory. Larger
+/// micro-batches are compared with `own` only. Each comparison must satisfy the rule of the changed setting:
 ///
 /// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter.
 /// - More workers are recommended if their training run is at least 10% shorter, and takes at most 1.25 times the
@@ -136,7 +137,7 @@ pub(super) fn recommended_change(
 }
 
 /// Whether a training run with a changed setting is recommended in place of `own`, a training run with the settings of
-/// the plan that the user gives to `stageline advise`.
+/// the plan that the user gives to `stageline advise`. False if the time of one of the two is not known.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;

@@ -32,11 +32,11 @@ impl Links {
         Self { direction_of, free: vec![0.0; directions.len()] }
     }
 
-    /// Returns the simulated time at which a transfer between two workers arrives: after the transfers that occupy the
-    /// same direction of the link before it, its own time on the link, and its latency.
+    /// Returns the simulated time, in the unit of the costs, at which a transfer between two workers arrives: after the
+    /// transfers that occupy the same direction of the link before it, its own time on the link, and its latency.
     ///
-    /// A worker must send in the order of the simulated time `sent`. It is the only one that uses this direction of the
-    /// link, so the order in which workers are visited does not matter.
+    /// The transfers of a worker must be passed in the order of their simulated times `sent`. Only this worker uses
+    /// this direction of the link, so the order in which workers are visited does not matter.
     pub(crate) fn arrival(&mut self, costs: &Costs, transfer: Transfer, sent: f64) -> f64 {
         let free = &mut self.free[self.direction_of[transfer.channel()]];
         *free = sent.max(*free) + costs.occupies(transfer);

@@ -48,7 +48,7 @@ impl Placement {
 
     /// Returns the index of the network link between the workers of a stage and of the next stage. The link between the
     /// workers w and w+1 has the index w. The link between the last and the first of P > 2 workers has the index P-1.
-    /// Placements with several stages per worker in turn use it.
+    /// Placements in turn with several stages per worker use this link.
     ///
     /// The link between any other two workers has the index of the later worker. The last stage, which sends nothing
     /// onwards, and a stage whose next stage is on the same worker get the index of their own worker.

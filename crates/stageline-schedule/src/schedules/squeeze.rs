@@ -92,7 +92,8 @@ impl<'a> Remaining<'a> {
         possible.min_by_key(|&at| (cool_down && self.row[at].compute == Compute::WeightGradient, at))
     }
 
-    /// Removes the action at an index of a worker's list, which is the head of its queue, because the worker runs it.
+    /// Removes an action from the remaining actions of a worker, and returns it, because the worker runs it now. `at`
+    /// is the index of the action in the worker's list. The action must be the head of its queue.
     fn remove(&mut self, at: usize) -> Action {
         self.queue(at).pop_front();
         self.live.run(at, self.row[at].compute);

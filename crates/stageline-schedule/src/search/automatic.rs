@@ -117,7 +117,7 @@ struct Run<'a> {
     stages: Vec<Stage>,
     workers: Vec<Worker>,
     links: Links,
-    /// The queue of workers that will choose their next action, each with the simulated time of the choice. The
+    /// The queue of workers that will choose their next action, each with the simulated time of its choice. The
     /// earliest time comes first.
     events: BinaryHeap<Reverse<(Time, usize)>>,
 }
@@ -219,8 +219,9 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Returns the simulated arrival time of an activation or gradient that is sent at the time `sent`. Also adds an
-    /// event at that time, at which the receiving worker, if it is idle, chooses its next action.
+    /// Returns the simulated arrival time, in the unit of the costs, of an activation or gradient that is sent at the
+    /// time `sent`. Also adds an event at the arrival time. If the receiving worker is then idle, it chooses its next
+    /// action.
     fn arrival(&mut self, transfer: Transfer, sent: f64) -> f64 {
         let (from, to) = (self.placement.worker(transfer.from), self.placement.worker(transfer.to()));
         let at = if from == to { sent } else { self.links.arrival(self.costs, transfer, sent) };

@@ -8,31 +8,36 @@ use crate::schedules::Schedule;
 use crate::search::balance::{SpeedError, balance_with_speeds};
 use crate::simulate::simulate;
 
-/// The largest number of actions that are simulated while partitions are compared. It bounds the time of the search,
-/// to about two seconds.
+/// The largest number of actions that one call of [`balance_for`] simulates to compare partitions. It limits the time
+/// of the search to about two seconds.
 const MOST_ACTIONS: usize = 10_000_000;
 
-/// Returns a plan of a schedule for [`balance_for`], with at most twice as many micro-batches as workers, and with at most
-/// `micro_batches`. Its steps fill and drain as those of the plan with `micro_batches`, and are faster to simulate.
-/// Returns `None` if the schedule has no plan that completes.
+/// Returns a valid plan of the schedule that is fast to simulate, for [`balance_for`]. The plan has two micro-batches
+/// per worker, or `micro_batches` if that is fewer. Its steps fill and drain like those of the plan with
+/// `micro_batches`. If the schedule has no valid plan for so few micro-batches, returns the plan with `micro_batches`;
+/// `None` if that plan is not valid either.
 pub fn short_plan(schedule: &dyn Schedule, stages: usize, micro_batches: usize) -> Option<Checked> {
     let few = micro_batches.min(2 * stages / schedule.chunks().max(1));
     let plan = |micro_batches| check(schedule.plan(stages, micro_batches).ok()?, micro_batches).ok();
     plan(few).or_else(|| plan(micro_batches))
 }
 
-/// Partitions layers into contiguous, non-empty ranges, one for each stage of a plan, such that the simulated step of the
+/// Partitions layers into contiguous, non-empty ranges, one for each stage of a plan, so that the simulated step of the
 /// plan is short. Returns the ranges of layer indices, from 0.
 ///
-/// If every worker has one stage, the result is that of [`balance_with_speeds`]. If workers have several stages, equal
-/// workers count for more than equal stages, but stages that are too unequal delay their neighbours. So the search begins
-/// with the most even stages, and moves a boundary, or else a pair of them, by one layer, as long as that shortens the
-/// simulated step. The forward of a stage takes its cost divided by the speed of its device, a backward twice as long, and
-/// each half of a split backward as long as the forward. The search takes about two seconds at most; a plan with few
-/// micro-batches ([`short_plan`]) lets it try more partitions.
+/// If every worker has one stage, the result is that of [`balance_with_speeds`]. If workers have several stages, a step
+/// is short if all workers have about the same work, even if their stages differ. But stages that are too unequal delay
+/// their neighbours. So the search begins with the stages of [`balance_with_speeds`], and moves boundaries between
+/// stages as long as a move shortens the simulated step. A move is one boundary by one layer or, if no such move helps,
+/// two boundaries by one layer each.
 ///
-/// `costs` has the cost of every layer, which must not be negative. `speeds` has the relative speed of the device of every
-/// stage, in the order of the stages; if several stages share a device, it is the speed of the device.
+/// In the simulation, the forward pass of a stage takes the cost of the stage divided by the speed of its device. A
+/// whole backward pass takes twice as long, and each half of a split backward pass as long as the forward pass.
+/// Transfers take no time. The search takes about two seconds at most. A plan with few micro-batches ([`short_plan`])
+/// is faster to simulate, so the search tries more partitions.
+///
+/// `costs` has the cost of every layer, which must not be negative. `speeds` has one entry per stage, in the order of
+/// the stages: the relative speed of the stage's device. Stages on the same device have the same entry.
 ///
 /// # Errors
 /// Returns a [`SpeedError`] if there are fewer layers than stages, or if a speed is not a finite number above 0.
@@ -70,20 +75,24 @@ pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<
     }
 }
 
-/// Returns the simulated step of a plan whose stages have the layers `cut`, with the costs of the layers and the speeds of
-/// the stages' devices.
+/// Returns the length of the simulated step of a plan for a partition of the layers. `cut` has the range of layer
+/// indices of each stage, `costs` the cost of each layer, and `speeds` the relative speed of each stage's device.
 fn step_of(plan: &Checked, cut: &[Range<usize>], costs: &[f64], speeds: &[f64]) -> f64 {
     let forward = cut.iter().zip(speeds).map(|(range, speed)| costs[range.clone()].iter().sum::<f64>() / speed);
     let stages = forward.map(|forward| StageCost::new(forward, forward, forward)).collect();
     simulate(plan, &Costs::by_stage(stages)).step()
 }
 
-/// Returns the boundaries `ends` with one of them moved by a layer, for each boundary and direction.
+/// Returns all partitions that differ from `ends` in one boundary between stages, by one layer. Each boundary is moved
+/// in both directions. `ends` has the index after the last layer of every stage but the last. A result may leave a
+/// stage without layers.
 fn singles(ends: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     (0..ends.len()).flat_map(|boundary| [-1, 1].map(|by| moved(ends, boundary, by)))
 }
 
-/// Returns the boundaries `ends` with two of them moved by a layer, for each pair and each pair of directions.
+/// Returns all partitions that differ from `ends` in two boundaries between stages, each by one layer, for all pairs of
+/// boundaries and of directions. `ends` has the index after the last layer of every stage but the last. A result may
+/// leave a stage without layers.
 fn pairs(ends: &[usize]) -> impl Iterator<Item = Vec<usize>> {
     let others = |one: usize| (one + 1..ends.len()).map(move |other| (one, other));
     let each = [(-1, -1), (-1, 1), (1, -1), (1, 1)];
@@ -97,12 +106,14 @@ fn moved(ends: &[usize], boundary: usize, by: isize) -> Vec<usize> {
     moved
 }
 
-/// Whether boundaries leave every range at least one of the layers.
+/// Whether every stage has at least one of `layers` layers. `ends` has the index after the last layer of every stage
+/// but the last.
 fn is_sound(ends: &[usize], layers: usize) -> bool {
     ends[0] > 0 && ends[ends.len() - 1] < layers && ends.windows(2).all(|pair| pair[0] < pair[1])
 }
 
-/// Returns the ranges of layers between the boundaries `ends`.
+/// Returns the range of layer indices of each stage. `ends` has the index after the last layer of every stage but the
+/// last, and `layers` is the number of layers.
 fn ranges(ends: &[usize], layers: usize) -> Vec<Range<usize>> {
     let starts = std::iter::once(0).chain(ends.iter().copied());
     starts.zip(ends.iter().copied().chain([layers])).map(|(start, end)| start..end).collect()
@@ -157,8 +168,8 @@ mod tests {
         }
     }
 
-    /// Tests the search against all partitions of random layers: on average its step is less than 1% above the shortest,
-    /// and that of the most even stages more than 4%.
+    /// Tests the search against all partitions of random layers. On average, the step that the search finds is less
+    /// than 1% longer than the shortest step, and the step of the most even stages is more than 4% longer.
     #[test]
     fn steps_are_nearly_the_shortest_of_all_partitions() {
         let (mut found, mut even, mut random) = (0.0, 0.0, 7_u64);

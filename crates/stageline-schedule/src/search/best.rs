@@ -207,7 +207,7 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
     }
 }
 
-/// The rank of a plan among those that the search compares. Plans of equal rank stay in the order of the search.
+/// The rank of a plan among those that the search compares. Of plans with equal ranks, the search keeps the first.
 struct Rank {
     /// The length of a plan's step, its longest span and its peak memory. The earlier number decides first, and the
     /// lower one is better.
@@ -226,8 +226,8 @@ impl Rank {
     }
 }
 
-/// Returns the plan with whole backward passes wherever these are faster than their two halves together. Returns `None`
-/// if they never are.
+/// Replaces the two halves of a backward pass by the whole backward pass wherever the whole takes less time. Returns
+/// the new plan; `None` if no whole backward pass takes less time, so that the plan would stay the same.
 fn with_whole_backwards(plan: &Plan, costs: &Costs) -> Option<Plan> {
     let cheaper = |action: &Action| {
         let cost = costs.stage(action.stage, action.micro_batch);

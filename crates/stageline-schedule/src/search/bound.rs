@@ -160,8 +160,8 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns a lower bound on the time of the flush. It follows from the compute times of one worker, or from the
-/// transfers in one direction between two workers.
+/// Returns a lower bound on the time of the flush, in the unit of the costs. The bound follows from the compute times
+/// of one worker, or from the transfers in one direction between two workers.
 fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     parts.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -175,7 +175,8 @@ fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     bound
 }
 
-/// Returns a lower bound on the time of the flush. It follows from the memory limit of one worker.
+/// Returns a lower bound on the time of the flush, in the unit of the costs. The bound follows from the memory limit of
+/// one worker.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

@@ -88,8 +88,8 @@ fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     computes.iter().copied().enumerate().map(by_cause).collect()
 }
 
-/// Returns a worker's idle time before its first backward pass, and its idle time between its last forward pass and the
-/// flush (the end of all workers' forward and backward passes).
+/// Returns two idle times of a worker, in the unit of the simulation: the time before its first backward pass, and the
+/// time between its last forward pass and the flush (the end of all workers' forward and backward passes).
 fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
     let forward = |span: &Span| span.action.compute == Compute::Forward;
     let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());

@@ -25,7 +25,8 @@ impl StageMemory {
         Self { forward: bytes, input_gradient: bytes }
     }
 
-    /// Returns the peak of the device memory that one micro-batch occupies on a stage.
+    /// Returns the peak of the device memory that one micro-batch occupies on a stage, in the unit of the stage's
+    /// memory.
     pub(crate) fn peak(self) -> f64 {
         self.forward.max(self.input_gradient)
     }
@@ -99,7 +100,7 @@ impl Memory {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether the amount `used` is within the memory limit of a worker, with a small tolerance for rounding errors.
+    /// Whether the amount `used` is within the memory limit of a worker. It may exceed the limit by rounding errors.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
     }

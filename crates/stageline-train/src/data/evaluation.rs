@@ -1,4 +1,4 @@
-//! What a training of a language model is evaluated on: a share of its data, or data of its own ([`HeldOut`]).
+//! The data on which a language model is evaluated: a share of its training data, or other data ([`HeldOut`]).
 
 use std::path::Path;
 
@@ -8,19 +8,19 @@ use stageline::Batch;
 use crate::data::Data;
 use crate::data::documents::{TokenData, TokenSamples, Tokens};
 
-/// What a training of a language model is evaluated on.
+/// The data on which a language model is evaluated: a share of its training data, or other data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HeldOut<'a> {
-    /// A share of the training data, from 0 to below 1, which is then not trained on: of the documents if they are packed,
-    /// and otherwise of the tokens, at the end of the text. A text of at least 20 documents is divided between two
-    /// documents, so that no document is in both parts. At most 64 samples are evaluated. A JSON file of rows of tokens
-    /// ignores the share.
+    /// A share of the training data, from 0 to below 1, is held out: it is evaluated and not trained on. Of packed
+    /// documents, this is a share of the documents. Otherwise it is a share of the tokens, at the end of the text. In a
+    /// text of at least 20 documents, the held-out part begins with a document, so that no document is in both parts.
+    /// At most 64 samples are evaluated. Of a JSON file with rows of tokens, nothing is held out, whatever the share.
     Share(f64),
-    /// The data at another path, of which all samples are evaluated. Everything of the training data is trained on.
+    /// The data at another path is evaluated, with all of its samples. All of the training data is then trained on.
     Data(&'a Path),
 }
 
-/// Training data that is evaluated on other data.
+/// Training data with other data on which the model is evaluated.
 pub struct WithEvaluation {
     pub training: TokenData,
     pub evaluation: TokenData,
@@ -38,7 +38,7 @@ impl Data for WithEvaluation {
         let all = self.evaluation.samples_per_epoch().and_then(|all| usize::try_from(all).ok()).unwrap_or(0);
         let (mut batches, mut first) = (Vec::new(), 0);
         while first < all {
-            // A batch begins after a multiple of its number of samples, as the batches of steps do.
+            // As in training steps, the samples before a batch must be a multiple of the samples in the batch.
             let most = samples.min(all - first);
             let count = (1..=most).rfind(|count| first.is_multiple_of(*count)).unwrap_or(1);
             batches.push(self.evaluation.batch(first / count, count)?);
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
     use crate::data::tokens::{TokenSettings, open_tokens};
 
-    /// Tests that every token of the data for evaluation is evaluated once, whatever the number of samples in a step, and
-    /// that the training data is as without it.
+    /// Tests that every token of the data for evaluation is evaluated once, whatever the number of samples in a step,
+    /// and that the training data is as without it.
     #[test]
     fn all_samples_of_the_data_for_evaluation_are_evaluated_once() {
         let folder = tempfile::tempdir().unwrap();

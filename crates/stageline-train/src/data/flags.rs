@@ -18,19 +18,20 @@ pub struct TokenFlags {
     /// `messages`), or a .json file with arrays of tokens (in file order). Without tokenizer.json, each byte is a token
     #[arg(long)]
     pub data: Option<PathBuf>,
-    /// Text to evaluate on, in one of the forms of --data, in the place of a part of --data
+    /// Text to evaluate on, in one of the forms of --data, instead of a part of --data
     #[arg(long, value_name = "DATA")]
     pub eval_data: Option<PathBuf>,
     /// Share of the text that is held out for evaluation and not trained on [default: 0.05, or 0 with --eval-data]
     #[arg(long, value_name = "SHARE")]
     pub held_out: Option<f64>,
-    /// Length of a sample, in tokens [default: 256, or 1024 for packed documents, or less if the model has fewer positions]
+    /// Length of a sample, in tokens [default: 256, or 1024 for packed documents, or less if the model has fewer
+    /// positions]
     #[arg(long, value_name = "TOKENS")]
     pub context: Option<usize>,
     /// Documents in a sample [default: packed if the data has prompts or messages, and otherwise joined]
     #[arg(long)]
     pub documents: Option<Documents>,
-    /// Prints this number of samples, with the text that is trained on between « and », and ends
+    /// Prints this number of samples, with « and » around the text that is trained on, and exits
     #[arg(long, value_name = "SAMPLES")]
     pub show_samples: Option<usize>,
 }
@@ -39,7 +40,7 @@ impl TokenFlags {
     /// Checks that the flags do not contradict each other.
     ///
     /// # Errors
-    /// Returns an error that names the flags that do.
+    /// Returns an error that names the flags that contradict each other.
     pub fn check(&self) -> Result<()> {
         ensure!(self.show_samples.is_none() || self.data.is_some(), "--show-samples needs --data");
         ensure!(
@@ -53,11 +54,11 @@ impl TokenFlags {
         Ok(())
     }
 
-    /// Opens the data of `--data` with the settings of the model, in which the flags replace `context`, `documents` and
-    /// `held_out`. Returns `None` without `--data`.
+    /// Opens the data of `--data`. The settings are those of `of_model`, but the flags decide `context`, `documents`
+    /// and `held_out`. Returns `None` if `--data` is unset.
     ///
     /// # Errors
-    /// As [`open_tokens`].
+    /// Returns the errors of [`open_tokens`].
     pub fn open(&self, of_model: TokenSettings) -> Result<Option<TokenData>> {
         let Some(path) = &self.data else { return Ok(None) };
         let held_out = match &self.eval_data {

@@ -16,7 +16,7 @@ use crate::fingerprint::hexadecimal;
 /// The largest allowed length, in bytes, of a file with labelled texts.
 const MOST_BYTES: u64 = 4 << 30;
 
-/// One of this many texts is held out for validation.
+/// The interval at which texts are held out for validation: of every ten texts in the file, the last is held out.
 const HELD_OUT: usize = 10;
 
 /// The input of a model that classifies texts: the token ids, `[samples, length]`, and a tensor of the same shape that
@@ -24,7 +24,7 @@ const HELD_OUT: usize = 10;
 pub type PaddedTokens = (Tensor<2, Int>, SharedInput<Tensor<2, Bool>>);
 
 /// Training data for a model that classifies texts. The input is [`PaddedTokens`], and the target is the label of each
-/// text, `[samples]`. Every text comes once an epoch, in an order that a seed decides.
+/// text, `[samples]`. Every text for training comes once an epoch, in an order that a seed decides.
 pub struct LabelledTexts {
     texts: Vec<Labelled>,
     /// The length, in tokens, to which texts are padded or cut.

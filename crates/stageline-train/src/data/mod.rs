@@ -79,8 +79,10 @@ pub trait Data: Send + Sync + 'static {
         String::new()
     }
 
-    /// Returns the number of samples in an epoch, for `--epochs` and for the epochs that a training run shows; `None` by
-    /// default. If samples are drawn with replacement, an epoch is as many samples as the data would fill.
+    /// Returns the number of samples in an epoch; `None` by default. `--epochs` and the display of epochs need this
+    /// number. Without it, `--epochs` is an error. Data that draws its samples at random with replacement has no
+    /// natural epoch. Such data returns the number of samples that would cover it once, such as the number of its
+    /// tokens divided by the tokens of a sample.
     fn samples_per_epoch(&self) -> Option<u64> {
         None
     }

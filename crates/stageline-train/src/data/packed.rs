@@ -53,7 +53,7 @@ pub struct Packing {
 }
 
 /// The part of a document that is in a sample: the position of its first token in the token file, and its number of
-/// input tokens. The target of each is the next token.
+/// input tokens. The target of each input token is the token after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     start: u64,
@@ -61,8 +61,8 @@ struct Piece {
 }
 
 impl Packing {
-    /// Appends the parts of a document that fit into samples of `context` tokens to `pieces`, and counts what is divided,
-    /// cut and left out.
+    /// Appends to `pieces` the parts of a document that fit into samples of `context` tokens. Counts documents that are
+    /// divided, cut or left out.
     fn add(&mut self, tokens: &TokenFile, document: Range<u64>, context: u64, pieces: &mut Vec<Piece>) {
         let whole = document.end - document.start - 1;
         let of = |start: u64| Piece { start, length: context.min(document.end - 1 - start) as usize };
@@ -101,7 +101,7 @@ impl PackedDocuments {
         let mut packing = Packing::default();
         let (mut training, mut validation) = (Vec::with_capacity(documents as usize), Vec::new());
         for index in 0..documents {
-            // The document ends one of as many equal parts of the text as documents are held out.
+            // The documents are divided into `evaluated` equal parts, and the last document of each part is held out.
             let part = |index: u64| u128::from(index) * u128::from(evaluated) / u128::from(documents);
             let pieces = if part(index) < part(index + 1) { &mut validation } else { &mut training };
             packing.add(&tokens, tokens.document(index), context as u64, pieces);
@@ -118,7 +118,7 @@ impl PackedDocuments {
              context, or data with completions or with messages of the role `assistant`",
             if evaluated > 0 { " for training" } else { "" }
         );
-        // They are chosen evenly, because the samples with the longest documents come first.
+        // Samples are chosen evenly, because the samples with the longest documents come first.
         let (all, count) = (validation.len(), validation.len().min(VALIDATION_SAMPLES));
         let validation = (0..count).map(|at| std::mem::take(&mut validation[at * all / count])).collect();
         let filled: usize = training.iter().flatten().map(|piece| piece.length).sum();

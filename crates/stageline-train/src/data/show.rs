@@ -11,9 +11,9 @@ use stageline_data::Encode;
 use crate::data::Data;
 use crate::data::documents::{TokenSamples, Tokens};
 
-/// Returns the first `count` training samples, or all of an epoch, as text, so that a user can see what a model reads and
-/// what it is trained to predict. The text that is trained on is between `«` and `»`, and each document begins on a line
-/// of its own.
+/// Returns the first `count` training samples, or all of an epoch, as text, so that a user can see what a model reads
+/// and what it is trained to predict. The text that is trained on is between `«` and `»`, and each document begins on a
+/// line of its own.
 ///
 /// # Errors
 /// Returns an error if `count` is 0, or if the samples cannot be read or their tokens cannot be decoded.

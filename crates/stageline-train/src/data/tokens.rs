@@ -47,7 +47,7 @@ pub struct TokenSettings<'a> {
     /// or conversations, and otherwise for `Joined`. It must be `None` or `Joined` for a JSON file of rows, which has
     /// no documents.
     pub documents: Option<Documents>,
-    /// What the training is evaluated on.
+    /// The data on which the model is evaluated.
     pub held_out: HeldOut<'a>,
     /// The seed of the random choice of samples for each training step.
     pub seed: u64,
@@ -84,7 +84,8 @@ struct Form {
     documents: Documents,
 }
 
-/// Opens data, of which the share `held_out` is not trained on. Returns it with the form of its samples.
+/// Opens the data at `path`. The share `held_out` of the data, from 0 to below 1, is evaluated and not trained on. Also
+/// returns the form of the samples.
 fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenData, Form)> {
     let TokenSettings { vocabulary, positions, context, .. } = *settings;
     if path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json")) {
@@ -140,7 +141,8 @@ fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
     Ok((Arc::new(rows), Form { context, documents: Documents::Joined }))
 }
 
-/// Returns the token that is appended to every document. One above the encoding's vocabulary is none, and a line says so.
+/// Returns the token that is appended to every document; `None` if none is set. A token that is larger than the size of
+/// the encoding's vocabulary is not appended: a line on the terminal says so, and the result is `None`.
 fn end_of_document(settings: &TokenSettings) -> Result<Option<u32>> {
     let encoded = settings.encoding.vocabulary();
     let known = settings.end_of_document.filter(|end| *end as usize <= encoded);
@@ -184,8 +186,8 @@ fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
     Ok(())
 }
 
-/// Training data for a language model: windows of consecutive tokens of a text, side by side. Each comes once an epoch,
-/// in an order that a seed decides. In a window, every token is the target of the tokens before it.
+/// Training data for a language model: a text that is divided into consecutive windows of tokens. Each window comes
+/// once an epoch, in an order that a seed decides. In a window, every token is the target of the tokens before it.
 pub struct TokenWindows {
     tokens: TokenFile,
     training: Range<u64>,

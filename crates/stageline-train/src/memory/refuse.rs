@@ -105,7 +105,8 @@ pub fn estimate<Out: Payload, D: Data + ?Sized>(
 }
 
 /// Estimates the memory of a training job by running a step and rolling it back. Checks that the job fits into the
-/// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits.
+/// memory of its devices. With `--recompute auto`, also chooses the least recomputation that fits. Returns `None` if
+/// the memory in use cannot be measured.
 fn rehearse<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,

@@ -12,9 +12,9 @@ use stageline_nn::kernels::{AdamWStep, AdamWUpdate};
 /// corrections in f64. On the CPU, it updates a parameter in one pass over the memory.
 #[derive(Clone, Copy)]
 pub struct AdamW {
-    /// The shares of the old averages of the gradient and of its square that remain in a step.
+    /// The two betas: the shares of the old averages, of the gradient and of its square, that remain in a step.
     pub betas: [f64; 2],
-    /// The number that is added to the root of the averaged square.
+    /// The epsilon, which is added to the square root of the average of squared gradients.
     pub epsilon: f64,
     pub weight_decay: f32,
 }

@@ -34,8 +34,8 @@ pub enum State<const D: usize> {
 }
 
 impl MuonAndAdamW {
-    /// Creates an optimizer that steps matrices with Muon, and other parameters with `others`. Both have the weight decay
-    /// of `others`.
+    /// Creates an optimizer that steps matrices with Muon, and other parameters with `others`. Both have the weight
+    /// decay of `others`.
     pub fn new(others: AdamW) -> Self {
         let muon = MuonConfig::new().with_weight_decay(Some(WeightDecayConfig::new(others.weight_decay)));
         let muon = muon.with_adjust_lr_fn(AdjustLrFn::MatchRmsAdamW).build();

@@ -17,7 +17,7 @@ pub struct Amount {
 }
 
 impl Amount {
-    /// Returns the amount of data in steps of `samples` samples.
+    /// Returns the amount of data of a training on `data` whose steps have `samples` samples.
     pub fn of<D: Data + ?Sized>(data: &D, samples: usize) -> Self {
         Self {
             samples,
@@ -37,12 +37,13 @@ impl Amount {
         self.samples as f64 * self.tokens as f64
     }
 
-    /// Returns the number of epochs that `steps` steps are; `None` if the data has no epochs.
+    /// Returns the number of epochs in `steps` training steps; `None` if the data has no epochs.
     pub fn epochs(self, steps: usize) -> Option<f64> {
         Some(steps as f64 * self.samples as f64 / self.epoch? as f64)
     }
 
-    /// Prints the number of epochs of a training of `steps` steps. Warns if a step trains on samples several times.
+    /// Prints the number of epochs of a training of `steps` steps. Warns if a step has more samples than an epoch, so
+    /// that it trains on samples several times. Does nothing if the data has no epochs.
     pub fn tell(self, steps: usize) -> Result<()> {
         let (Some(epochs), Some(samples)) = (self.epochs(steps), self.epoch) else { return Ok(()) };
         let of_step = self.samples;

@@ -45,8 +45,8 @@ impl Outputs {
     }
 }
 
-/// The figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, the time that
-/// the step waited for its batch, and the data that it read. They go to the step's line in the log.
+/// The figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, the time
+/// that the step waited for its batch, and the data that it read. They go to the step's line in the log.
 #[derive(Clone, Copy)]
 pub struct Figures {
     /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices or the model's
@@ -311,7 +311,8 @@ fn try_out(path: &Path) -> io::Result<()> {
 }
 
 /// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line.
-/// Returns the open file and its text so far. A pipe or a device, which has no text so far, is only written.
+/// Returns the open file and its text so far. A pipe or a device is opened for writing only, and its text so far is
+/// empty.
 fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
         return Ok((Some(BufWriter::new(OpenOptions::new().write(true).open(path)?)), Vec::new()));

@@ -1,5 +1,6 @@
 //! Shows the progress of a training run: a progress bar if stderr is a terminal. Otherwise it prints lines on the
-//! standard output: one for the first step, then about ten over the whole run, and at least one a minute.
+//! standard output: for the first step, for every tenth part of the run, and for a step that ends a minute or more
+//! after the last line.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -13,20 +14,21 @@ use stageline::{StepReport, Update};
 use crate::outputs::amount::Amount;
 use crate::terminal::say;
 
-/// A progress bar with results of the last step: its loss, its metrics and its bubbles. A bubble is the idle part of
-/// the total stage time (workers x step time), shown in percent.
+/// The progress of a training run, with results of the last step: its loss, its metrics and its bubbles. A bubble is
+/// the idle part of the total stage time (workers x step time), shown in percent. The progress is a bar on stderr or,
+/// without a terminal, lines on the standard output.
 ///
-/// Text that is written to it, such as warnings, appears on stderr above the bar.
+/// Text that is written to this value, such as warnings, appears on stderr above the bar.
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
     /// The data that a step reads, for the throughput and the epochs that are shown; `None` before the training.
     amount: Option<Amount>,
-    /// The time of the last line that was printed without a terminal.
+    /// The time of the last line that was printed without a terminal; `None` before the first line.
     printed: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The longest time without a line, if there is no terminal.
+/// The time after which the next step prints a line, if there is no terminal.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl Default for Progress {
@@ -97,8 +99,8 @@ impl Progress {
         message
     }
 
-    /// Returns the figures of a step that a line has in addition to the bar's message: the learning rate, the gradient norm,
-    /// the number of epochs and the time that is left.
+    /// Returns the figures of a step that a line has in addition to the bar's message: the learning rate, the gradient
+    /// norm, the number of epochs and the time that is left.
     fn further(&self, report: &StepReport) -> String {
         let mut text = String::new();
         if let Some(rate) = report.stages.last().and_then(|stage| stage.learning_rate) {

@@ -5,16 +5,16 @@ use std::collections::VecDeque;
 use stageline::{GradientNoise, NoiseAverage};
 use stageline_report::record::{Noise, SignalAndNoise};
 
-/// The length of the running averages of the gradient noise, as a number of measured steps. Each estimate counts 0.8
-/// times as much as the next one.
+/// The length of the running averages of the gradient noise, as a number of measured steps. The estimate of a measured
+/// step counts 0.8 times as much as that of the next one.
 const AVERAGED: f64 = 5.0;
 
-/// The number of the latest measured steps that are averaged. Their median gradient norm tells a spike, as in the window
-/// of `RunLog::noise_scales`.
+/// The number of latest measured steps that are averaged. As in the window of `RunLog::noise_scales`, a step is a spike
+/// if its gradient norm is more than twice the median of these steps.
 const WINDOW: usize = 9;
 
-/// Smooths the gradient's squared norm and noise over the latest measured steps of a run, by running averages of the whole
-/// model and of each stage.
+/// Smooths the estimates of the gradient's squared norm and noise over the latest measured steps of a run. There is a
+/// running average for the whole model, and one for each stage.
 #[derive(Default)]
 pub struct SmoothedNoise {
     /// The latest measured steps, the last one at the end.
@@ -29,8 +29,9 @@ struct Measured {
 }
 
 impl SmoothedNoise {
-    /// Adds a measured step, and sets the smoothed noise scales of the step's record. `gradient_norm` is that of the step
-    /// before clipping. The estimates of spikes are scaled down.
+    /// Adds a measured step to the averages, and sets the smoothed noise scales in `noise`, the step's log record.
+    /// `gradient_norm` is the norm of the step's gradient before clipping. It shows which steps are spikes, whose
+    /// estimates are scaled down.
     pub fn smooth(&mut self, noise: &mut Noise, gradient_norm: f64) {
         if self.steps.len() == WINDOW {
             self.steps.pop_front();
@@ -43,7 +44,9 @@ impl SmoothedNoise {
         }
     }
 
-    /// Returns the noise scale of the averages of the estimates that `of` takes from each step.
+    /// Returns the noise scale from averages over the latest measured steps. The function `of` returns the averaged
+    /// estimate of a step, such as that of one stage. Returns `None` if no step has the estimate, or if the averages
+    /// give no noise scale.
     fn scale(&self, of: impl Fn(&Measured) -> Option<SignalAndNoise>) -> Option<f64> {
         let norms = || self.steps.iter().map(|step| step.norm);
         let mut average = NoiseAverage::over(AVERAGED);

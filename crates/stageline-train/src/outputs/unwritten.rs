@@ -12,8 +12,8 @@ use parking_lot::Mutex;
 pub struct Unwritten(Arc<Mutex<Vec<Error>>>);
 
 impl Unwritten {
-    /// Returns the value of `written`; `None` if it is an error, which is kept, and logged if its text differs from that
-    /// of the error before it.
+    /// Returns the value of `written` if there is one. Otherwise keeps the error, so that [`first`](Self::first) can
+    /// return it, and returns `None`. The error is also logged, unless the error before it has the same text.
     pub fn unless<T>(&self, written: Result<T>) -> Option<T> {
         let keep = |error: Error| {
             let (mut errors, text) = (self.0.lock(), format!("{error:#}"));

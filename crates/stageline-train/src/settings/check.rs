@@ -82,7 +82,7 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Checks the betas and the epsilon of AdamW, which an optimizer without AdamW does not have.
+/// Checks the flags for AdamW's betas and epsilon: they need an optimizer that contains AdamW, and have ranges.
 fn check_adamw(flags: &TrainingFlags) -> Result<()> {
     let numbers = [("--beta1", flags.beta1), ("--beta2", flags.beta2), ("--epsilon", flags.epsilon)];
     let has_adamw = matches!(flags.optimizer, OptimizerName::Adamw | OptimizerName::Muon);
@@ -120,7 +120,8 @@ pub fn is_same_place(one: &Path, other: &Path) -> bool {
     place(one) == place(other)
 }
 
-/// Returns the path of a file that may not exist, in one form however it is written: in its folder's canonical path.
+/// Returns a canonical path of a file, so that two paths of one file can be recognised as equal. If the file does not
+/// exist, only the path of its folder is made canonical.
 fn place(path: &Path) -> PathBuf {
     let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
     let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());

@@ -61,8 +61,8 @@ pub struct TrainingFlags {
     /// Number of optimizer steps
     #[arg(help_heading = "Training", long, default_value_t = STEPS)]
     pub steps: usize,
-    /// Number of epochs (passes over the training data) to train, in the place of --steps. 0 is the same as unset. Of a
-    /// settings file, a checkpoint and the command line, the last with one of the two decides
+    /// Number of epochs (passes over the training data) to train, instead of --steps. 0 is the same as unset. Of a
+    /// checkpoint, a settings file and the command line, the last one that sets --epochs or --steps decides
     #[arg(help_heading = "Training", long, default_value_t = 0.0)]
     pub epochs: f64,
     /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least the

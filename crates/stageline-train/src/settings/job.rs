@@ -67,10 +67,11 @@ impl Job {
         })
     }
 
-    /// Sets the number of steps to that of `--epochs` (see [`Training::count_epochs`]), also in the settings.
+    /// Sets the number of steps to that of `--epochs` (see [`Training::count_epochs`]), and stores the length of the
+    /// learning rate's schedule as the setting `schedule_steps`. Does nothing if `--epochs` is unset.
     ///
     /// # Errors
-    /// Returns an error if the data has no epochs, or if the learning rate's schedule does not fit them.
+    /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.
     pub fn count_epochs(&mut self, samples: Option<u64>) -> Result<()> {
         if let Some(schedule) = self.training.count_epochs(samples)? {
             self.settings.0.insert("schedule_steps".to_owned(), schedule.into());

@@ -152,8 +152,9 @@ fn replaces_itself(flag: Arg) -> Arg {
     flag.overrides_with(itself)
 }
 
-/// Removes from the arguments `all` what the arguments `later` replace, and the parser clap would keep: lists that are
-/// set again, which it would join, and a number of epochs if a number of steps is set.
+/// Removes from the arguments `all` those that the arguments `later` replace and that clap would not replace. If
+/// `later` sets a list again, clap would join both lists. If `later` sets a number of steps, clap would keep a number
+/// of epochs.
 fn remove_replaced(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let is_list = |name: &String| {
         let mut lists = command.get_arguments().filter(|flag| matches!(flag.get_action(), ArgAction::Append));
@@ -318,8 +319,8 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
     flags.filter_map(value).collect::<Result<_>>().map(Settings)
 }
 
-/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters other
-/// than line feeds and tabs. Checkpoints, logs and terminals show these values.
+/// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters
+/// other than line feeds and tabs. Checkpoints, logs and terminals show these values.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
     // A prompt may have several lines.
     let line = text.replace(['\n', '\t'], " ");

@@ -39,11 +39,11 @@ impl Rate {
         }
     }
 
-    /// Returns the schedule of the learning rate before the data is known. If its length depends on the data, only
-    /// settings that do not depend on the length are checked, and the result is a placeholder.
+    /// Returns the schedule of the learning rate before the data is known. If the length of the schedule depends on the
+    /// data, the result is a placeholder, and only settings that do not depend on the length are checked.
     ///
     /// # Errors
-    /// The same as those of [`schedule`](Self::schedule).
+    /// Returns the errors of [`schedule`](Self::schedule).
     pub fn before_data(&self) -> Result<WarmupDecay> {
         match self.steps {
             Some(steps) => self.schedule(steps),
@@ -51,8 +51,8 @@ impl Rate {
         }
     }
 
-    /// Returns the schedule of the learning rate over `steps` steps: a linear warm-up to the peak, the peak, and a decay
-    /// to the lowest rate.
+    /// Returns the schedule of the learning rate over `steps` steps: a linear warm-up to the peak, the peak, and a
+    /// decay to the lowest rate.
     ///
     /// # Errors
     /// Returns an error if the warm-up and the decay are longer than the schedule, or if the lowest rate is above the

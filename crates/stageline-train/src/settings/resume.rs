@@ -94,9 +94,9 @@ fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     say(line)
 }
 
-/// Returns the lines that tell how the settings of a resumed run differ from its checkpoint. A setting has a line if only
-/// one of the two has it, or if the values differ. `before` holds the settings of the checkpoint,
-/// and `now` the settings of the run.
+/// Returns the lines that tell how the settings of a resumed run differ from its checkpoint. A setting has a line if
+/// only one of the two has it, or if the values differ. `before` holds the settings of the checkpoint, and `now` the
+/// settings of the run.
 ///
 /// The setting `checkpoint` (the folder for checkpoints) has no line if `now` lacks it but the run writes checkpoints
 /// (`writes_checkpoints`). The run then writes into the folder from which it resumes.

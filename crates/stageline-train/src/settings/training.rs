@@ -65,7 +65,8 @@ impl Training {
         })
     }
 
-    /// Returns a warning if the training goes on after the end of the learning rate's schedule, with the lowest rate.
+    /// Returns a warning if the training continues after the end of the learning rate's schedule, with the lowest rate.
+    /// Returns `None` if the training ends with the schedule, or if the schedule does not lower the rate.
     pub fn beyond_the_schedule(&self) -> Option<String> {
         let (schedule, steps) = (self.rate.steps?, self.steps);
         let lowest = self.learning_rate.at(schedule as u64);
@@ -80,9 +81,9 @@ impl Training {
         })
     }
 
-    /// Sets the number of steps to that of `--epochs`, for data with `samples` samples in an epoch, and the learning rate
-    /// to a schedule of as many steps, unless `--schedule-steps` is given. Returns the length of the schedule. Does nothing
-    /// without `--epochs`.
+    /// Sets the number of steps to that of `--epochs`. `samples` is the number of samples in an epoch. Sets the
+    /// schedule of the learning rate to the same number of steps, unless `--schedule-steps` is given, and returns the
+    /// length of the schedule. Does nothing and returns `None` if `--epochs` is unset.
     ///
     /// # Errors
     /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.

@@ -85,8 +85,8 @@ impl<F> Run<F> {
     }
 
     /// Whether the command line, a settings file or the checkpoint gives a setting, perhaps with its default value. A
-    /// checkpoint gives all settings that a resumed run takes from it. `name` is the name of its flag without dashes and
-    /// with `_` for `-`, such as `learning_rate`.
+    /// checkpoint gives all settings that a resumed run takes from it. `name` is the name of its flag without dashes
+    /// and with `_` for `-`, such as `learning_rate`.
     pub fn is_set(&self, name: &str) -> bool {
         self.set.contains(name)
     }
@@ -97,8 +97,8 @@ impl<F> Run<F> {
     }
 
     /// Returns the number of training steps after which the training ends (`--steps`). The steps of earlier runs, whose
-    /// checkpoints this run resumes, count. With `--epochs` the number is not known before the data, and the result has no
-    /// meaning.
+    /// checkpoints this run resumes, count. With `--epochs` the number is not known before the data, and the result has
+    /// no meaning.
     pub fn steps(&self) -> usize {
         self.job.training.steps
     }
@@ -243,9 +243,12 @@ impl<F> Run<F> {
     }
 }
 
-/// Counts the parameters, and prints how many are trained if some are not. Returns an error if they are too large for
-/// the memory. The error contains the advice `smaller`. The state of a program's own optimizer is not known, so then
-/// (`has_known_optimizer` is false) the size is not checked.
+/// Returns the number of parameters, and prints how many are trained if some are frozen. Returns `None` for a model
+/// that the user has cut into stages by hand.
+///
+/// # Errors
+/// Returns an error with the advice `smaller` if the parameters are too large for the memory. This is not checked if
+/// `has_known_optimizer` is false: the program then has its own optimizer, whose state has an unknown size.
 fn check_parameters<M: Model>(
     model: &M,
     job: &Job,

@@ -56,7 +56,7 @@ pub fn complete<M: Model>(
     unwritten.unless(line.iter().try_for_each(say));
     let (parameters_sha256, parameters) = found.unzip();
     let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
-    // A log with the final result is that of a run which need not be started again, so it waits for the checkpoint.
+    // A log with the final result says that the run need not be started again, so it waits for the checkpoint.
     let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
     trained.unwritten.unless(closed);
     Ok(trained)

@@ -39,9 +39,10 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps.
-    /// With fewer than 8 earlier steps there is no warning. `step` is counted from 0, and `norm` is its global norm.
-    /// `of_each` lists the name and the gradient norm of each parameter.
+    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps;
+    /// `None` if it is not, if there are fewer than 8 earlier steps, or if a jump was reported less than 32 steps ago.
+    /// `step` is counted from 0, and `norm` is its global norm. `of_each` lists the name and the gradient norm of each
+    /// parameter.
     pub fn jump(&mut self, step: usize, norm: f64, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut sorted: Vec<_> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
@@ -64,8 +65,9 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning if the gradient of a parameter has been exactly 0 in 20 consecutive steps. `step` is counted
-    /// from 0. `of_each` lists the name and the gradient norm of each parameter.
+    /// Returns a warning if the gradient of a parameter has been exactly 0 in the last 20 steps; `None` if it has not,
+    /// or if an earlier step gave this warning. `step` is counted from 0. `of_each` lists the name and the gradient
+    /// norm of each parameter.
     pub fn dead(&mut self, step: usize, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut dead = Vec::new();
         for (name, norm) in of_each {
@@ -122,7 +124,7 @@ impl Watch {
 }
 
 /// Returns the name of the layer with the largest gradient, and its fraction (0 to 1) of the squared norm of all
-/// gradients. `of_each` lists the name and the gradient norm of each parameter.
+/// gradients; `None` if there are no parameters. `of_each` lists the name and the gradient norm of each parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {

@@ -49,8 +49,9 @@ pub struct Step {
     /// The measured bubble of the step: the idle fraction of the total stage time (workers x step time), from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
-    /// The ideal bubble, from 0 to 1: that of the plan if all stages take equal time, the backward takes twice that of the
-    /// forward, and transfers take none. For GPipe and 1F1B with P workers and M micro-batches it is (P - 1) / (M + P - 1).
+    /// The ideal bubble of the plan, from 0 to 1: its bubble if all stages take equal time, a backward pass takes twice
+    /// as long as a forward pass, and transfers take no time. For GPipe and 1F1B with P workers and M micro-batches it
+    /// is (P - 1) / (M + P - 1).
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
     /// The bubble of a simulated step, to compare with the measured `bubble`: the idle fraction of workers x simulated
