@@ -24,7 +24,7 @@ impl Chosen {
     /// run's number if it is the schedule of the logged run, and otherwise for the schedule's default.
     pub(crate) fn named(log: &RunLog, name: &str, chunks: Option<usize>) -> Result<Self> {
         let own = (name == log.run.schedule).then(|| log.plan.chunks());
-        Ok(Self { schedule: shape::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
+        Ok(Self { schedule: plan_flags::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
     }
 
     /// Returns the schedule of the logged run, with `chunks` stages (chunks) on each worker, or as many as in the run
@@ -69,7 +69,7 @@ impl Chosen {
         chunks: Option<usize>,
     ) -> Result<Self> {
         ensure!(chunks.is_none(), "--chunks: a search chooses the number of stages on a worker; leave --chunks out");
-        shape::not_too_large(workers, micro_batches)?;
+        plan_flags::not_too_large(workers, micro_batches)?;
         let search = MeasuredSearch::new(measured.clone(), workers)?;
         let found = search.best(micro_batches)?;
         let plan = found.checked.plan().clone();

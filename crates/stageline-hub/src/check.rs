@@ -28,13 +28,13 @@ use crate::refusal::Refusal;
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
 pub fn check_export(layout: &Layout, from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<(), FolderError> {
     let (from, to) = (from.as_ref(), to.as_ref());
-    let companions = companions::present(from)?;
-    companions.iter().try_for_each(|name| companions::open(from, name).map(drop))?;
+    let companions = other_files::present(from)?;
+    companions.iter().try_for_each(|name| other_files::open(from, name).map(drop))?;
     let _trial = Trial::create(to)?;
     if is_same(from, to)? {
         return Err(FolderError::refused(to, Refusal::Source));
     }
-    companions::check_target(&companions, to)?;
+    other_files::check_target(&companions, to)?;
     check(layout, &companions, to)
 }
 
@@ -103,7 +103,7 @@ pub fn check_file(path: impl AsRef<Path>, model: Option<&ModelFolder>) -> Result
 
 /// Whether the file at `path` is one of the files that an open model is read from.
 fn is_of(model: &ModelFolder, path: &Path) -> Result<bool, FolderError> {
-    let companions = companions::present(model.path())?;
+    let companions = other_files::present(model.path())?;
     let weights = model.files().iter().map(|file| file.name.as_str());
     let mut names = weights.chain(companions.iter().map(String::as_str)).chain([INDEX]);
     Ok(names.any(|name| is_same(&model.path().join(name), path).unwrap_or(false)))

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 
 use stageline_checkpoint::{CheckpointError, Store, WritePoint};
 
-use crate::{rules, toy};
+use crate::{error_texts, toy};
 
 /// A test's folder of checkpoints, with a checkpoint of step 1. The store, which writes the checkpoints, keeps the
 /// latest one only.

@@ -9,7 +9,7 @@ use stageline_checkpoint::{CheckpointError, Dtype, Tensor};
 
 use crate::error_texts::texts;
 use crate::target::{Target, pretty, shard};
-use crate::{rules, toy};
+use crate::{error_texts, toy};
 
 /// Asserts that a changed checkpoint is refused with an error that names `file`, one of its files. `toy::read` checks
 /// that the message is safe to print.

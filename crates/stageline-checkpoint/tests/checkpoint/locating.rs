@@ -6,7 +6,7 @@ use std::thread;
 
 use stageline_checkpoint::{CheckpointError, Saved};
 
-use crate::{rules, toy};
+use crate::{error_texts, toy};
 
 #[test]
 fn a_link_or_file_with_the_name_of_the_latest_checkpoint_is_refused() {

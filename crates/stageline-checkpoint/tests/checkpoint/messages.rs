@@ -9,7 +9,7 @@ use std::path::Path;
 
 use stageline_checkpoint::{Checkpoint, CheckpointError, Damage, Dtype, Store, Tensor};
 
-use crate::{rules, toy};
+use crate::{error_texts, toy};
 
 /// Returns the message of an error about a checkpoint, with `DIR` in place of the folder's path.
 fn shown(error: &CheckpointError, dir: &Path) -> String {

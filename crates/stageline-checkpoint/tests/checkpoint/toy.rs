@@ -8,7 +8,7 @@ use stageline_checkpoint::{
     Checkpoint, CheckpointError, Dtype, FrozenTensor, LossScale, Progress, Saved, Store, Tensor,
 };
 
-use crate::rules;
+use crate::error_texts;
 
 /// Returns a small checkpoint for tests after `steps` training steps, with two layer groups and optimizer state.
 pub fn checkpoint(steps: u64) -> Checkpoint {

@@ -53,7 +53,7 @@ impl Asked<'_> {
     fn tolerant_schedules(&self, measured: &Measured, target: &Target, bubble: f64) -> Result<String> {
         let mut text = String::new();
         for name in ["eager-1f1b", "zb-h1", "zb-h2"].into_iter().filter(|name| *name != self.name) {
-            let schedule = shape::schedule(name, None)?;
+            let schedule = plan_flags::schedule(name, None)?;
             // Not every schedule has a plan of every shape.
             let Ok(found) = measured.predict(&Target { schedule: &schedule, cut: target.cut.clone(), ..*target })
             else {

@@ -19,8 +19,8 @@ use anyhow::{Context, Error, Result, ensure};
 use stageline_report::{Cause, Cut, Hosts, Measured, Target};
 
 use self::accumulation::Answer;
-use self::asked::Asked;
 pub(crate) use self::flags::Flags;
+use self::input::Asked;
 use self::links::most_live;
 use crate::logged_run::{layers, other_cores, read};
 use crate::measured_search::cut_flag;

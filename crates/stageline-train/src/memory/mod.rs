@@ -6,10 +6,10 @@
 //! formulas of its own what the pipeline already estimates.
 //!
 //! - `batches`: the memory that batches take on the host (`BatchMemory`).
-//! - `refuse`: the memory that a training job needs, and the refusal of a job that does not fit (`Demand`).
+//! - `check`: the memory that a training job needs, and the refusal of a job that does not fit (`Demand`).
 //! - `unknown_size`: tells the user which GPUs report no size of their memory. No run is refused for lack of memory on
 //!   these GPUs.
 
 pub mod batches;
-pub mod refuse;
+pub mod check;
 mod unknown_size;

@@ -121,7 +121,7 @@ mod tests {
     }
 
     fn found(flags: &str, costs: &Costs) -> Result<Best> {
-        let job = Job::of_line(flags)?;
+        let job = Job::of_line(flags).unwrap();
         search(&job.running, job.training.micro_batches, Some(costs))
     }
 

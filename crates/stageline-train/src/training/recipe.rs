@@ -20,7 +20,7 @@ use stageline_report::record::{Link, Run as RunLine};
 use crate::data::Data;
 use crate::kernel_messages::gpus;
 use crate::memory::batches::BatchMemory;
-use crate::memory::refuse::Demand;
+use crate::memory::check::Demand;
 use crate::model::Model;
 use crate::optimizers::adamw::AdamW;
 use crate::optimizers::named::without_decay;

@@ -14,7 +14,7 @@ use crate::data::Data;
 use crate::data::repeatable::first_sample;
 use crate::kernel_messages::gpus;
 use crate::memory::batches::BatchMemory;
-use crate::memory::refuse;
+use crate::memory::check;
 use crate::model::Model;
 use crate::outputs::amount::Amount;
 use crate::outputs::log::Log;
@@ -210,7 +210,7 @@ impl<F> Run<F> {
         let validation = data.validation(training.batch_size)?;
         let batches = BatchMemory { of_step, held_out: validation.iter().map(Batch::bytes).sum() };
         let demand = recipe.demand(most_stages, start, saved.is_some(), batches);
-        let estimate = demand::estimate(&mut pipeline, &*data, &demand)?;
+        let estimate = check::estimate(&mut pipeline, &*data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
         let (links, batch_bytes) = (links(&devices)?, batches.total(&job));
@@ -262,7 +262,7 @@ fn check_parameters<M: Model>(
         say(format_args!("{trained} of {} parameters are trained", trained + frozen))?;
     }
     if has_known_optimizer {
-        demand::refuse_too_many_parameters(job, parameters, resumes, smaller)?;
+        check::refuse_too_many_parameters(job, parameters, resumes, smaller)?;
     }
     Ok(Some(parameters))
 }
