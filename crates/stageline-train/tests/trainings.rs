@@ -34,12 +34,14 @@ const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 /// The training step, counted from 0, whose batch never arrives, because a test's data source hangs.
 const HANGS_AT: usize = 3;
 
-/// A source of test batches in which all inputs and masks are 1. It can be set to hang, panic or fail at a given step.
+/// A source of test batches in which all inputs and masks are 1. It can be set to hang, panic or fail at a given step, or
+/// to give a batch whose mask is 0.
 #[derive(Default)]
 struct Ones {
     hangs_at: Option<usize>,
     panics_at: Option<usize>,
     fails_at: Option<usize>,
+    masked_at: Option<usize>,
 }
 
 impl Data for Ones {
@@ -53,7 +55,8 @@ impl Data for Ones {
         assert_ne!(Some(step), self.panics_at, "the source panics");
         ensure!(Some(step) != self.fails_at, "the source fails");
         let ones = Tensor::ones([samples, 2], &Device::flex());
-        Ok(Batch::new(ones.clone(), ones))
+        let mask = if Some(step) == self.masked_at { ones.zeros_like() } else { ones.clone() };
+        Ok(Batch::new(ones, mask))
     }
 }
 
@@ -73,6 +76,31 @@ fn log(settings: &[(&str, &str)], train: impl FnOnce(Run<NoFlags>)) -> RunLog {
 
 fn read(path: &Path) -> RunLog {
     RunLog::read(BufReader::new(File::open(path).unwrap())).unwrap()
+}
+
+/// Tests that a first batch without a target does not end the run in the estimate of the memory, and that the step has no
+/// throughput.
+#[test]
+fn a_step_without_a_target_is_skipped() {
+    let data = || Ones { masked_at: Some(0), ..Ones::default() };
+    let log = log(&[("peak_tflops", "1")], |run| drop(run.train(&row(), data()).unwrap()));
+    let [masked, steps @ ..] = &*log.steps else { panic!("there are no steps") };
+    assert_eq!((masked.weight, masked.tokens_per_s, masked.model_flop_utilisation), (0.0, 0.0, None));
+    assert_eq!(masked.loss, None);
+    assert!(steps.len() == 9 && steps.iter().all(|step| step.tokens_per_s > 0.0 && step.loss.is_some()));
+    assert!(steps.iter().all(|step| step.model_flop_utilisation.is_some_and(|share| share > 0.0)));
+}
+
+#[test]
+#[cfg(target_os = "linux")]
+fn a_full_disk_under_the_trace_does_not_lose_the_page() {
+    let folder = tempfile::tempdir().unwrap();
+    let page = folder.path().join("page.html");
+    let run = run(&[("trace", "/dev/full"), ("report", page.to_str().unwrap())]);
+    let trained = run.train(&row(), Ones::default()).unwrap().unwrap();
+    let error = trained.unwritten.first().unwrap_err().to_string();
+    assert!(error.contains("/dev/full"), "{error}");
+    assert!(fs::read_to_string(page).unwrap().contains("</html>"));
 }
 
 #[test]

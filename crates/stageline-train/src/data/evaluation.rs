@@ -117,6 +117,6 @@ mod tests {
         fs::write(&evaluation, "short").unwrap();
         let error = open_tokens(&training, &settings(HeldOut::Data(&evaluation), 10)).map(drop).unwrap_err();
         let error = format!("{error:#}");
-        assert!(error.contains("the data for evaluation") && error.contains("5 tokens to train on"), "{error}");
+        assert!(error.contains("the data for evaluation") && error.contains("5 tokens are too few"), "{error}");
     }
 }

@@ -207,6 +207,14 @@ mod tests {
     }
 
     #[test]
+    fn a_token_that_a_model_does_not_know_is_named_with_its_line() {
+        let texts = read(&lines(), 5).unwrap();
+        assert!(texts.check(302).is_ok());
+        let error = texts.check(301).unwrap_err().to_string();
+        assert!(error.starts_with("line 1 has the token 301, and the model's vocabulary has 301"), "{error}");
+    }
+
+    #[test]
     fn texts_are_padded_or_cut_and_end_with_their_special_tokens() {
         let texts = read(&lines(), 5).unwrap();
         assert_eq!(texts.classes(), 3);

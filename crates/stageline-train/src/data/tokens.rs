@@ -333,6 +333,9 @@ mod tests {
         let message = "3600 tokens to train on and 400 held out are too few for windows of 501 tokens; give a shorter \
                        context or more text";
         assert_eq!(long.unwrap_err().to_string(), message);
+        let long = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 5000, 0.0, 3).map(drop);
+        let message = "4000 tokens are too few for windows of 5001 tokens; give a shorter context or more text";
+        assert_eq!(long.unwrap_err().to_string(), message);
         let all = TokenWindows::new(TokenFile::open(windows.tokens.path()).unwrap(), 500, 0.0, 3).unwrap();
         assert!(all.validation(4).unwrap().is_empty() && all.training == (0..4000));
         // The first 3,600 tokens are for training: 359 windows of 10 and a target, in which each token is a target once.

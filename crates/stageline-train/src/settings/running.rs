@@ -134,3 +134,16 @@ fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })
 }
+
+#[cfg(test)]
+#[cfg(feature = "flex")]
+mod tests {
+    use crate::settings::job::Job;
+
+    #[test]
+    fn the_peak_of_a_device_that_is_listed_twice_counts_once() {
+        let peak = |flags: &str| Job::of_line(flags).unwrap().running.peak_flops;
+        assert_eq!(peak("--device cpu,cpu --stages 2 --peak-tflops 3"), Some(3e12));
+        assert_eq!(peak("--device cpu --stages 2"), None);
+    }
+}

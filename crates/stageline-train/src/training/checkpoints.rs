@@ -283,3 +283,23 @@ fn published(error: CheckpointError) -> Result<PathBuf> {
     tracing::warn!("{:#}", anyhow!(error));
     Ok(path)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_on_disk_although_an_old_one_remains() {
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let pruned = CheckpointError::Prune {
+            published: "kept/step-9".into(),
+            doing: "remove",
+            path: "kept/step-3".into(),
+            source: source(),
+        };
+        assert_eq!(published(pruned).unwrap(), PathBuf::from("kept/step-9"));
+        assert!(published(CheckpointError::Thread { source: source() }).is_err());
+    }
+}
