@@ -81,6 +81,8 @@ fn a_training_reads_its_data_and_a_prompt_its_tokenizer() {
     refused("--model model --steps 0 --prompt The", "tokenizer.json");
     let folders = "--model model --steps 0 --export out --export-adapter model/../out";
     refused(folders, "--export and --export-adapter need a folder each");
+    let missing = "--model model --steps 0 --export new/out --export-adapter ./new/out";
+    refused(missing, "--export and --export-adapter need a folder each");
     fs::remove_file(folder.join("model/tokenizer.json")).unwrap();
     refused(&training("nowhere.jsonl"), "nowhere.jsonl");
 }

@@ -4,6 +4,7 @@
 use std::fs;
 use std::io::Read;
 use std::process::{Child, Stdio};
+use std::time::Duration;
 
 use nix::libc::{FUTEX_WAIT, FUTEX_WAIT_BITSET, SYS_futex};
 use nix::sys::ptrace;
@@ -31,7 +32,7 @@ fn freeze(thread: Pid, child: &Child) {
             return;
         }
         ptrace::cont(thread, None).unwrap();
-        std::thread::yield_now();
+        std::thread::sleep(Duration::from_millis(5)); // so that the thread gets on until it is stopped again
     }
 }
 

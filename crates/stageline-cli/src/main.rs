@@ -4,14 +4,14 @@
 //!
 //! - `plan`, `simulate`, `search`, `check`: write, simulate, find and check plans, without a run. `report` formats the
 //!   results of `simulate` and `search`.
-//! - `logged_run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`: recommends
-//!   settings from such a log.
+//! - `logged_run`: the subcommands `predict` and `page`, which predict and draw from the log of a run. `advise`:
+//!   recommends settings from such a log.
 //! - `devices`: lists the devices of this host, and `serve`: serves them to training programs on another host. Only
 //!   these two need burn.
 //!
-//! The subcommands share `plan_flags` (the flags that choose a plan), `predicted_schedule` (the schedule of a prediction),
-//! `measured_search` (searches with the costs of a log), `costs` (the flags for times and sizes) and `output` (writes
-//! to files and to the terminal).
+//! The subcommands share `plan_flags` (the flags that choose a plan), `predicted_schedule` (the schedule of a
+//! prediction), `measured_search` (searches with the costs of a log), `costs` (the flags for times and sizes) and
+//! `output` (writes to files and to the terminal).
 
 mod advise;
 mod check;

@@ -34,8 +34,8 @@ const FOLDER: &str = "STAGELINE_TEST_FOLDER";
 /// The training step, counted from 0, whose batch never arrives, because a test's data source hangs.
 const HANGS_AT: usize = 3;
 
-/// A source of test batches in which all inputs and masks are 1. It can be set to hang, panic or fail at a given step, or
-/// to give a batch whose mask is 0.
+/// A source of test batches in which all inputs and masks are 1. It can be set to hang, panic or fail at a given step,
+/// or to give a batch whose mask is 0.
 #[derive(Default)]
 struct Ones {
     hangs_at: Option<usize>,
@@ -78,8 +78,8 @@ fn read(path: &Path) -> RunLog {
     RunLog::read(BufReader::new(File::open(path).unwrap())).unwrap()
 }
 
-/// Tests that a first batch without a target does not end the run in the estimate of the memory, and that the step has no
-/// throughput.
+/// Tests that a first batch without a target does not end the run in the estimate of the memory, and that the step has
+/// no throughput.
 #[test]
 fn a_step_without_a_target_is_skipped() {
     let data = || Ones { masked_at: Some(0), ..Ones::default() };

@@ -83,11 +83,11 @@ impl Writer {
         self.wait()
     }
 
-    /// Waits until the save in progress has ended, so that its memory is free before the next checkpoint is made. Returns
-    /// the path of its checkpoint; `None` if no save is in progress.
+    /// Waits until the save in progress has ended, so that its memory is free before the next checkpoint is made.
+    /// Returns the path of its checkpoint; `None` if no save is in progress.
     ///
     /// # Errors
-    /// As [`finish`](Self::finish).
+    /// Returns the error of the save in progress, as [`finish`](Self::finish) does.
     pub fn wait(&mut self) -> Result<Option<PathBuf>, CheckpointError> {
         if !std::mem::take(&mut self.pending) {
             return Ok(None);

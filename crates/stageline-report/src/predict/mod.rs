@@ -16,8 +16,9 @@
 //! - `trainings`: training runs to the same loss with other numbers of micro-batches ([`PredictedTraining`]).
 //! - `question`: the input of a recommendation: the logged run, the plan whose settings vary, and the limits on memory
 //!   and workers ([`Question`]). `alternatives`: training runs with another schedule, number of workers or micro-batch
-//!   size ([`Change`]). `recommendation`: the recommended training run, with the reason ([`Recommendation`]). `advice`:
-//!   the predicted training runs, the alternatives and the recommendation together ([`Advice`]).
+//!   size. `changed_setting`: the setting that an alternative changes ([`Change`]). `reason`: why the recommended run
+//!   is better than another. `recommendation`: the recommended training run, with the reason ([`Recommendation`]).
+//!   `advice`: the predicted training runs, the alternatives and the recommendation together ([`Advice`]).
 //! - `network`: the network links between workers, and the workers of each host. `host_cuts`: partitions over hosts.
 //! - `error`: why there is no prediction ([`PredictError`]).
 

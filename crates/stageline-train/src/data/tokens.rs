@@ -70,6 +70,9 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
     };
     ensure!((0.0..1.0).contains(&share), "a fraction of {share} is held out; give at least 0 and less than 1");
     let (training, form) = open(path, settings, share)?;
+    if settings.end_of_document.is_none() && form.texts > 1 {
+        say("the model's settings have no eos_token_id, so no such token is added to the end of a text")?;
+    }
     let HeldOut::Data(path) = settings.held_out else { return Ok(training) };
     // Samples of the same form, so that the losses can be compared.
     let settings = TokenSettings { context: Some(form.context), documents: Some(form.documents), ..*settings };
@@ -82,6 +85,8 @@ pub fn open_tokens(path: &Path, settings: &TokenSettings) -> Result<TokenData> {
 struct Form {
     context: usize,
     documents: Documents,
+    /// The number of texts; 0 for rows of tokens.
+    texts: u64,
 }
 
 /// Opens the data at `path`. The share `held_out` of the data, from 0 to below 1, is evaluated and not trained on. Also
@@ -102,9 +107,6 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
-    if settings.end_of_document.is_none() && tokens.documents() > 1 {
-        say("no token is added to the end of a document, because the model has none (eos_token_id of its settings)")?;
-    }
     if let [first, others @ ..] = &*files_left_out(path)? {
         let (first, others) = (first.display(), others.len());
         say(format_args!("{first} and {others} more files are not read, because the folder has JSON-lines files"))?;
@@ -113,7 +115,7 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     let documents = settings.documents.unwrap_or(by_default);
     let longest = if documents == Documents::Packed { LONGEST_PACKED } else { LONGEST_WINDOW };
     let context = context.unwrap_or(positions.min(longest));
-    let form = Form { context, documents };
+    let form = Form { context, documents, texts: tokens.documents() };
     if documents != Documents::Packed {
         let windows = TokenWindows::new(tokens, context, held_out, settings.seed)?;
         return Ok((Arc::new(windows.documents(documents)), form));
@@ -138,7 +140,7 @@ fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
         path.display()
     );
     rows.check(settings.vocabulary, settings.positions.saturating_add(1))?;
-    Ok((Arc::new(rows), Form { context, documents: Documents::Joined }))
+    Ok((Arc::new(rows), Form { context, documents: Documents::Joined, texts: 0 }))
 }
 
 /// Returns the token that is appended to every document; `None` if none is set. A token that is larger than the size of

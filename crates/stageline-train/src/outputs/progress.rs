@@ -75,8 +75,8 @@ impl Progress {
         Ok(())
     }
 
-    /// Returns the figures of a step in the message of the bar: the loss, the throughput, the bubbles, the metrics and the
-    /// model FLOP utilisation.
+    /// Returns the figures of a step in the message of the bar: the loss, the throughput, the bubbles, the metrics and
+    /// the model FLOP utilisation.
     fn figures(&self, report: &StepReport, utilisation: Option<f64>) -> String {
         let mut message = format!("loss {:.3}", report.loss);
         if let Some(amount) = self.amount {

@@ -18,7 +18,7 @@ impl Unwritten {
         let keep = |error: Error| {
             let (mut errors, text) = (self.0.lock(), format!("{error:#}"));
             if errors.last().is_none_or(|last| format!("{last:#}") != text) {
-                tracing::error!("an output is missing: {text}");
+                tracing::error!("not everything is written: {text}");
             }
             errors.push(error);
         };

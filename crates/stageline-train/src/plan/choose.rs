@@ -123,8 +123,8 @@ fn cut(
 }
 
 /// Returns the cut of the layers into the stages of a plan by their costs and by `--speeds`. `shape` is the number of
-/// stages and of micro-batches. A plan with one stage on each worker has the most even stages, and another plan those of
-/// the shortest simulated step.
+/// stages and of micro-batches. A plan with one stage on each worker has the most even stages, and another plan those
+/// of the shortest simulated step.
 fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running: &Running) -> Result<Cut> {
     let (stages, micro_batches) = shape;
     let is_even = running.speeds.is_none() && stages == running.workers;

@@ -11,8 +11,9 @@ use crate::settings::values::CutBy;
 /// Finds the plan with the shortest simulated step, with free transfers and without a memory limit. `costs` are the
 /// costs of the model's layers; `None` for a model that is cut by hand, whose stages count as equal.
 ///
-/// For each number of stages that the search tries, the layers are cut evenly into as many stages. With a list as
-/// `--cut`, the search tries only the stages of this list.
+/// For each number of stages that the search tries, the layers are cut such that the slowest stage is as fast as
+/// possible. The training may cut them better for the plan that is found. With a list as `--cut`, the search tries only
+/// the stages of this list.
 ///
 /// # Errors
 /// Returns an error in these cases:
@@ -155,6 +156,12 @@ mod tests {
         for (list, stages) in [("0,1", 2), ("0,3", 2), ("0,1,2,3", 4)] {
             let found = found(&format!("--stages 2 --micro-batches 4 --cut {list}"), &costs).unwrap();
             assert_eq!(found.checked.plan().stages(), stages, "{list}");
+            let layers = |stage: usize| {
+                let starts: Vec<usize> = list.split(',').map(|start| start.parse().unwrap()).collect();
+                (starts.get(stage + 1).unwrap_or(&4) - starts[stage]) as f64 * costs.layers()[0].flops
+            };
+            let of_stages = (0..stages).map(layers).map(|time| StageCost::new(time, time, time)).collect();
+            assert_eq!(found.costs, PlanCosts::by_stage(of_stages), "{list}");
         }
         let error = found("--stages 2 --micro-batches 4 --cut 0,1,2", &costs).unwrap_err().to_string();
         assert!(error.contains("2 workers do not share its 3 stages evenly"), "{error}");

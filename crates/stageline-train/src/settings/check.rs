@@ -120,12 +120,12 @@ pub fn is_same_place(one: &Path, other: &Path) -> bool {
     place(one) == place(other)
 }
 
-/// Returns a canonical path of a file, so that two paths of one file can be recognised as equal. If the file does not
-/// exist, only the path of its folder is made canonical.
+/// Returns the path of a file in one form, so that two paths of one file are equal however they are written: the
+/// canonical path of its nearest ancestor that exists, and the rest of the path below it.
 fn place(path: &Path) -> PathBuf {
-    let folder = path.parent().filter(|folder| !folder.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    let folder = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
-    fs::canonicalize(path).unwrap_or_else(|_| folder.join(path.file_name().unwrap_or_default()))
+    let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let known = |ancestor: &Path| Some(ancestor.canonicalize().ok()?.join(whole.strip_prefix(ancestor).ok()?));
+    whole.ancestors().find_map(known).unwrap_or(whole.clone())
 }
 
 /// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide

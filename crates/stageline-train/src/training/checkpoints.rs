@@ -271,13 +271,14 @@ impl Keeper {
     }
 }
 
-/// Returns the path of the checkpoint that is on disk in spite of the error of its save, which becomes a warning.
+/// Returns the path of a checkpoint that is saved, although older ones could not be removed. That error becomes a
+/// warning.
 ///
 /// # Errors
-/// Returns the error if the checkpoint is not on disk.
+/// Returns any other error of a save.
 fn published(error: CheckpointError) -> Result<PathBuf> {
     let path = match &error {
-        CheckpointError::Prune { published, .. } | CheckpointError::NotDurable { published, .. } => published.clone(),
+        CheckpointError::Prune { published, .. } => published.clone(),
         _ => return Err(error.into()),
     };
     tracing::warn!("{:#}", anyhow!(error));
@@ -300,6 +301,7 @@ mod tests {
             source: source(),
         };
         assert_eq!(published(pruned).unwrap(), PathBuf::from("kept/step-9"));
-        assert!(published(CheckpointError::Thread { source: source() }).is_err());
+        let lost = CheckpointError::NotDurable { published: "kept/step-9".into(), source: source(), undo: source() };
+        assert!(published(lost).is_err());
     }
 }

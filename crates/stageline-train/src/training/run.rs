@@ -72,8 +72,8 @@ impl<F> Run<F> {
         }
     }
 
-    /// Returns the errors in writing outputs, to which a program adds those of its own outputs. With an error the program
-    /// ends with status 1.
+    /// Returns the errors in writing outputs, to which a program adds those of its own outputs. With an error the
+    /// program ends with status 1.
     pub fn unwritten(&self) -> Unwritten {
         self.unwritten.clone()
     }

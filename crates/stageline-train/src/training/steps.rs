@@ -186,10 +186,7 @@ fn note(report: &StepReport, figures: Figures, log: &mut Log, on_step: &mut OnSt
 fn warn(report: &StepReport, watch: &mut Watch) {
     let gradient_norm = match report.update {
         Update::Stepped { gradient_norm, .. } => gradient_norm,
-        Update::NoWeight => {
-            tracing::warn!("step {}: no target of the batch is trained on, so the step is skipped", report.step);
-            return;
-        }
+        Update::NoWeight => return watch.no_target(report.step).iter().for_each(|warning| tracing::warn!("{warning}")),
         _ => return,
     };
     let health: Vec<_> = report.health.iter().map(record::health).collect();

@@ -36,9 +36,22 @@ pub struct Watch {
     /// The names of the layers that were already reported for a very large or very small update. No layer is reported
     /// twice.
     reported: HashSet<String>,
+    /// Whether a step without a target was reported.
+    without_target: bool,
 }
 
 impl Watch {
+    /// Returns a warning for the first step whose batch has no target that is trained on. `step` is counted from 0.
+    pub fn no_target(&mut self, step: usize) -> Option<String> {
+        let is_first = !std::mem::replace(&mut self.without_target, true);
+        is_first.then(|| {
+            format!(
+                "step {step}: no target of the batch is trained on, so the step is skipped, as every later step like it. Larger batches \
+                 or a longer context have targets"
+            )
+        })
+    }
+
     /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps;
     /// `None` if it is not, if there are fewer than 8 earlier steps, or if a jump was reported less than 32 steps ago.
     /// `step` is counted from 0, and `norm` is its global norm. `of_each` lists the name and the gradient norm of each

@@ -24,8 +24,8 @@
 //! - `what_if`: the estimate under other settings, such as another plan, micro-batch size or number of stages.
 //! - `fit`: the check against the devices' memory (`DoesNotFit`, `Shortage`, `Room`), the changes that would help
 //!   (`Remedy`), and the message with all figures (`Bytes`), which calls this host's CPU "the host".
-//! - `changed_settings`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and the
-//!   single settings in them (`Lever`).
+//! - `changed_settings`, `lever`: combinations of changed settings (`Change`, with twice the stages or one: `Cut`), and
+//!   the single settings in them (`Lever`).
 //! - `choose_recompute`: the least recomputation of each stage that lets a pipeline fit its memory (`Level`).
 
 mod changed_settings;

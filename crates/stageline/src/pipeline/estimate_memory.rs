@@ -141,9 +141,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// of the total times of all stages' backwards on one micro-batch. Returns `None` if the memory in use is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
-        // Only the shapes matter. With weights of 1, a batch whose targets are all masked is measured as any other.
-        let ones = |target: &Target| (self.scoring.weight)(target).ones();
-        let batch = batch.cut(self.pieces(), &ones).map_err(|error| error.of_replicas(self.replicas()))?;
+        // Only the shapes matter. With weights of 1, micro-batches whose targets are all masked are measured as any others.
+        let weight = |target: &Target| {
+            let weight = (self.scoring.weight)(target);
+            if weight.is_zero() { weight.ones() } else { weight }
+        };
+        let batch = batch.cut(self.pieces(), &weight).map_err(|error| error.of_replicas(self.replicas()))?;
         let batches = batch.largest(MICRO_BATCHES * self.replicas());
         let mut largest: Option<(MemoryEstimate, Duration)> = None;
         for repeated in batches {
@@ -165,9 +168,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         let plan = Arc::new(self.plan.rehearsal());
         let turns = Turns::of_replicas(self.transfers.streams.iter().map(|streams| (&*plan, streams)));
         let contexts = self.contexts_in_turns(batch.weights.divided(MICRO_BATCHES), &batch.weights.total, &turns);
-        // A step that measures the gradient noise needs more memory than another, because no layer adds in place. The
-        // noise is the difference of micro-batches, so a step of one micro-batch has none.
-        let measures_noise = self.stepping.flush.noise_every > 0 && self.pieces() > 1;
+        // A step that measures the gradient noise needs more memory than another, because no layer adds in place.
+        let measures_noise = self.stepping.flush.noise_every > 0;
         let measuring = |context| {
             let context = Arc::into_inner(context).expect("a new context has one owner");
             Arc::new(Context { measures_noise, ..context })

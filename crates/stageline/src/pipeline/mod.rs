@@ -285,8 +285,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Modules::new(modules, self.plan().stages())
     }
 
-    /// Returns the number of training steps that the pipeline has made or skipped, those before the checkpoint from which
-    /// it resumed included. It is the number of the next step.
+    /// Returns the number of training steps that the pipeline has made or skipped, those before the checkpoint from
+    /// which it resumed included. It is the number of the next step.
     pub fn steps_done(&self) -> usize {
         self.done.steps
     }

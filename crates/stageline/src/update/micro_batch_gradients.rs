@@ -1,4 +1,5 @@
-//! [`MicroBatchGradients`]: the gradients of one micro-batch for a stage's parameters, some of which may still have to be computed.
+//! [`MicroBatchGradients`]: the gradients of one micro-batch for a stage's parameters, some of which may still have to
+//! be computed.
 
 use std::collections::HashSet;
 

@@ -7,17 +7,17 @@ use burn_cubecl::cubecl::prelude::*;
 use super::block::Sizes;
 
 /// Computes, for every query of every head, the dot product of attention's output and the output's gradient. Both are
-/// `[batch, length, query heads x size]`. The results go to `along`, `[batch, query heads, length]`. Each GPU thread
+/// `[batch, length, query heads x size]`. The results go to `delta`, `[batch, query heads, length]`. Each GPU thread
 /// computes one result.
 #[cube(launch, address_type = "dynamic")]
-pub fn attention_along<E: Float>(
+pub fn attention_delta<E: Float>(
     output: &Tensor<E>,
     gradient: &Tensor<E>,
-    along: &mut Tensor<f32>,
+    delta: &mut Tensor<f32>,
     #[comptime] sizes: Sizes,
     #[define(E)] _type: ElemType,
 ) {
-    if ABSOLUTE_POS >= along.len() {
+    if ABSOLUTE_POS >= delta.len() {
         terminate!();
     }
     let length = output.shape(1);
@@ -29,5 +29,5 @@ pub fn attention_along<E: Float>(
     for element in 0..sizes.width {
         sum += f32::cast_from(output[from + element]) * f32::cast_from(gradient[from + element]);
     }
-    along[ABSOLUTE_POS] = sum;
+    delta[ABSOLUTE_POS] = sum;
 }

@@ -11,7 +11,7 @@ use burn_cubecl::tensor::CubeTensor;
 use burn_cubecl::{CubeBackend, CubeDevice};
 
 use super::block::Sizes;
-use super::{FlashAttention, along, logarithms_shape, output_shape, scalar, tensor_cores};
+use super::{FlashAttention, delta, logarithms_shape, output_shape, scalar, tensor_cores};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
 /// Returns the largest head size, in elements, that a GPU can run the attention kernels with; 0 if there is none.
@@ -152,7 +152,7 @@ impl FlashAttention for CubeBackend {
         let products = empty(&input, logarithms_shape(&input.shape(), heads), DType::F32);
         let count = products.shape().num_elements();
         let units = CubeDim::new(&client, count);
-        along::attention_along::launch(
+        delta::attention_delta::launch(
             &client,
             calculate_cube_count_elemwise(&client, count, units),
             units,

@@ -194,9 +194,9 @@ pub(crate) fn to_input(
     // For each query, the sum over keys of weight times gradient is the product of the output with its gradient (Dao et
     // al., 2022, arXiv:2205.14135, appendix B).
     let [upstream, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
-    let along = (wide(upstream) * wide(outputs)).sum_dim(1) * scale(size);
-    let along = along.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([grouped[0], grouped[1], 1]);
-    let along = along * shares.clone();
+    let delta = (wide(upstream) * wide(outputs)).sum_dim(1) * scale(size);
+    let delta = delta.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([grouped[0], grouped[1], 1]);
+    let delta = delta * shares.clone();
     let gradient = gradient.reshape([batch, length, heads, size]).swap_dims(1, 2);
     let gradient = wide(gradient.reshape([grouped[0], grouped[1], size])) * shares;
     let scales = gradient_scales(query.dtype(), &gradient);
@@ -204,10 +204,10 @@ pub(crate) fn to_input(
         Some(scales) => tensor * scales.clone(),
         None => tensor,
     };
-    let (along, gradient) = (scaled(along), as_given(scaled(gradient), &query));
+    let (delta, gradient) = (scaled(delta), as_given(scaled(gradient), &query));
     let to_value = weights.clone().swap_dims(1, 2).matmul(gradient.clone());
     let to_weights = gradient.matmul(value.swap_dims(1, 2));
-    let to_products = as_given((wide(to_weights) * scale(size) - along) * wide(weights), &query);
+    let to_products = as_given((wide(to_weights) * scale(size) - delta) * wide(weights), &query);
     let to_query = to_products.clone().matmul(key);
     let to_key = to_products.swap_dims(1, 2).matmul(query);
     let parts = [to_query, to_key, to_value].map(|part| match &scales {

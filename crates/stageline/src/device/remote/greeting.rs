@@ -13,7 +13,7 @@ use burn_ir::ScalarIr;
 
 use super::connected::{self, Process};
 use super::within_server::session_name;
-use stageline_nn::kernels::remote::{ServedKernels, liveness, name};
+use stageline_nn::kernels::remote::{ServedKernels, ask, name};
 
 /// The greeting: the first answer of a server to a client that connects a device. It contains the version of the
 /// server's program and the kernels of the device.

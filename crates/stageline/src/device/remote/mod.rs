@@ -16,8 +16,9 @@
 //! - [`Token`] (`token`): the secret that a server requires of programs that use its devices, in a file that only its
 //!   owner can read.
 //! - [`RemoteError`] (`error`): an error in connecting a device.
-//! - [`LostHost`] (`lost`, `liveness`): a host that no longer answers a liveness check (`LivenessCheck`) or whose server was
-//!   restarted, listed with the replicas and stages on it. `stuck` finds the stages whose device does not answer.
+//! - [`LostHost`] (`lost`, `liveness`): a host that no longer answers a liveness check (`LivenessCheck`) or whose
+//!   server was restarted, listed with the replicas and stages on it. `stuck` finds the stages whose device does not
+//!   answer.
 //! - [`LostLink`] (`lost_link`): a broken network link between two hosts that do answer.
 //! - `with_time_limit` waits with a time limit for a request that the server may never answer (`Pending`).
 //! - [`link_speeds`], [`LinkSpeed`] (`link_speed`, `probe`): the measured latency and bandwidth between devices.

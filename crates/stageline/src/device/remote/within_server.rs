@@ -14,7 +14,7 @@ use burn::tensor::{Device, Tensor};
 use burn_ir::ScalarIr;
 
 use super::connected::{find, remote};
-use stageline_nn::kernels::remote::{liveness, name};
+use stageline_nn::kernels::remote::{ask, name};
 
 /// Random numbers that identify this program to servers.
 static PROGRAM: LazyLock<[u64; 2]> = LazyLock::new(|| {

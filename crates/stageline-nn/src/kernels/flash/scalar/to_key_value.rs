@@ -19,7 +19,7 @@ pub fn attention_to_key_value<E: Float, I: Int>(
     starts: &Tensor<I>,
     gradient: &Tensor<E>,
     logarithms: &Tensor<f32>,
-    along: &Tensor<f32>,
+    delta: &Tensor<f32>,
     to_input: &mut Tensor<E>,
     window: u32,
     scale: f32,
@@ -77,9 +77,9 @@ pub fn attention_to_key_value<E: Float, I: Int>(
             for at in 0..own_columns {
                 let query = tile_first + lane + at * LANES;
                 let known = select(query < length, query, length - 1);
-                let along = along[(sample * sizes.query_heads + head) * length + known];
+                let delta = delta[(sample * sizes.query_heads + head) * length + known];
                 let to_weight = product(&values, row, &tile, lane + at * LANES, sizes.width);
-                weights[at] = weights[at] * (to_weight - along) * scale;
+                weights[at] = weights[at] * (to_weight - delta) * scale;
             }
             write_own(&weights, &mut factors, row, lane, sizes.rows);
             reload::<E>(input, &mut tile, sample, tile_first, head * sizes.width, sizes);

@@ -20,7 +20,7 @@ pub fn attention_to_query<E: Float, I: Int>(
     starts: &Tensor<I>,
     gradient: &Tensor<E>,
     logarithms: &Tensor<f32>,
-    along: &Tensor<f32>,
+    delta: &Tensor<f32>,
     to_input: &mut Tensor<E>,
     window: u32,
     scale: f32,
@@ -39,7 +39,7 @@ pub fn attention_to_query<E: Float, I: Int>(
     let known = select(query < length, query, length - 1);
     let start = u32::cast_from(starts[sample * length + known]) as usize;
     let logarithm = logarithms[(sample * sizes.query_heads + head) * length + known];
-    let along = along[(sample * sizes.query_heads + head) * length + known];
+    let delta = delta[(sample * sizes.query_heads + head) * length + known];
 
     let mut queries = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
     let mut upstream = Shared::<[f32]>::new_slice(comptime!(sizes.tile()));
@@ -68,7 +68,7 @@ pub fn attention_to_query<E: Float, I: Int>(
             let score = product(&queries, row, &tile, column, sizes.width) * scale;
             let seen = is_seen(known, tile_first + column, window, start);
             let weight = select(seen, (score - logarithm).exp(), f32::new(0.0));
-            to_scores[row * comptime!(sizes.rows + 1) + column] = weight * (to_weights[at] - along) * scale;
+            to_scores[row * comptime!(sizes.rows + 1) + column] = weight * (to_weights[at] - delta) * scale;
         }
         sync_cube();
         add_weighted(&mut sums, &to_scores, &tile, row, lane, sizes);

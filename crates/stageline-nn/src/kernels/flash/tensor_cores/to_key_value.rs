@@ -21,7 +21,7 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
     starts: &Tensor<I>,
     gradient: &Tensor<Eight<E>>,
     logarithms: &Tensor<f32>,
-    along: &Tensor<f32>,
+    delta: &Tensor<f32>,
     to_input: &mut Tensor<Pair<E>>,
     window: u32,
     scale: f32,
@@ -41,7 +41,7 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
     let mut upstream = new_tile::<E>(sizes);
     let mut tile_starts = Shared::<[u32]>::new_slice(ROWS);
     let mut tile_logarithms = Shared::<[f32]>::new_slice(ROWS);
-    let mut tile_along = Shared::<[f32]>::new_slice(ROWS);
+    let mut tile_delta = Shared::<[f32]>::new_slice(ROWS);
     load::<E>(input, &mut queries, sample, first, column_of_keys(key_head, sizes), columns, sizes);
     load::<E>(input, &mut upstream, sample, first, column_of_values(key_head, sizes), columns, sizes);
     sync_cube();
@@ -67,7 +67,7 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
                 let known = select(tile_first + unit < length, tile_first + unit, length - 1);
                 tile_starts[unit] = u32::cast_from(starts[sample * length + known]);
                 tile_logarithms[unit] = logarithms[of_rows + known];
-                tile_along[unit] = along[of_rows + known];
+                tile_delta[unit] = delta[of_rows + known];
             }
             sync_cube();
             for group in 0..comptime!(ROWS / 16) {
@@ -81,9 +81,9 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
                     let query = tile_first + column;
                     // Queries beyond the end of the sequence see no key.
                     let window = select(query < length, window, 0usize);
-                    let (logarithm, along) = (tile_logarithms[column], tile_along[column]);
+                    let (logarithm, delta) = (tile_logarithms[column], tile_delta[column]);
                     let start = tile_starts[column] as usize;
-                    weigh(&mut weights, &mut to_scores, place, query, row, window, start, scale, logarithm, along);
+                    weigh(&mut weights, &mut to_scores, place, query, row, window, start, scale, logarithm, delta);
                 }
                 add_weighted::<E>(&mut to_values, &as_left::<E>(&weights, 0usize), &upstream, group * 16, sizes);
                 add_weighted::<E>(&mut to_keys, &as_left::<E>(&to_scores, 0usize), &queries, group * 16, sizes);
@@ -98,7 +98,7 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
 /// Replaces this thread's products of one query with two keys (`key` and `key + 8`) by attention weights. Replaces the
 /// gradients of these weights by the gradients of the scores, which are the products times `scale`. `place` is the
 /// place of the query among the four that the thread has. `logarithm` is the logarithm of the query's sum of
-/// exponentiated scores, and `along` the product of the query's output with the output's gradient.
+/// exponentiated scores, and `delta` the product of the query's output with the output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn weigh(
@@ -111,7 +111,7 @@ fn weigh(
     start: usize,
     scale: f32,
     logarithm: f32,
-    along: f32,
+    delta: f32,
 ) {
     let side = comptime!(place % 2);
     #[unroll]
@@ -122,7 +122,7 @@ fn weigh(
         let seen = is_seen(query, key + half * 8, window, start);
         let weight = select(seen, (weight_pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
         weight_pair.insert(side, weight);
-        score_pair.insert(side, weight * (score_pair.extract(side) - along));
+        score_pair.insert(side, weight * (score_pair.extract(side) - delta));
         weights[at] = weight_pair;
         to_scores[at] = score_pair;
     }

@@ -22,7 +22,7 @@ pub fn tensor_core_attention_to_query<E: Float, I: Int>(
     starts: &Tensor<I>,
     gradient: &Tensor<Eight<E>>,
     logarithms: &Tensor<f32>,
-    along: &Tensor<f32>,
+    delta: &Tensor<f32>,
     to_input: &mut Tensor<Pair<E>>,
     window: u32,
     scale: f32,
@@ -69,8 +69,8 @@ pub fn tensor_core_attention_to_query<E: Float, I: Int>(
                 let known = select(query < length, query, length - 1);
                 let start = u32::cast_from(starts[sample * length + known]) as usize;
                 let first_key = tile_first + group * 16;
-                let (logarithm, along) = (logarithms[of_rows + known], along[of_rows + known]);
-                differentiate(&mut scores, &to_weights, half, known, first_key, window, start, scale, logarithm, along);
+                let (logarithm, delta) = (logarithms[of_rows + known], delta[of_rows + known]);
+                differentiate(&mut scores, &to_weights, half, known, first_key, window, start, scale, logarithm, delta);
             }
             let to_scores = as_left::<E>(&scores, 0usize);
             add_weighted::<E>(&mut sums, &to_scores, &keys, group * 16, sizes);
@@ -81,7 +81,7 @@ pub fn tensor_core_attention_to_query<E: Float, I: Int>(
 
 /// Replaces this thread's products of one query and 16 keys, from `first_key` on, by the gradients of the scores, which
 /// are these products times `scale`. `to_weights` are the gradients of the attention weights. `logarithm` is the
-/// logarithm of the query's sum of exponentiated scores, and `along` the product of the query's output with the
+/// logarithm of the query's sum of exponentiated scores, and `delta` the product of the query's output with the
 /// output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
@@ -95,7 +95,7 @@ fn differentiate(
     start: usize,
     scale: f32,
     logarithm: f32,
-    along: f32,
+    delta: f32,
 ) {
     #[unroll]
     for product in 0..2usize {
@@ -107,7 +107,7 @@ fn differentiate(
             let key = first_key + product * 8 + UNIT_POS_PLANE as usize % 4 * 2 + side;
             let seen = is_seen(query, key, window, start);
             let weight = select(seen, (pair.extract(side) * scale - logarithm).exp(), f32::new(0.0));
-            pair.insert(side, weight * (to_weight.extract(side) - along));
+            pair.insert(side, weight * (to_weight.extract(side) - delta));
         }
         scores[at] = pair;
     }

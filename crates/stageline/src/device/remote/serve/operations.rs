@@ -10,7 +10,7 @@ use iroh::EndpointId;
 use super::super::greeting::{Greeting, this_process};
 use super::handed_over::HandedOver;
 use super::peers::Peers;
-use stageline_nn::kernels::remote::done::{Served, operations};
+use stageline_nn::kernels::remote::serve::{Served, operations};
 use stageline_nn::kernels::remote::{ID_WORDS, name};
 
 /// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, the answers to a
