@@ -72,7 +72,9 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the costs in ms and the memory of each stage, for the given placement of stages on workers.
+    /// Returns the input of the search for the given placement of stages on workers: the costs of each stage in ms, and
+    /// the bytes that one micro-batch occupies on each stage with the memory limit of a worker, as the flags give them.
+    /// Without these flags, workers have no memory limit.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);

@@ -119,8 +119,13 @@ fn templates(folder: &Path) -> Result<Vec<String>, FolderError> {
     Ok(found)
 }
 
-/// Opens a companion of a model folder: a file beside the weights, such as `tokenizer.json`. It must be a regular file
-/// or a link to one.
+/// Opens the file `name` beside the weights of a model folder, such as `tokenizer.json`, for reading. Links are
+/// followed.
+///
+/// # Errors
+/// - [`FolderError::MissingFile`] if nothing is at the path, or a link leads to nothing.
+/// - [`FolderError::NotAFile`] if a folder, a device, a pipe or a socket is there.
+/// - [`FolderError::Read`] if the operating system refuses to open the file.
 pub(crate) fn open(folder: &Path, name: &str) -> Result<fs::File, FolderError> {
     disk::open(&folder.join(name), "a link in the folder leads to it")
 }

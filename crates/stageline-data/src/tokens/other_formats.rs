@@ -29,8 +29,10 @@ const FROM_SHAREGPT: &str = concat!(
 /// The command that renames the field of a conversation.
 const RENAME: &str = "jq -c '.messages = .conversations | del(.conversations)' OLD.jsonl > NEW.jsonl";
 
-/// Returns the fault of a line in the format of another data set, with the command that converts its file; `None` if
-/// the line has no known format. `value` returns the value of one of [`FIELDS`].
+/// Recognises a line of a data set in another format (Alpaca, ShareGPT, or messages in the field `conversations`).
+/// Returns the part of the error message that names the format and gives a command to convert the file; `None` if the
+/// line has none of these formats. `value` takes the name of one of [`FIELDS`], and returns the field's value in the
+/// line; `None` if the line lacks the field.
 pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option<String> {
     if value("instruction").is_some() && value("output").is_some() {
         return Some(format!(
@@ -111,7 +113,8 @@ pub(crate) fn check_is_text(path: &Path, file: &mut File) -> Result<(), TokenErr
     }
 }
 
-/// Returns the first and the last few bytes of a file.
+/// Returns the first and the last [`ENDS`] bytes of a file, in this order. Of a shorter file, both are the whole file.
+/// `file` must be at its start; it is left at its end.
 fn ends(file: &mut File) -> io::Result<[Vec<u8>; 2]> {
     let mut ends = [Vec::new(), Vec::new()];
     file.take(ENDS as u64).read_to_end(&mut ends[0])?;

@@ -79,8 +79,9 @@ fn targets(adapted: Vec<String>, others: &[String]) -> Vec<String> {
 }
 
 impl Adapters {
-    /// Returns the layout of the exported file with the adapters. Adapters that were opened from a folder have the
-    /// layout of its file. New adapters have a layout of the tensors `values` in f32.
+    /// Returns the layout of the weights file to which the adapters are exported: the names, types and shapes of its
+    /// tensors. For adapters that were opened from a folder, it is the layout of that folder's file, and `values` is
+    /// not used. For new adapters, it has the names and shapes of the tensors in `values`, with the type f32.
     fn layout(&self, values: &StoredValues) -> Result<Layout, ModelError> {
         Ok(match self.lora.folder() {
             Some(folder) => folder.layout()?,

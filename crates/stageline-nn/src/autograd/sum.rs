@@ -16,9 +16,9 @@ pub struct Sum {
     /// The float type of the sums: each gradient is cast to it before it is added. If `None`, gradients are added in
     /// their own type.
     pub dtype: Option<FloatDType>,
-    /// The sum of the squared norms of all parameter gradients that were added so far; `None` if squared norms are not
-    /// measured. The list contains one tensor of shape `[1]` on the gradients' device. It is empty before the first
-    /// gradient.
+    /// The squared norms of all gradients that were added so far, summed up over all parameters and micro-batches;
+    /// `None` if squared norms are not measured. The list is empty before the first gradient. Afterwards it holds one
+    /// tensor: the sum, of shape `[1]`, on the gradients' device.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 

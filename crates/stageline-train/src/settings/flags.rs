@@ -257,8 +257,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Outputs", long, value_name = "FOLDER")]
     pub tensorboard: Option<PathBuf>,
     /// Step whose timeline --log and --report show, and with which --trace begins, counted from 0 at the start of this
-    /// run. With --synchronise-every, it is the first synchronised step from there on, or the last one of the run if
-    /// none follows
+    /// run. If only some steps are synchronised (see --synchronise-every), it is the first synchronised step from there
+    /// on, or the last synchronised one if none follows
     #[arg(help_heading = "Outputs", long, default_value_t = 2)]
     pub draw_step: usize,
     /// File for an HTML page that reports on the run

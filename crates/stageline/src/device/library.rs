@@ -27,10 +27,11 @@ pub(super) fn load(name: &str) -> Result<(), Unloadable> {
     }
 }
 
-/// Returns whether a library that cannot be loaded is missing or broken, from the dynamic linker's message.
+/// Returns why the dynamic linker does not load the library `name`, as its error message `message` shows:
+/// [`Unloadable::Missing`] if there is no file `name`, and [`Unloadable::Broken`] with the message in any other case.
 ///
-/// The message names the file that was not found. If this is another file than `name`, the library `name` itself was
-/// found but needs that file.
+/// A message about a file that was not found can name a library that `name` needs. Then `name` itself was found, and is
+/// broken.
 fn of_message(name: &str, message: &str) -> Unloadable {
     let of_glibc =
         message.strip_prefix(name).is_some_and(|rest| rest.starts_with(": cannot open shared object file: No such"));

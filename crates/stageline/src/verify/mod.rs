@@ -326,8 +326,8 @@ pub struct Compared {
 }
 
 impl Compared {
-    /// Returns the absolute difference between the loss of the verified run and the loss of its reference on one
-    /// device.
+    /// Returns the absolute difference of the two compared losses, which belong to the same training step or to the
+    /// validation: the loss of the verified run, and the loss of its reference on one device.
     pub fn difference(self) -> f64 {
         (self.configured - self.reference).abs()
     }
