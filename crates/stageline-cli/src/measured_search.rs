@@ -72,9 +72,9 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the input of the search for the given placement of stages on workers: the costs of each stage in ms, and
-    /// the bytes that one micro-batch occupies on each stage with the memory limit of a worker, as the flags give them.
-    /// Without these flags, workers have no memory limit.
+    /// Returns the input of the search for the given placement of stages on workers: the costs of each stage in ms, the
+    /// bytes that one micro-batch occupies on each stage, and the memory limit of a worker. The bytes and the limit are
+    /// those of the flags. Without the flags for memory, workers have no limit.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);

@@ -45,7 +45,8 @@ impl Shape {
 }
 
 /// Returns the schedule with the given name, with `chunks` stages (chunks) on each worker. If `chunks` is `None`, the
-/// schedule has its default number of chunks.
+/// schedule has its default number of chunks. It is an error if the name is not known, or if the schedule has a fixed
+/// number of chunks other than `chunks`.
 pub(crate) fn schedule(name: &str, chunks: Option<usize>) -> anyhow::Result<Box<dyn Schedule>> {
     let named = schedule_named(name)?;
     match chunks {
@@ -68,7 +69,8 @@ pub(crate) fn not_too_large(stages: usize, micro_batches: usize) -> anyhow::Resu
     Ok(())
 }
 
-/// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`.
+/// Reads a plan from the CSV file at `path`, or from the standard input if the path is `-`. It is an error if the file
+/// cannot be read or does not contain a plan.
 pub(crate) fn read_plan(path: &Path) -> anyhow::Result<Plan> {
     let csv = if path == "-" {
         let mut csv = String::new();

@@ -45,9 +45,10 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Checks that this schedule has a plan for `workers` workers and `micro_batches` micro-batches, and returns the
-    /// schedule. If the plan of the logged run was searched or read from a file, it exists only for the run's own
-    /// numbers of workers and micro-batches. Other numbers are then an error.
+    /// Returns this schedule, which is that of the logged run, after a check that its plan is not tied to other
+    /// numbers. If the run's plan was searched or read from a file, it exists only for the run's own numbers of workers
+    /// and micro-batches. Other values of `workers` or `micro_batches` are then an error. Whether a known schedule has
+    /// a plan for these numbers is not checked here.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(

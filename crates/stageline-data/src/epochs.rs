@@ -63,7 +63,7 @@ impl Epochs {
 
 /// The order of the samples of one epoch.
 enum Order {
-    /// The indices of the samples in their order.
+    /// The index of the sample at each position of the epoch, for at most [`MOST_LISTED`] samples.
     Listed(Vec<u64>),
     /// A permutation for more samples than are listed: a Feistel network, which permutes the numbers of twice `bits`
     /// bits. Some of these numbers are not the index of a sample. So the network is applied to an index again and

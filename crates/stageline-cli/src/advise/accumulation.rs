@@ -279,7 +279,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// Returns a duration as text in seconds, minutes or hours.
+/// Returns a duration as text: in seconds below two minutes, in minutes below two hours, and otherwise in hours.
 fn duration(seconds: f64) -> String {
     match seconds {
         ..120.0 => format!("{seconds:.1} s"),

@@ -78,8 +78,8 @@ impl Flags {
         }
     }
 
-    /// Checks that the recommended run has as many stages as the logged one, if the user has cut the model by hand.
-    /// Such a model cannot have other stages.
+    /// Returns an error if the user has cut the model by hand and the recommended run would have another number of
+    /// stages than the logged one. No flag changes the stages of such a model.
     pub(super) fn check_stages(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let (own, workers) = (log.plan.stages(), self.workers(log));
         let (stages, chunks) = (schedule.stages_on(workers), schedule.chunks());
@@ -91,7 +91,8 @@ impl Flags {
         Ok(())
     }
 
-    /// Checks that the plans to compare, with up to --most micro-batches, do not need too much memory.
+    /// Returns an error if the largest plan to compare has more than 100 million pairs of stage and micro-batch, and
+    /// would need too much memory. It has the larger of --most and the run's own number of micro-batches.
     pub(super) fn check_size(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let most = self.most.max(log.plan.micro_batches());
         not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")

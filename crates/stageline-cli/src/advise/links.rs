@@ -69,8 +69,10 @@ impl Asked<'_> {
     }
 
     /// Returns a table, as text, with a row for each partition of the layers over hosts in `cuts`. A row has the layers
-    /// after which the model is split between hosts, and the bytes sent over these splits. The time of the slowest
-    /// worker, the step time and the bubble follow.
+    /// after which the model is split between hosts. For each split, it has the MB that one micro-batch sends in one
+    /// direction: activations forward, or as many bytes of gradients back. The time of the slowest worker, the step
+    /// time and the bubble follow. If there is only one partition, or all splits carry the same bytes, a last line
+    /// explains this.
     pub(super) fn host_cuts(&self, measured: &Measured, cuts: &[HostCut]) -> String {
         let end = |stage: &usize| self.log.run.layers[measured.cut()[*stage].end - 1].name.as_str();
         let places: Vec<_> = cuts.iter().map(|cut| cut.behind.iter().map(end).collect::<Vec<_>>().join(", ")).collect();

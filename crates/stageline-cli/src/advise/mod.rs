@@ -113,7 +113,9 @@ impl Asked<'_> {
     }
 
     /// Returns the line of `stageline advise` that names the smallest number of micro-batches (M) whose predicted
-    /// bubble is at most `--bubble`.
+    /// bubble is at most `--bubble`. If no M up to `--most` has such a bubble, the line says so. If the run's plan was
+    /// searched or read from a file, and `--schedule` is unset, the plan exists for one M only. The line then has the
+    /// bubble of this plan.
     fn micro_batches(&self, measured: &Measured, target: &Target) -> Result<String> {
         let (workers, Flags { bubble, most, .. }) = (target.workers, self.flags);
         let name = self.name_with_chunks();

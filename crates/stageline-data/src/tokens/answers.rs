@@ -7,7 +7,8 @@ use std::ops::Range;
 use crate::tokens::error::TokenError;
 use crate::tokens::message::{Chat, MARK, Message};
 
-/// Renders messages as text. The flag says whether the generation prompt (the beginning of an answer) is added.
+/// A function that renders messages as text with a chat template. If the boolean is true, the text ends with the
+/// generation prompt (the beginning of an answer).
 pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError> + 'a;
 
 /// Renders a conversation, and returns its text and the ranges of the text to train on.
@@ -16,6 +17,7 @@ pub(crate) type Render<'a> = dyn Fn(&[Message], bool) -> Result<Chat, TokenError
 /// messages, each with its end-of-turn text.
 ///
 /// # Errors
+/// - [`TokenError::LongDocument`] if the text is longer than 8 MiB.
 /// - [`TokenError::NoAnswer`] if there is nothing to train on, because no message is the assistant's.
 /// - [`TokenError::ChangedByLater`] if an answer cannot be located.
 /// - An error of `render`.
@@ -48,10 +50,13 @@ fn roles(messages: &[Message]) -> String {
     roles.join(", ")
 }
 
-/// Renders a prompt and a completion, both given as messages. Only the completion is trained on.
+/// Renders a prompt and a completion, both given as messages. Only the completion is trained on: the text from the
+/// beginning of its first message to the end.
 ///
 /// # Errors
-/// Returns the errors of [`conversation`].
+/// - [`TokenError::LongDocument`] if the text is longer than 8 MiB.
+/// - [`TokenError::ChangedByLater`] if the beginning of the completion cannot be located.
+/// - An error of `render`.
 pub(crate) fn reply(prompt: &[Message], completion: &[Message], render: &Render) -> Result<Chat, TokenError> {
     let messages = [prompt, completion].concat();
     let text = render(&messages, false)?.text;
@@ -80,14 +85,14 @@ struct Conversation<'a> {
 impl Conversation<'_> {
     /// Returns the offset in bytes at which a message begins in the text of the conversation:
     ///
-    /// - The first message begins at its content.
+    /// - The first message begins at its content, or at 0 if its content is not found.
     /// - A later message begins where the text of the messages before it ends. An answer begins after the generation
-    ///   prompt, or after as much of it as the text contains.
-    /// - If the messages before it have another text when they are rendered without it, a message begins at its
-    ///   content.
+    ///   prompt, or after as much of the generation prompt as the text contains.
+    /// - If the text does not begin with the text of the messages before it, a message begins at its content.
     ///
     /// # Errors
-    /// Returns [`TokenError::ChangedByLater`] if the content is needed and not found.
+    /// Returns [`TokenError::ChangedByLater`] if the last case applies and the content is not found, or an error of
+    /// rendering.
     fn start(&self, index: usize) -> Result<usize, TokenError> {
         let content = || self.content(index, self.messages.len()).map(|found| found.map(|(content, _)| content.start));
         if index == 0 {
@@ -111,15 +116,15 @@ impl Conversation<'_> {
     }
 
     /// Returns the offset in bytes at which a message ends in the text of the conversation. The message begins at
-    /// `start`. The text is compared with a shorter text, for which only the messages up to this one are rendered:
+    /// `start`. The text is compared with a shorter text, the rendering of the messages up to this one:
     ///
     /// - If the text begins with the shorter text, the message ends where the shorter text ends.
-    /// - Otherwise, if its content is found in both texts, the message ends after its content and after what follows
-    ///   the content in both texts.
-    /// - Otherwise, the message is the longest end of the shorter text that the text has at `start`.
+    /// - Otherwise, if the content of the message is found in both texts, the message ends after its content and after
+    ///   what follows the content in both texts.
+    /// - Otherwise, the message is the longest suffix of the shorter text that is at `start` in the text.
     ///
     /// # Errors
-    /// Returns [`TokenError::ChangedByLater`] if the text has no end of the shorter text at `start`.
+    /// Returns [`TokenError::ChangedByLater`] if no suffix of the shorter text is at `start`, or an error of rendering.
     fn end(&self, index: usize, start: usize) -> Result<usize, TokenError> {
         let through = (self.render)(&self.messages[..=index], false)?.text;
         if self.whole.starts_with(&through) {

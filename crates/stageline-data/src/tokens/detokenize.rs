@@ -3,9 +3,9 @@
 use crate::tokens::encode::Encode;
 use crate::tokens::error::TokenError;
 
-/// The number of waiting tokens that is enough to return their text anyway. Tokens wait until the last character of
-/// their text is complete. A character has at most four bytes, but the limit is larger: some encodings also decode the
-/// bytes before an incomplete character as U+FFFD.
+/// The number of waiting tokens at which their text is returned although its last character is incomplete. Tokens wait
+/// until the last character of their text is complete. A character has at most four bytes, but the limit is larger:
+/// some encodings also decode the bytes before an incomplete character as U+FFFD.
 const MOST_WAITING: usize = 16;
 
 /// The number of tokens at the end of a prompt that are decoded together with the first generated tokens. The text of a
@@ -39,8 +39,9 @@ impl<'a> Continued<'a> {
         Ok(Self { encoding, returned: window.len(), shown: encoding.decode(&window)?, window })
     }
 
-    /// Adds a generated token, and returns the new text that is complete with this token. The text is empty if its last
-    /// character is still incomplete. A token outside the vocabulary gives U+FFFD.
+    /// Adds a generated token, and returns the new text up to its last complete character. The text is empty if this
+    /// token completes no character. When 16 tokens wait, their text is returned, with U+FFFD for an incomplete
+    /// character. For a token outside the vocabulary, returns the text that still waits, and U+FFFD.
     ///
     /// # Errors
     /// Returns [`TokenError`] if the encoding cannot decode the tokens.

@@ -22,8 +22,8 @@ use crate::tokens::pieces::{LONGEST, Pieces};
 use crate::tokens::source::Source;
 use crate::tokens::write::TokenWriter;
 
-/// The length in bytes of the documents in a batch, unless a single one is longer. Their tokenisation takes over a
-/// hundred times as much memory.
+/// The largest length in bytes of a batch: documents or pieces of a text that are encoded at the same time. Only a
+/// single document may be longer. The encoding of a batch takes over a hundred times as much memory as its text.
 const BATCH: usize = 8 << 20;
 
 /// Encodes all documents of a source, and writes their tokens with `writer`.
@@ -57,7 +57,8 @@ pub(crate) fn encode_documents(
 /// Encodes the documents of a file, and writes their tokens.
 struct Documents<'a> {
     encoder: &'a Encoder<'a>,
-    /// The token that ends each document.
+    /// The end-of-document token. It is appended to each document that is no conversation, unless it is already the
+    /// document's last token. `None` appends nothing.
     end: Option<u32>,
     /// The path of the file, for error messages.
     path: &'a Path,
@@ -93,7 +94,8 @@ impl Documents<'_> {
         }
     }
 
-    /// Encodes the documents of a batch, and writes their tokens. Each has the number of its line.
+    /// Encodes the documents of a batch in parallel, and writes their tokens in order. `batch` has each document with
+    /// the number of its line, counted from 1, which an error contains.
     fn batch(&mut self, batch: &[(u64, Document)]) -> Result<(), TokenError> {
         let encoder = self.encoder;
         let encoded = parallel::map(batch, |(_, document)| encoder.document(document));
@@ -107,8 +109,9 @@ impl Documents<'_> {
         Ok(())
     }
 
-    /// Encodes the text of a line or of a whole file, piece by piece, and writes its tokens. The special
-    /// tokens for the start and end of a text are written around its tokens; a text without tokens gets none.
+    /// Encodes the text of a line or of a whole file, piece by piece, and writes its tokens. `line` is the number of
+    /// the line, or `None` for a whole file. The special tokens for the start and end of a text are written around its
+    /// tokens; a text without tokens gets none.
     fn text(&mut self, text: impl Read, line: Option<u64>) -> Result<(), TokenError> {
         let (encoder, first) = (self.encoder, self.writer.tokens());
         let mut pieces = Pieces::new(text);
@@ -137,7 +140,8 @@ impl Documents<'_> {
     }
 }
 
-/// Reads the next pieces of a text, each with its offset; none after the last.
+/// Reads the next pieces of a text: as many as fit into [`BATCH`] bytes if all have the largest length. Each has its
+/// offset in the text, in bytes. The list is empty after the last piece.
 fn batch_of(pieces: &mut Pieces<impl Read>) -> io::Result<Vec<(u64, Vec<u8>)>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH / LONGEST

@@ -17,7 +17,8 @@ pub(crate) struct Encoder<'a> {
 
 /// The tokens of a document.
 pub(crate) struct Encoded {
-    /// The tokens in runs. A run's flag is true if a model is trained to predict its tokens.
+    /// The tokens of the document in order, divided into runs. The flag of a run holds for all of its tokens: true if a
+    /// model is trained to predict them.
     pub(crate) runs: Vec<(Vec<u32>, bool)>,
     /// Whether the document is a conversation. Its chat template ends it, so no end-of-document token is appended.
     pub(crate) is_chat: bool,

@@ -105,8 +105,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, prompts, key: array(bytes, 48), contents: array(bytes, 80) })
     }
 
-    /// Returns the offsets in bytes of the end positions and of the checksum in a token file, and the file's length,
-    /// all computed from its header; `None` if one of them does not fit into 64 bits.
+    /// Returns the offsets in bytes of the end positions, the prompts and the checksum in a token file, and the file's
+    /// length, all computed from its header; `None` if one of them does not fit into 64 bits.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;

@@ -15,8 +15,8 @@ use crate::tokens::format::{HASH, HEADER, Header};
 /// A writer of a token file. The file has a temporary name until the writer finishes it. If the writer is dropped
 /// earlier, the file is deleted.
 ///
-/// The tokens are written as they come. The end position of each document (8 bytes) stays in memory until the file is
-/// finished.
+/// The tokens are written as they come. The end position of each document (8 bytes) and the positions of each prompt
+/// (16 bytes) stay in memory until the file is finished.
 pub(crate) struct TokenWriter {
     temporary: Temporary,
     file: BufWriter<File>,
@@ -25,7 +25,8 @@ pub(crate) struct TokenWriter {
     /// The last token of the current document; `None` while the document has no tokens.
     last: Option<u32>,
     ends: Vec<u64>,
-    /// The runs of tokens that are not trained on: the positions of the first token and of that after the last.
+    /// The prompts, which are runs of tokens that are not trained on. A prompt is the position of its first token and
+    /// the position after its last token, counted from the start of the file.
     prompts: Vec<[u64; 2]>,
     contents: Sha256,
 }

@@ -67,8 +67,9 @@ impl LanguageModel {
     }
 }
 
-/// Returns the names by which PEFT finds the modules `adapted`: their last parts, such as `q_proj`, or the whole names
-/// if the last part would also select one of the modules `others`.
+/// Returns the names by which PEFT finds the modules `adapted`: their last parts, such as `q_proj`, each once. If one
+/// of these last parts would also select one of the modules `others`, returns the whole names of all adapted modules
+/// instead.
 fn targets(adapted: Vec<String>, others: &[String]) -> Vec<String> {
     let ends_like = |name: &str, module: &String| module.ends_with(&format!(".{name}"));
     let last = adapted.iter().filter_map(|module| module.rsplit('.').next()).collect::<BTreeSet<_>>();

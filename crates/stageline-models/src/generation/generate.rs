@@ -112,8 +112,10 @@ impl LanguageModel {
         }
     }
 
-    /// Continues a prompt with a pipeline of this model. Returns an iterator over the new tokens. It ends when the
-    /// pipeline has processed the longest sequence that the model is made for.
+    /// Continues a prompt with a pipeline of this model. Returns an iterator over the ids of the new tokens. It ends
+    /// when the pipeline has processed the longest sequence that the model is made for, and after an error. It does not
+    /// end at a token that ends a text: the caller compares the tokens with
+    /// [`end_of_generation`](Self::end_of_generation).
     ///
     /// Each step runs the pipeline on the new token only. Every block keeps the keys and values of earlier positions
     /// until the generation is dropped. Other pipelines of the model may run between two tokens.
@@ -139,7 +141,8 @@ impl LanguageModel {
     }
 }
 
-/// A text that a model is continuing: an iterator over its new tokens.
+/// A text that a model is continuing: an iterator over the ids of its new tokens. If a step fails or gives no
+/// probabilities, the next item is a [`GenerationError`], and no item follows it.
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,

@@ -77,8 +77,8 @@ impl Adapters {
         }
     }
 
-    /// Returns the names of the two matrices of an adapter in PEFT's files. `weight` is the name of the adapted
-    /// weight's tensor on the Hugging Face hub.
+    /// Returns the names of an adapter's two matrices in PEFT's files: first that of `a` (`lora_A`), then that of `b`
+    /// (`lora_B`). `weight` is the name of the adapted weight's tensor on the Hugging Face hub.
     pub fn factors(&self, weight: &str) -> [String; 2] {
         let module = self.naming.module_of(weight);
         FACTORS.map(|factor| format!("base_model.model.{module}.{factor}.weight"))

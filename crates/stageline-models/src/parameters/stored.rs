@@ -234,7 +234,8 @@ pub struct Unknown {
     pub more: usize,
 }
 
-/// Returns the tensors of a folder for whose names `is_known` returns false; `None` if there are none.
+/// Returns the first tensor of a folder for whose name `is_known` returns false, with the number of further such
+/// tensors. Returns `None` if there are none.
 pub fn unknown(folder: &ModelFolder, is_known: impl Fn(&str) -> bool) -> Option<Unknown> {
     let mut unknown = folder.tensors().filter(|(name, _)| !is_known(name));
     let (name, info) = unknown.next()?;

@@ -122,6 +122,9 @@ impl<In: Payload, Target: Payload> Batches<In, Target> {
 
     /// Returns the batch of the next training step, and waits until it has been read. Returns `None` after the last
     /// batch, or if the stop signal comes during the wait.
+    ///
+    /// # Errors
+    /// Returns an error if this batch or an earlier one could not be read, or if the reading threads have ended.
     pub fn next(&mut self) -> Result<Option<Batch<In, Target>>> {
         if self.failed {
             bail!("no batch was read for this step, because an earlier one could not be read");

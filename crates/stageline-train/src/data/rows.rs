@@ -26,7 +26,8 @@ pub struct TokenRows {
 }
 
 impl TokenRows {
-    /// Reads rows of tokens from a JSON file with an array of equally long arrays of tokens.
+    /// Reads rows of tokens from a JSON file with an array of equally long arrays of tokens. Rows of one token can be
+    /// read, but [`batch`](Data::batch) then returns an error, because such a row has no target.
     ///
     /// # Errors
     /// Returns an error if the file cannot be read, has no such array, or has no tokens.

@@ -35,12 +35,12 @@ fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
 
 /// Refuses a model whose parameters and optimizer states alone are too large for the memory of all devices together,
 /// before any parameter is initialised. If the host keeps the optimizer states, its memory counts as well. A frozen
-/// parameter counts with its value alone, in its quantized size if it is quantized. `smaller` tells the user how to
-/// make the model smaller.
+/// parameter counts with its value alone, in its quantized size if it is quantized. `smaller` is the advice on how to
+/// make the model smaller. A `resumed` run cannot change its model, so its error gives other advice.
 ///
 /// # Errors
-/// Returns an error that proposes other flags if the parameters are too large. A run on a device with unknown memory,
-/// such as a device of another host, is not checked.
+/// Returns an error that proposes remedies if the parameters are too large. A run on a device with unknown memory, such
+/// as a device of another host, is not checked.
 pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed: bool, smaller: &str) -> Result<()> {
     let ParameterCount { trained, frozen, frozen_bytes } = parameters;
     let bytes = least_flush_bytes(job.training.optimizer, job.running.rollback);

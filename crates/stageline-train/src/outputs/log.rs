@@ -54,7 +54,8 @@ pub struct Figures {
     pub utilisation: Option<f64>,
     /// The time that the training step waited for its batch to be read.
     pub waited: Duration,
-    /// The data that the step reads.
+    /// The numbers of samples and tokens in a step, and of samples in an epoch. From them, the tokens per second and
+    /// the number of epochs in the log are computed.
     pub amount: Amount,
 }
 

@@ -22,13 +22,15 @@ use crate::terminal::say;
 #[derive(Clone)]
 pub struct Progress {
     bar: ProgressBar,
-    /// The data that a step reads, for the throughput and the epochs that are shown; `None` before the training.
+    /// The numbers of samples and tokens in a step, and of samples in an epoch. From them, the throughput and the
+    /// number of epochs are computed. `None` before the training.
     amount: Option<Amount>,
     /// The time of the last line that was printed without a terminal; `None` before the first line.
     printed: Arc<Mutex<Option<Instant>>>,
 }
 
-/// The time after which the next step prints a line, if there is no terminal.
+/// The time without a printed line after which the next step prints one, if there is no terminal. Without a terminal, a
+/// line is also printed after each tenth of the steps and after the last step.
 const SILENCE: Duration = Duration::from_secs(60);
 
 impl Default for Progress {

@@ -14,9 +14,9 @@ use stageline_report::record::{
 /// Returns the log record of a training step, from the pipeline's report of the step. If `timeline` is true, the record
 /// contains the events of the step. Its workers, stages and memory belong to the first replica.
 ///
-/// The report lacks the memory of GPUs, the model FLOP utilisation, the wait for the batch, the epoch and the number of
-/// tokens. So the first is empty, the second and the fourth are `None`, and the third is 0. The loss weight of the step
-/// stands for its tokens.
+/// Some fields need facts that the report lacks, and the log's writer sets them later. Until then, the memory of GPUs
+/// is empty, the model FLOP utilisation and the epoch are `None`, and the wait for the batch is 0. The tokens per
+/// second are computed from the loss weight of the step, because the number of tokens is not known here.
 pub fn step(report: &StepReport, timeline: bool) -> Step {
     let (gradient_norm, clipped) = match report.update {
         Update::Stepped { gradient_norm, clipped } => (Some(gradient_norm), Some(clipped)),
@@ -82,8 +82,8 @@ pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
-/// Returns the estimated memory in bytes of each worker of the first replica, for the log. `workers` is the number of
-/// workers of a replica.
+/// Returns the estimated memory of each worker of the first replica, for the log: the bytes for each purpose, such as
+/// parameters and activations, and the peak in bytes. `workers` is the number of workers of a replica.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
@@ -99,7 +99,8 @@ pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemor
     estimate.workers().into_iter().take(workers).map(estimated).collect()
 }
 
-/// Returns a log record for each GPU with its memory in use and its reserved memory, in bytes.
+/// Returns a log record for each GPU with its memory in use and its reserved memory, in bytes. A GPU whose memory is
+/// not known is left out.
 pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
     let read = |gpu: &Device| {
         let DeviceMemory { in_use, reserved, .. } = DeviceMemory::of(gpu)?;

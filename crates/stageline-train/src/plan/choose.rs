@@ -84,6 +84,10 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
 
 /// Returns the cut (partition) of the model into stages that the flags request. Returns `None` for a model that the
 /// user has cut by hand.
+///
+/// # Errors
+/// Returns an error if the list of `--cut` has another number of stages than the plan, or if the model has too few
+/// layers for the stages. For a model that is cut by hand, `--cut measured` and `--speeds` are errors.
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
@@ -122,9 +126,10 @@ fn cut(
     })
 }
 
-/// Returns the cut of the layers into the stages of a plan by their costs and by `--speeds`. `shape` is the number of
-/// stages and of micro-batches. A plan with one stage on each worker has the most even stages, and another plan those
-/// of the shortest simulated step.
+/// Returns the cut of the layers into the stages of a plan by their costs. `shape` is the number of stages and of
+/// micro-batches. With one stage on each worker and without `--speeds`, the costs of the stages are as even as
+/// possible. Otherwise the cut makes the simulated step of the plan short, with the speeds of `--speeds`. If the
+/// schedule has no plan of this shape, the cut is the even one.
 fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running: &Running) -> Result<Cut> {
     let (stages, micro_batches) = shape;
     let is_even = running.speeds.is_none() && stages == running.workers;

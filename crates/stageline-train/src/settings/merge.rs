@@ -180,7 +180,8 @@ fn name_of(argument: &OsString) -> Option<String> {
     Some(text.split_once('=').map_or(text, |(name, _)| name).to_owned())
 }
 
-/// Reads the text of the TOML file of `--config`. A file of more than [`LONGEST`] bytes is an error.
+/// Returns the text of the TOML file of `--config`. It is an error if the file cannot be read, for example because it
+/// does not exist, or is longer than [`LONGEST`] bytes.
 fn contents(path: &Path) -> Result<String> {
     let mut text = String::new();
     let read = File::open(path).and_then(|file| file.take(LONGEST + 1).read_to_string(&mut text));

@@ -30,7 +30,8 @@ pub struct Running {
     /// The reaction to an operation that has no kernel on the stage's device; `None` if `--fallbacks` is unset.
     pub fallbacks: Option<Fallbacks>,
     pub synchronise_every: Option<usize>,
-    /// The peak throughput of all devices of the run together, in FLOP/s; `None` if `--peak-tflops` is unset.
+    /// The peak throughput of all devices that the workers use together, in FLOP/s; `None` if `--peak-tflops` is unset.
+    /// A device that is listed several times counts once.
     pub peak_flops: Option<f64>,
     pub channel_capacity: Option<usize>,
     pub cores_per_stage: Option<usize>,
@@ -46,10 +47,13 @@ pub struct Running {
 }
 
 impl Running {
-    /// Returns the settings that the flags give, and opens the devices. The flags must have passed `check`.
+    /// Returns the settings that the flags give, and opens the devices. The flags must have passed `check`; nothing
+    /// here checks their ranges again.
     ///
     /// # Errors
-    /// Returns an error if a device cannot be opened, or if there is not one speed for each device.
+    /// Returns an error if a name in `--device` is invalid, the file of `--token-file` cannot be read, or a device
+    /// cannot be opened. Returns an error also if `--speeds` lists another number of speeds than `--device` has
+    /// entries.
     pub fn of(flags: &TrainingFlags) -> Result<Self> {
         if flags.flush == FlushName::Ahead && (!flags.rollback || flags.replicas > 1) {
             tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");

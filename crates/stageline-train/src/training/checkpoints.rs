@@ -189,6 +189,9 @@ pub struct Keeper {
 impl Keeper {
     /// Starts the background writer of checkpoints. Without `place`, no checkpoints are written. `resumed` is the
     /// checkpoint from which the run resumes; it is not written again if it is in the same folder.
+    ///
+    /// # Errors
+    /// Returns an error if the writer cannot be started.
     pub fn new(keeping: &Keeping, place: Option<Place>, identity: Identity, resumed: Option<&Saved>) -> Result<Self> {
         let (store, signals) = place.map(|Place { store, signals }| (store, signals)).unzip();
         let is_in_folder = |saved: &&Saved| keeping.folder.as_deref().is_some_and(|folder| is_in(saved, folder));
@@ -258,7 +261,12 @@ impl Keeper {
     }
 
     /// Waits until the last checkpoint of the run is on disk. Returns the line that tells the user how to resume from
-    /// it; `None` if there is no checkpoint. No checkpoint can be saved after this call.
+    /// it. If the run wrote no checkpoint, the line names the one from which the run resumed, if that is in the same
+    /// folder; otherwise the result is `None`. No checkpoint can be saved after this call.
+    ///
+    /// # Errors
+    /// Returns an error if the last checkpoint could not be written. If it was written and only older ones could not be
+    /// removed, there is a warning instead.
     pub fn finish(&mut self) -> Result<Option<String>> {
         let written = match self.writer.take().map(Writer::finish) {
             Some(Err(error)) => Some(published(error)?),

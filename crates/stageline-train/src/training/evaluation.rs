@@ -10,7 +10,11 @@ use crate::outputs::record;
 
 /// Warns if the model's loss seems to be a mean over the samples of a micro-batch; the pipeline needs their sum. The
 /// check evaluates two samples in one micro-batch, and then each of them alone. If the loss is a mean, the sum of the
-/// two single losses is twice the loss of the micro-batch.
+/// two single losses is twice the loss of the micro-batch. There is no check if the two samples cannot be read or
+/// separated, or if one of them has no unmasked target.
+///
+/// # Errors
+/// Returns an error if an evaluation fails for another reason than its batch.
 pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,
@@ -45,8 +49,12 @@ pub fn warn_of_mean<Out: Payload, D: Data + ?Sized>(
 /// if there are no held-out samples, or if all their targets are masked.
 pub type Evaluated = Option<(EvalReport, String)>;
 
-/// Evaluates the held-out samples in `batches`, and writes their loss and metrics to the log. `steps` is the
-/// number of completed training steps. Returns the report and a line for the user, which is not printed here.
+/// Evaluates the held-out samples in `batches`, and writes their loss and metrics to the log. `steps` is the number of
+/// completed training steps. Returns the report and a line for the user, which is not printed here. Returns `None` if
+/// there are no batches. If all targets of the batches are masked, also warns of it and returns `None`.
+///
+/// # Errors
+/// Returns an error if an evaluation fails or the log cannot be written.
 pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     pipeline: &mut Pipeline<D::Input, Out, D::Target>,
     data: &D,

@@ -44,7 +44,7 @@ impl Signals {
         Ok(signals)
     }
 
-    /// Returns the flag that the first signal sets.
+    /// Returns the flag that becomes true at the first SIGINT or SIGTERM.
     pub fn signalled(&self) -> Arc<AtomicBool> {
         Arc::clone(&self.signalled)
     }

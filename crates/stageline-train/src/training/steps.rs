@@ -36,7 +36,8 @@ pub struct Loop<'a> {
     pub start: usize,
     pub keeper: Keeper,
     pub progress: Progress,
-    /// The data that a step reads.
+    /// The numbers of samples and tokens in a step, and of samples in an epoch, for the throughput and the count of
+    /// epochs.
     pub amount: Amount,
     /// The model FLOP utilisation at one sample per second: the fraction of the devices' peak FLOP/s that training on
     /// one sample per second needs. Multiplied by the samples per second of a step, it gives the utilisation of that
