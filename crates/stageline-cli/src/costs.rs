@@ -86,7 +86,8 @@ pub(crate) struct MemoryFlags {
 
 impl CostFlags {
     /// Returns the costs of the stages of a placement on workers, in ms, as the flags give them: forward passes,
-    /// backward passes, optimizer steps and transfers. A flag with a wrong number of entries is an error.
+    /// backward passes, optimizer steps and transfers. It is an error if a flag has a wrong number of entries, or if
+    /// --backward is given with only one of --input-grad and --weight-grad.
     pub(crate) fn costs(&self, placement: &Placement) -> anyhow::Result<Costs> {
         let shared = |flag, list: &[f64]| spread(flag, list, placement, Entry::Stage);
         let forward = shared("--forward", &self.forward)?;

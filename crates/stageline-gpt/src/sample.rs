@@ -16,8 +16,9 @@ const TEMPERATURE: f64 = 0.7;
 /// is the number of new bytes. Each byte is drawn at random, from `seed`, with the probabilities that the model
 /// predicts at a temperature of 0.7.
 ///
-/// The prompt must have at least one byte, and must not be longer than the model's context. Each new byte is predicted
-/// from the last n bytes of the text, where n is the length of the prompt.
+/// The prompt must have at least one byte, and must not be longer than the model's context. The caller must ensure
+/// this, because it is not checked here. Each new byte is predicted from the last n bytes of the text, where n is the
+/// length of the prompt.
 ///
 /// # Errors
 /// Returns an error if a stage fails.

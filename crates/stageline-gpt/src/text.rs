@@ -29,10 +29,10 @@ pub struct Source {
 }
 
 impl Source {
-    /// Opens the training text at `path`, a file or a folder. If `path` is `None`, the text is the Rust sources in the
-    /// cargo registry. Without a registry, the sources of this project are used. `context` is the length of the model's
-    /// input in bytes. `seed` decides which files of a folder are held out for validation, and the order of the
-    /// training windows. Batches are made on `device`.
+    /// Opens the training text at `path`, a file or a folder, and prints its size. If `path` is `None`, the text is the
+    /// Rust sources in the cargo registry. If there is no registry, or it has no Rust sources, the sources of this
+    /// project are used. `context` is the length of the model's input in bytes. `seed` decides which files of a folder
+    /// are held out for validation, and the order of the training windows. Batches are made on `device`.
     ///
     /// # Errors
     /// Returns an error if the text cannot be read, or if it is too short for a window of training text and a window of
@@ -67,12 +67,18 @@ impl Source {
 
     /// Returns the entropy of single bytes in the held-out text, in bits per byte: the lowest loss that a model can
     /// have if it ignores the context of a byte.
+    ///
+    /// # Errors
+    /// Returns an error if the held-out text cannot be read.
     pub fn unigram_entropy(&self) -> Result<f64> {
         Ok(self.corpus.validation().unigram_entropy()?)
     }
 
     /// Returns a prompt for the trained model: the beginning of the held-out text's first window. It is as long as the
     /// model's input.
+    ///
+    /// # Errors
+    /// Returns an error if the held-out text cannot be read.
     pub fn prompt(&self) -> Result<Vec<u8>> {
         let mut prompt = vec![0; self.context];
         self.corpus.validation().read(self.validation[0], &mut prompt)?;

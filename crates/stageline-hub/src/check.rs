@@ -48,7 +48,13 @@ pub fn check_weights(layout: &Layout, to: impl AsRef<Path>) -> Result<(), Folder
     check(layout, &[], to.as_ref())
 }
 
-/// Checks that weights files and companions can be written to an existing folder.
+/// Checks that weights files with the given `layout` and the files `companions` can be written to an existing folder.
+/// Creates a file in the folder and removes it again.
+///
+/// # Errors
+/// Returns an error if the folder is the one that the layout was read from, has weights that some programs would load
+/// instead of the new ones, or has a subfolder with the name of a file to write. It is also an error if the operating
+/// system refuses to create a file.
 fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), FolderError> {
     layout.check_target(to)?;
     let weights = layout.files().iter().map(|file| file.name.as_str());

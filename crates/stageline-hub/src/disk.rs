@@ -111,7 +111,12 @@ pub(crate) fn or_here(folder: &Path) -> &Path {
 }
 
 /// Returns the path of the file that a new file at `path` replaces: where a symbolic link at `path` leads, or else
-/// `path` itself. Only a regular file may be replaced.
+/// `path` itself.
+///
+/// # Errors
+/// - [`FolderError::Refused`] if something other than a regular file is at the path, or if the path names no file.
+/// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
+/// - [`FolderError::Read`] if the operating system refuses to follow the path.
 pub(crate) fn replaced(path: &Path) -> Result<PathBuf, FolderError> {
     match fs::metadata(path) {
         Ok(metadata) if !metadata.is_file() => Err(FolderError::refused(path, Refusal::NotAFile)),

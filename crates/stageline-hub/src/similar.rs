@@ -10,7 +10,8 @@ const LONGEST: usize = 200;
 const COMPARED: usize = 20_000;
 
 /// Returns at most three of `names` that are similar to the missing tensor name `wanted`, the one with the smallest
-/// edit distance first. A name is left out if its edit distance is more than half of the length of `wanted`.
+/// edit distance first. A name is left out if its edit distance is more than half of the length of `wanted` in bytes.
+/// The result is empty if `wanted` is longer than 200 bytes.
 pub(crate) fn similar<'a>(wanted: &str, names: impl Iterator<Item = &'a str>) -> Vec<String> {
     if wanted.len() > LONGEST {
         return Vec::new();

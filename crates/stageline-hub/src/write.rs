@@ -110,8 +110,8 @@ impl Layout {
     }
 }
 
-/// Returns the sorted names of the entries of `folder` that look like weights files, such as a shard of an earlier
-/// export. Some programs read all such files, even without an index.
+/// Returns the sorted names of the entries of `folder` that end with `.safetensors`, such as a shard of an earlier
+/// export, except for hidden ones. Some programs read all such files, even without an index.
 fn weights_files(folder: &Path) -> Result<Vec<String>, FolderError> {
     let mut found = Vec::new();
     for entry in fs::read_dir(folder).map_err(FolderError::read(folder))? {

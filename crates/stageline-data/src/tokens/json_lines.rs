@@ -33,6 +33,10 @@ impl<'a, R: BufRead> JsonLines<'a, R> {
 
     /// Reads the next document of the JSON-lines file. Returns the number of its line, counted from 1, and the
     /// document, or `None` after the last document.
+    ///
+    /// # Errors
+    /// Returns [`TokenError::Line`] if the line is too long or is no document, or [`TokenError::Io`] if the file cannot
+    /// be read.
     pub(crate) fn next(&mut self) -> Result<Option<(u64, Document)>, TokenError> {
         loop {
             let mut bytes = Vec::new();

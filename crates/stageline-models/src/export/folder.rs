@@ -44,11 +44,12 @@ impl LanguageModel {
         }
     }
 
-    /// Checks, before a long computation, that its result can be written to the file at `path`. The file must not be
-    /// one of those from which the model was opened. If the file exists, it keeps its contents.
+    /// Checks, before a long computation, that its result can be written to the file at `path`. If the file exists, it
+    /// keeps its contents.
     ///
     /// # Errors
-    /// Returns [`ModelError::Folder`] if the file cannot be written.
+    /// Returns [`ModelError::Folder`] if the file cannot be written, or if it is one of those from which the model was
+    /// opened.
     pub fn check_output(&self, path: impl AsRef<Path>) -> Result<(), ModelError> {
         Ok(check_file(path, self.folder())?)
     }

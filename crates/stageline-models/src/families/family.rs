@@ -114,7 +114,7 @@ impl Family {
         }
     }
 
-    /// Returns the longest sequence that the model supports, in tokens.
+    /// Returns the length, in tokens, of the longest sequence that the model supports.
     pub fn positions(&self) -> usize {
         match self {
             Self::Gpt2(config) => config.positions,

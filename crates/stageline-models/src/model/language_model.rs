@@ -81,8 +81,10 @@ impl LanguageModel {
     /// writes the model with the adapters added to its weights.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the rank is 0, if no linear layer is selected, or if the adapters are those of another
-    /// model.
+    /// - [`ModelError::LoraScale`] if the rank is 0 or larger than every dimension of the linear layers, or if alpha is
+    ///   not finite.
+    /// - Another [`ModelError`] if no linear layer is selected, or if the folder of the adapters is empty or has those
+    ///   of another model.
     pub fn adapt(self, lora: Lora) -> Result<Self, ModelError> {
         let adapters = Some(Adapters::new(lora, self.naming().clone(), &self.parameters())?);
         Ok(Self(Arc::new(Inner { adapters, ..Inner::clone(&self.0) })))
@@ -134,7 +136,7 @@ impl LanguageModel {
         self.0.family.vocabulary()
     }
 
-    /// Returns the longest sequence that the model supports, in tokens.
+    /// Returns the length, in tokens, of the longest sequence that the model supports.
     pub fn positions(&self) -> usize {
         self.0.family.positions()
     }
@@ -154,9 +156,10 @@ impl LanguageModel {
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the fields of the model's configuration that have no effect on a training, with their values: those that
-    /// ask for dropout, which the model does not apply. A field that is missing has the default value of the
-    /// Transformers library, which is not 0 for GPT-2. A caller may warn of the fields.
+    /// Returns the settings that ask for dropout, which is not applied in a training, each as a text with its name and
+    /// value, such as `attn_pdrop 0.1`. They are fields of the model's configuration and, of adapters from a folder,
+    /// `lora_dropout`. A field that is missing has the default value of the Transformers library, which is not 0 for
+    /// GPT-2. A caller may warn of them.
     pub fn ignored_in_training(&self) -> Vec<String> {
         let (fields, default): (&[_], _) = match self.0.family {
             Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),

@@ -10,7 +10,8 @@ use stageline_nn::params::is_trained;
 use crate::parameters::{HubTensor, transposed};
 
 /// Returns a new trained parameter of the given shape. Its value is read from `tensor` in the model folder when it is
-/// first used.
+/// first used. The caller must have checked that the folder has this tensor in a type that can be read; otherwise the
+/// first use panics.
 pub fn parameter_of<const D: usize>(
     folder: Arc<ModelFolder>,
     tensor: HubTensor,
@@ -21,7 +22,8 @@ pub fn parameter_of<const D: usize>(
 }
 
 /// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is. Its value is read from
-/// `tensor` in the model folder when it is first used.
+/// `tensor` in the model folder when it is first used. The caller must have checked that the folder has this tensor in
+/// a type that can be read; otherwise the first use panics.
 pub fn read_lazily<const D: usize>(
     param: &Param<Tensor<D>>,
     folder: Arc<ModelFolder>,

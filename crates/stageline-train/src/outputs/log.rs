@@ -82,9 +82,9 @@ pub struct Log {
 impl Log {
     /// Creates the output files of a run, and begins the log with `run`, a description of the run.
     ///
-    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log.
-    /// Every `synchronise_every`-th step is synchronised (workers then wait for their devices); 0 stands for none.
-    /// `gpus` lists the GPUs whose memory in use is logged.
+    /// `steps` is the range of steps to train. A resumed run, whose range does not start at 0, appends to its log. Any
+    /// other run replaces an existing log. Every `synchronise_every`-th step is synchronised (workers then wait for
+    /// their devices); 0 stands for none. `gpus` lists the GPUs whose memory in use is logged.
     ///
     /// # Errors
     /// Returns an error if an output file cannot be written. This includes files that are written after the last step.
@@ -272,8 +272,9 @@ fn noise_scales(noise: &Noise) -> Vec<(String, f64)> {
     tagged("noise scale", noise.scale, noise.smoothed_scale).into_iter().chain(of_stages).flatten().collect()
 }
 
-/// Returns the step whose timeline the log and the HTML page of a run show. `steps` is the range of the run's steps,
-/// and `draw_step` is [`Outputs::draw_step`]. Every `synchronise_every`-th step is synchronised (workers then wait for
+/// Returns the step whose timeline the log and the HTML page of a run show, counted from 0 over all runs of the
+/// training. `steps` is the range of the run's steps, counted in the same way. `draw_step` is [`Outputs::draw_step`],
+/// which counts from the start of this run. Every `synchronise_every`-th step is synchronised (workers then wait for
 /// their devices); 0 stands for none. The result is a synchronised step, if the run has one.
 fn drawn_step(steps: Range<usize>, draw_step: usize, synchronise_every: usize) -> usize {
     let last = steps.end.saturating_sub(1);
@@ -298,8 +299,9 @@ fn unwritable(path: &Path) -> String {
     format!("cannot write {}; give a path in an existing folder that is writable, on a disk with room", path.display())
 }
 
-/// Checks, before training begins, that an output file can be written when training ends. An existing file stays as it
-/// is, and no new file is left.
+/// Returns an error if an output file cannot be opened for writing. It is called before training begins, for files that
+/// are written when training ends. An existing file stays as it is, and no new file is left. A pipe or a device is not
+/// checked.
 fn try_out(path: &Path) -> io::Result<()> {
     let found = fs::metadata(path);
     // A pipe or a device is opened when it is written, because opening a pipe waits for its reader.

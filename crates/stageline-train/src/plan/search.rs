@@ -51,6 +51,9 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
 /// Returns the assumed costs of the stages of a placement. A forward pass takes a third of the stage's measured time,
 /// or else its FLOPs, divided by the speed of its worker. A backward pass takes twice as long, and each half of a split
 /// backward pass as long as the forward pass.
+///
+/// # Errors
+/// Returns an error if the layers cannot be cut into these stages, or if no layer reports a time or FLOPs.
 fn stage_costs(running: &Running, costs: &Costs, placement: &Placement) -> Result<PlanCosts> {
     let (layers, speeds) = (costs.layers(), stage_speeds(running, placement)?);
     let cut = match &running.cut {

@@ -126,8 +126,9 @@ fn without_usage(message: &str) -> &str {
     message.split("\n\nFor more information").next().unwrap_or(message).trim_end()
 }
 
-/// Lets a switch, such as `--augment`, also take the value `true` or `false`. A switch that is on in a checkpoint or
-/// settings file can then be turned off on the command line.
+/// Changes how the value of a flag is parsed. A switch, such as `--augment`, may also have the value `true` or `false`,
+/// so that a switch that is on in a checkpoint or settings file can be turned off on the command line. A flag for a
+/// number accepts a negative number as its value, which is then rejected with the allowed range.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
         // A negative number gets the error with the allowed range, and not that of an unknown flag.
@@ -143,7 +144,8 @@ pub(super) fn takes_path(flag: &Arg) -> bool {
     flag.get_value_parser().type_id() == TypeId::of::<PathBuf>()
 }
 
-/// Lets the last value of a flag replace an earlier one, except for paths and lists.
+/// Lets the last value of a flag replace an earlier one in the same source. A list stays a list of all values, and a
+/// path that is given twice stays an error.
 fn replaces_itself(flag: Arg) -> Arg {
     if takes_path(&flag) || matches!(flag.get_action(), ArgAction::Append) {
         return flag;
@@ -167,7 +169,7 @@ fn remove_replaced(all: &mut Vec<OsString>, later: &[OsString], command: &Comman
     all.retain(|argument| name_of(argument).is_none_or(|name| !again.contains(&name)));
 }
 
-/// Checks that the arguments of one source do not give the length of the training twice.
+/// Returns an error if the arguments of one source (such as the command line) give both `--steps` and `--epochs`.
 fn check_length(arguments: &[OsString]) -> Result<()> {
     let has = |name: &str| arguments.iter().filter_map(name_of).any(|given| given == name);
     ensure!(!(has(STEPS) && has(EPOCHS)), "--steps and --epochs exclude each other: give one of them");

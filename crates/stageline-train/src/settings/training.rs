@@ -81,9 +81,9 @@ impl Training {
         })
     }
 
-    /// Sets the number of steps to that of `--epochs`. `samples` is the number of samples in an epoch. Sets the
-    /// schedule of the learning rate to the same number of steps, unless `--schedule-steps` is given, and returns the
-    /// length of the schedule. Does nothing and returns `None` if `--epochs` is unset.
+    /// Sets the number of steps to that of `--epochs`, rounded up. `samples` is the number of samples in an epoch. Sets
+    /// the schedule of the learning rate to the same number of steps, unless `--schedule-steps` is given, and returns
+    /// the length of the schedule in steps. Does nothing and returns `None` if `--epochs` is unset.
     ///
     /// # Errors
     /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.

@@ -96,6 +96,10 @@ impl<'a, M: Model> Recipe<'a, M> {
     /// Returns the builder of the pipeline that trains. `devices` holds one list for each replica, with the device of
     /// each stage. The pipeline starts with the state of `checkpoint`, or with newly initialised parameters if there is
     /// none.
+    ///
+    /// # Errors
+    /// Returns an error if the model cannot be cut into the stages of the plan, or if `--optimizer-state host` is given
+    /// although the program sets the optimizer in its code.
     fn builder(
         &self,
         devices: &[Vec<Device>],
@@ -177,8 +181,9 @@ impl<'a, M: Model> Recipe<'a, M> {
     }
 
     /// Returns the description of a run, which becomes the first line of its log. `costs` are the costs of the model's
-    /// layers, and `estimate` is the estimated memory. `links` are the network links between consecutive stages, and
-    /// `batch_bytes` is the memory of the batches on the host, in bytes.
+    /// layers, and `estimate` is the estimated memory. `links` are the network links between consecutive stages, as
+    /// [`links`] returns them. `tokens_per_micro_batch` is the number of tokens in a micro-batch of one replica, or of
+    /// samples if the data has no tokens. `batch_bytes` is the memory of the batches on the host, in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,
@@ -238,6 +243,9 @@ fn fact(name: &str, value: impl Into<Value>) -> (String, Value) {
 /// second of each link, and prints them in ms and GB/s. `devices` holds the device of each stage.
 ///
 /// The entry of a pair of stages on the same host is `None`. The list is empty if all stages are on one host.
+///
+/// # Errors
+/// Returns an error if the network cannot be measured, or a line cannot be printed.
 pub fn links(devices: &[Device]) -> Result<Vec<Option<Link>>> {
     let speeds = link_speeds(devices).context("the network between the stages cannot be measured")?;
     let link = |LinkSpeed { latency, bandwidth }| Link { latency: latency.as_secs_f64(), bandwidth };

@@ -188,7 +188,7 @@ fn check(fields: &Fields, key_value_heads: usize) -> Result<(), String> {
 }
 
 /// Returns the id of the padding token; `None` if there is none. A negative id counts from the end of the vocabulary,
-/// as in PyTorch's `torch.nn.Embedding`.
+/// as in PyTorch's `torch.nn.Embedding`. An id outside the vocabulary is an error.
 fn padding(fields: &Fields) -> Result<Option<usize>, String> {
     let Some(id) = fields.pad_token_id else { return Ok(None) };
     let from_end = if id < 0 { fields.vocab_size as i64 } else { 0 };
@@ -200,6 +200,11 @@ fn padding(fields: &Fields) -> Result<Option<usize>, String> {
 
 /// Returns the sliding window of each block: the number of keys that a query attends to, up to and including its own
 /// position; `None` if a query attends to all earlier positions.
+///
+/// # Errors
+/// Returns the reason as text if the window is 0, or if `layer_types` has another length than the list of blocks, an
+/// unknown type, or a sliding window that no other field gives. A Mistral with `layer_types` and without a window is
+/// also an error.
 fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     let layers = fields.num_hidden_layers;
     let window = fields.sliding_window.filter(|_| match kind {
