@@ -51,8 +51,8 @@ pub(crate) struct Joined<In, Out, Target> {
 pub(crate) struct Assembled<In, Out, Target> {
     /// The data-parallel replicas. Each has the caller's ends of its channels for batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The optimizer state fields of a checkpoint that do not match the stages' optimizers. The optimizer rejects such
-    /// a field, or the checkpoint lacks it.
+    /// The parts of a checkpoint that do not fit the stages: fields of optimizer state that a stage's optimizer rejects
+    /// or that the checkpoint lacks, and frozen tensors with other values than in the model. Empty if everything fits.
     pub(crate) unfit: Vec<Unfit>,
     /// The learning rate of the first stage at the last optimizer step of the checkpoint, by this pipeline's schedule.
     /// `None` without a checkpoint, or if the checkpoint has no optimizer step.

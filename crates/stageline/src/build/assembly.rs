@@ -89,8 +89,8 @@ pub(crate) struct Assembly {
     /// The number of consecutive micro-batches whose gradients are summed as one group.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
-    /// The fallbacks of the replica that this builds. Operations that a stage does not list are missing; the first
-    /// forward finds them.
+    /// The listed operations of each stage (`Stage::operations`) that Stageline's kernels do not compute on the stage's
+    /// device. The first forward pass of a stage finds operations that the stage does not list.
     pub(crate) fallbacks: OfReplica,
     /// The routes of activations and gradients between neighbouring stages, one for each pair of stages.
     pub(crate) routes: Vec<Route>,

@@ -313,7 +313,8 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
 }
 
 /// Divides the sum of each loss term by the term's weight, and returns the sum of the quotients, as a tensor of shape
-/// `[1]`. If there are several terms, a term of weight 0 adds 0. If there is only one term, its weight must not be 0.
+/// `[1]`. If there are several terms, a term of weight 0 adds 0. A single term of weight 0 is divided by 0, so the
+/// result is not finite.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),

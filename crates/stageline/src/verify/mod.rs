@@ -309,9 +309,10 @@ impl Verify {
 
 /// The training losses and the validation loss of one of the two runs that a verification compares.
 pub(super) struct Trained {
-    /// The training loss of every step.
+    /// The loss of every training step, in step order, as [`Trial::step`] returns it.
     losses: Vec<f64>,
-    /// The mean loss on the validation batches after the last training step. `None` if there are none.
+    /// The loss over all validation batches after the last training step: the mean of each loss term, weighted by the
+    /// batches' loss weights, summed over the terms. `None` if there are no validation batches.
     validation: Option<f64>,
 }
 
