@@ -190,8 +190,9 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         Ok(())
     }
 
-    /// Returns the loss of a micro-batch from the stage's output. Also computes and keeps the stage's metrics, if there
-    /// are any.
+    /// Returns the loss sums of a micro-batch, one number for each loss term, from the stage's output. Also computes
+    /// and keeps the stage's metrics, if there are any. Returns an error if the metrics have a wrong shape or are in
+    /// BF16 or F16, or if the user's loss function fails.
     fn score<L>(&mut self, module: &L, output: Out, target: Target, micro_batch: usize) -> Result<Tensor<1>, BoxError>
     where
         L: LossStage<Output = Out, Target = Target>,
