@@ -204,10 +204,12 @@ impl Verify {
     }
 
     /// Verifies a training loop of the user's own (`trial`). Its gradients at the first step, and its losses, are
-    /// compared with those of plain training on one device. `build` returns the builder of the model for plain
-    /// training, which must begin with the parameters of the loop's model. `batch` returns the batch of a step, which
-    /// is counted from 0. `validation` lists held-out batches, which may be empty. The loop must return gradients in
-    /// the order of that model's parameters.
+    /// compared with those of plain training on one device.
+    ///
+    /// `build` returns the builder of the model for plain training. The loop's model must begin with the same
+    /// parameters; other values show as a difference in the result. The loop must return gradients in the order of this
+    /// model's parameters. `batch` returns the batch of a step, which is counted from 0. `validation` lists held-out
+    /// batches, which may be empty.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a step of the loop or of the training on one device fails, if the model cannot be
