@@ -60,8 +60,9 @@ pub(crate) struct Assembled<In, Out, Target> {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
-    /// Returns every stage of every replica with its device, and with the devices on which its module is before it is
-    /// copied. `devices` has one list for each replica, with the device of each stage.
+    /// Returns pairs of a stage and a device, for a check of the devices during the build. Every stage of every replica
+    /// is paired with its device. The stages of replica 0 are also paired with the devices on which their modules are
+    /// before they are copied. `devices` has one list for each replica, with the device of each stage.
     pub(crate) fn places(&self, devices: &[Vec<Device>]) -> Vec<(ReplicaStage, Device)> {
         let copied = |(replica, devices): (Replica, &Vec<Device>)| {
             let own = self.sources.iter().filter(|_| replica.is_first()).cloned();
@@ -74,7 +75,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
     /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the fallbacks of
     /// each replica. `groups` is the number of groups in which gradients are summed. `restored` has each stage's part
-    /// of a checkpoint, and is empty if there is none.
+    /// of a checkpoint, and is empty if there is none. Parts that do not fit are no error here; the result lists them
+    /// in `unfit`.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.
