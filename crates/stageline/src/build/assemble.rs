@@ -51,8 +51,8 @@ pub(crate) struct Joined<In, Out, Target> {
 pub(crate) struct Assembled<In, Out, Target> {
     /// The data-parallel replicas. Each has the caller's ends of its channels for batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The optimizer state fields of a checkpoint that do not match the stages' optimizers. The optimizer rejects such
-    /// a field, or the checkpoint lacks it.
+    /// The parts of a checkpoint that do not fit the stages: fields of optimizer state that a stage's optimizer rejects
+    /// or that the checkpoint lacks, and frozen tensors with other values than in the model. Empty if everything fits.
     pub(crate) unfit: Vec<Unfit>,
     /// The learning rate of the first stage at the last optimizer step of the checkpoint, by this pipeline's schedule.
     /// `None` without a checkpoint, or if the checkpoint has no optimizer step.
@@ -60,8 +60,9 @@ pub(crate) struct Assembled<In, Out, Target> {
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
-    /// Returns every stage of every replica with its device, and with the devices on which its module is before it is
-    /// copied. `devices` has one list for each replica, with the device of each stage.
+    /// Returns pairs of a stage and a device, for a check of the devices during the build. Every stage of every replica
+    /// is paired with its device. The stages of replica 0 are also paired with the devices on which their modules are
+    /// before they are copied. `devices` has one list for each replica, with the device of each stage.
     pub(crate) fn places(&self, devices: &[Vec<Device>]) -> Vec<(ReplicaStage, Device)> {
         let copied = |(replica, devices): (Replica, &Vec<Device>)| {
             let own = self.sources.iter().filter(|_| replica.is_first()).cloned();
@@ -74,7 +75,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
     /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the fallbacks of
     /// each replica. `groups` is the number of groups in which gradients are summed. `restored` has each stage's part
-    /// of a checkpoint, and is empty if there is none.
+    /// of a checkpoint, and is empty if there is none. Parts that do not fit are no error here; the result lists them
+    /// in `unfit`.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.

@@ -43,10 +43,11 @@ impl<S: Stage> Unplaced<S> {
         Self { stage, module, optimizer, learning_rate }
     }
 
-    /// Copies the stage's module to its device in the replica that is being assembled. Takes the parameters from a
-    /// checkpoint if training resumes from one. Logs a warning for each operation that Stageline's kernels do not
-    /// compute on the device. Returns the stage's slot (its place in the pipeline) and the copied module with its
-    /// optimizer.
+    /// Copies the stage's module to its device in the replica that is being assembled, with the parameters of a
+    /// checkpoint if training resumes from one. In replica 0, optimizer state and learning rate are restored too; parts
+    /// of the checkpoint that do not fit are added to the assembly's list `unfit`. Logs a warning for each operation
+    /// that Stageline's kernels do not compute on the device. Returns the stage's slot (its place in the pipeline) and
+    /// the copied module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let slot = assembly.slot(self.stage);
         let SharedSettings { precision, rollback, frozen_from, .. } = assembly.settings;
@@ -89,8 +90,8 @@ pub(crate) struct Assembly {
     /// The number of consecutive micro-batches whose gradients are summed as one group.
     pub(crate) per_group: usize,
     pub(crate) devices: Vec<Device>,
-    /// The fallbacks of the replica that this builds. Operations that a stage does not list are missing; the first
-    /// forward finds them.
+    /// The listed operations of each stage (`Stage::operations`) that Stageline's kernels do not compute on the stage's
+    /// device. The first forward pass of a stage finds operations that the stage does not list.
     pub(crate) fallbacks: OfReplica,
     /// The routes of activations and gradients between neighbouring stages, one for each pair of stages.
     pub(crate) routes: Vec<Route>,

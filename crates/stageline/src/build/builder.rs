@@ -89,7 +89,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Adds a data-parallel replica: one more copy of all stages, which runs the same plan. `devices` lists one device
-    /// for each stage, in stage order. Without this call there is one replica, replica 0.
+    /// for each stage, in stage order; with any other number of devices, [`build`](Self::build) returns an error.
+    /// Without this call there is one replica, replica 0.
     ///
     /// With R replicas a batch is split into R x M micro-batches, and each replica runs M consecutive ones. Replica 0
     /// runs on the stages' own devices and has the first M micro-batches.
@@ -106,7 +107,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets the number of groups of consecutive micro-batches whose gradients are summed separately. If unset, it is
-    /// the number of replicas (R).
+    /// the number of replicas (R). With several replicas, only R is allowed; with one, the number must divide M.
+    /// Otherwise [`build`](Self::build) returns an error.
     ///
     /// Each group is summed on its own, in the order of its micro-batches. Then the sums of the groups are added up in
     /// order. The bits of a floating-point sum depend on these groups. One replica with R x M micro-batches in R groups
@@ -125,8 +127,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         self
     }
 
-    /// Sets the number of CPU cores that the kernels of one worker may use. If unset, the workers of all replicas share
-    /// the machine's cores evenly.
+    /// Sets the number of CPU cores that the kernels of one worker may use; with 0, [`build`](Self::build) returns an
+    /// error. If unset, the workers of all replicas share the machine's cores evenly, with at least one for each.
     pub fn cores_per_stage(mut self, cores: usize) -> Self {
         self.cores_per_stage = Some(cores);
         self
@@ -169,7 +171,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets how gradients are clipped. They are clipped once per step, after they are summed over all micro-batches. If
-    /// unset, they are not clipped.
+    /// unset, they are not clipped. [`build`](Self::build) returns an error if the bound is not positive and finite, or
+    /// if the optimizer of a stage has a clipping of its own.
     pub fn clip(mut self, clip: Clip) -> Self {
         self.flush.clip = Some(clip);
         self

@@ -74,9 +74,9 @@ pub(super) fn validate_fallbacks<'a>(
     Err(BuildError::Fallback(Box::new(error)))
 }
 
-/// Whether `build` rejects an operation that has no kernel on its device. If `setting` is unset, it rejects such
-/// operations only on GPUs: GPUs have kernels for all operations, so a missing kernel is most likely a mistake.
-/// Attention that stores its scores is then accepted on GPUs too, because no other kernel takes its heads.
+/// Whether `build` rejects an operation that has no kernel on its device, for the given `reason`. If `setting` is
+/// unset, it rejects such operations only on GPUs: GPUs have kernels for all operations, so a missing kernel is most
+/// likely a mistake. Attention whose heads are too large for Stageline's kernels is then accepted on GPUs too.
 fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
     match setting {
         Some(Fallbacks::Refuse) => true,

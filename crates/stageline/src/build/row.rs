@@ -143,7 +143,7 @@ where
 
     /// Sets where a resumed training takes the values of frozen parameters from; [`FrozenFrom::Checkpoint`] if unset.
     /// With [`FrozenFrom::Model`], the functions of the row must create frozen parameters with the same values in each
-    /// run, for example because they read them from a file.
+    /// run, for example because they read them from a file. If a value differs, building the resumed pipeline fails.
     #[must_use]
     pub fn frozen_from(self, source: FrozenFrom) -> Self {
         Self { frozen_from: source, ..self }

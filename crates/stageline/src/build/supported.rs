@@ -51,7 +51,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 }
 
 /// Checks that every device computes in the element types of its stage's tensors, and in the type to which `precision`
-/// rounds them. `described` has the tensors of each stage. `computes_in` says whether a device computes in a type.
+/// rounds them. `described` has the tensors of each stage. `computes_in` says whether a device computes in a type. The
+/// error names the first stage and type for which this fails, or a host that does not answer.
 fn validate_types(
     described: &[Vec<Description>],
     precision: Precision,

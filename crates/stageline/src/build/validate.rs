@@ -72,9 +72,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         1 + self.replica_devices.len()
     }
 
-    /// Returns the number of groups of micro-batches whose gradients are summed separately, over all replicas. Several
-    /// replicas must have one group each. With one replica, the number must divide the number of micro-batches. Returns
-    /// an error if the number breaks these rules.
+    /// Returns the number of groups of micro-batches whose gradients are summed separately, over all replicas. Returns
+    /// an error if the configured number is not allowed. With one replica, it must divide the number of micro-batches;
+    /// with several, it must be the number of replicas.
     pub(super) fn groups(&self) -> Result<usize, BuildError> {
         let (replicas, micro_batches) = (self.replicas(), self.micro_batches);
         let groups = self.gradient_groups.unwrap_or(replicas);

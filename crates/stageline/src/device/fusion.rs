@@ -4,8 +4,9 @@ use burn::BurnConfig;
 use burn_std::config::fusion::BeamSearchConfig;
 use serde_json::json;
 
-/// Changes burn's settings of fusion. This must be called before the first tensor is made on a GPU, and before the
-/// first connection to another host.
+/// Changes burn's settings of fusion; later calls do nothing. The first call must come before the first tensor is made
+/// on a GPU, and before the first connection to another host. Otherwise settings that burn has already used stay as
+/// they are, and a warning is logged.
 #[cfg(feature = "fused")]
 pub(crate) fn set_fusion() {
     use std::sync::Once;

@@ -51,7 +51,8 @@ impl DeviceName {
     }
 
     /// Parses one entry of a list of device names. An entry such as `cuda:0` gives one name. `cuda:all` gives one name
-    /// for each GPU.
+    /// for each GPU in hardware, or for each GPU in software (such as llvmpipe) if no other is found. Returns an error
+    /// if the text is not a name, or if no GPU is found.
     fn parse_entry(text: &str) -> Result<Vec<Self>, DeviceError> {
         let Some(api) = text.strip_suffix(":all").and_then(GpuApi::named) else { return Ok(vec![text.parse()?]) };
         let software = |found: Vec<Device>| found.iter().map(is_software).collect::<Vec<_>>();

@@ -76,7 +76,8 @@ impl Stop {
     }
 
     /// Records that all stages have made the first `steps` training steps, which can then no longer be rolled back.
-    /// Fails if an error was raised before. Every stage then rolls back its last step.
+    /// Fails and records nothing if an error was raised before; the workers then roll back the step that is not
+    /// recorded.
     pub(crate) fn commit(&self, steps: usize) -> Result<(), Stopped> {
         let mut outcome = self.outcome.lock();
         if outcome.raised {

@@ -67,8 +67,9 @@ impl Change {
         all.into_iter().chain(of_states).flatten().collect()
     }
 
-    /// Returns the memory estimate of the pipeline after this change; `None` if the pipeline cannot be changed in this
-    /// way.
+    /// Returns the memory estimate of the pipeline after this change. Returns `None` if the pipeline cannot be changed
+    /// in this way: full recomputation was not measured, no optimizer state can move to the host, the devices or the
+    /// stages of a worker do not allow the change, or the schedule has no plan for it.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let moved = if self.states_on_host { Some(estimate.with_states_on_host()?) } else { None };

@@ -30,8 +30,8 @@ pub(crate) fn in_order(nothing: Level, selective: Option<Level>, blocks: Vec<Lev
 }
 
 /// Chooses a level of recomputation for each stage, as low as `fits` allows for the memory estimate of the whole
-/// pipeline. Returns the level of each stage, and the memory estimate at these levels. `levels` must be in ascending
-/// order. The last level must fit if all stages use it.
+/// pipeline. Returns the level of each stage, and the memory estimate at these levels. `levels` is in ascending order.
+/// The caller has checked that the pipeline fits if all stages use the last level; otherwise the result may not fit.
 pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) -> (Vec<Recompute>, MemoryEstimate) {
     let last = levels.len() - 1;
     let estimate_of = |chosen: &[usize]| {

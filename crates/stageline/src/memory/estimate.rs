@@ -33,8 +33,8 @@ pub struct StageEstimate {
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds: no copies in a lower precision, and no frozen
-    /// parameters if resumed trainings take them from the model. A copy of a parameter in the same memory as its owner
+    /// The bytes of the stage's tensors that a checkpoint holds: no copies in a lower precision, and no large frozen
+    /// parameters if resumed trainings take them from the model. A trained parameter in the same memory as its owner
     /// (the stage that steps it) does not count.
     pub(crate) parameters_in_checkpoint: u64,
     /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that it owns.
@@ -44,8 +44,9 @@ pub struct StageEstimate {
     /// The bytes of the state of the stage's optimizer that is kept in this host's memory
     /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of the activations that the stage keeps for one micro-batch from its forward pass until its backward
-    /// pass. A second number is for the time between the two halves of a split backward pass.
+    /// The bytes of the activations that the stage keeps for one micro-batch. The field `forward` counts from the
+    /// forward pass until the backward pass. The field `input_gradient` counts between the two halves of a split
+    /// backward pass.
     pub activations: StageMemory,
     /// The working memory of one forward pass of the stage, in bytes: the peak during the forward pass, minus the
     /// memory in use after it. So activations that are kept for the backward pass do not count.
@@ -70,7 +71,8 @@ pub struct StageEstimate {
     /// The bytes of one micro-batch's parameter gradients that are in memory at the same time, in addition to the
     /// gradient sums, because layers do not add them to the sums one by one.
     pub(crate) gradients_beside: u64,
-    /// The bytes of the largest parameter that the stage's own optimizer steps.
+    /// The bytes of the f32 gradient of the largest trained parameter that the stage owns (steps by its own optimizer).
+    /// It stands for the size of this parameter.
     pub(crate) largest: u64,
 }
 
@@ -97,7 +99,8 @@ impl StageEstimate {
         rest.max(self.largest + self.largest_state())
     }
 
-    /// Returns the bytes of the optimizer state of the largest parameter that the stage's own optimizer steps.
+    /// Returns the estimated bytes of the optimizer state of the largest parameter that the stage owns. It is assumed
+    /// that the stage's optimizer state is spread over its parameters in proportion to their sizes.
     pub(crate) fn largest_state(&self) -> u64 {
         let state = (self.optimizer + self.optimizer_on_host) as f64 / self.gradients.max(1) as f64;
         (self.largest as f64 * state) as u64

@@ -128,8 +128,8 @@ impl<'a> Room<'a> {
     }
 
     /// Returns a second device that may be too small after a change of settings, or `None`. `needs` has the bytes that
-    /// each device needs after the change. A device that needs more than its memory takes precedence over a device that
-    /// keeps less than a tenth of its memory free.
+    /// each device needs after the change. A device may be too small if it needs more than its memory, or if the change
+    /// raises its need so that less than a tenth of its memory stays free. A device of the first kind takes precedence.
     fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
         let may_be_too_small = self.others.iter().filter_map(|Shortage { device, needs: before, has }| {
             let after = of_device(needs, device);

@@ -28,7 +28,7 @@ pub(crate) struct Parameters {
     /// The bytes of the stage's parameters, with their copies in a lower precision. If the owner of a trained parameter
     /// (another stage, or replica 0) is in the same memory, only the low-precision copy counts.
     pub(crate) bytes: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds: without copies in a lower precision, and without
+    /// The bytes of the stage's tensors that a checkpoint holds: without copies in a lower precision, and without large
     /// frozen parameters if they are taken from the model.
     in_checkpoint: u64,
     /// The bytes of the f32 gradients of the trained parameters that this stage owns.

@@ -132,8 +132,9 @@ impl MemoryEstimate {
         Self { stages: self.stages.iter().zip(&fewer.stages).map(known).collect(), ..self }
     }
 
-    /// Returns a memory estimate in which every number is the larger one of the two estimates. If the two were measured
-    /// with micro-batches of two shapes, the result is an upper bound for a training run with both shapes.
+    /// Returns this memory estimate with every measured number replaced by the larger one of the two estimates. If the
+    /// two were measured with micro-batches of two shapes, the result is an upper bound for a training run with both
+    /// shapes.
     #[must_use]
     pub(crate) fn or_larger(&self, other: &Self) -> Self {
         let larger = |(one, other): (&StageEstimate, &StageEstimate)| StageEstimate {

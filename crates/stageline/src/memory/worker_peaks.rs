@@ -59,8 +59,9 @@ impl MemoryEstimate {
         self.devices_by(|_, bytes, more| bytes + more)
     }
 
-    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does. The function `both`
-    /// combines the needs of two workers on one device.
+    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but not necessarily as a
+    /// sum. The function `both` combines the bytes found so far on a device with those of one more worker, and returns
+    /// the new total.
     pub(crate) fn devices_by(&self, both: impl Fn(&Device, u64, u64) -> u64) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
@@ -102,7 +103,8 @@ impl MemoryEstimate {
     }
 }
 
-/// Returns, for each worker, the largest number of bytes of tensors in flight during any one of its actions.
+/// Returns, for each worker, the largest number of bytes of tensors in flight in its memory during any one of its
+/// actions. All are 0 if the plan cannot run.
 fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
     // For a plan that cannot run there is nothing to simulate.

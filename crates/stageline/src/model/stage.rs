@@ -143,7 +143,8 @@ pub trait LossStage: Stage {
     /// of the stage's forward pass.
     ///
     /// For a loss of several terms, this method returns the sum of each term, multiplied by the term's factor, of shape
-    /// `[terms]`.
+    /// `[terms]`. The step ends with an error if the shape does not have one number for each number in the
+    /// [`weight`](Self::weight).
     ///
     /// If the stages compute in bf16 or f16 ([`Precision`](crate::Precision)), the loss must still be in f32, or the
     /// step ends with an error. [`cross_entropy`](fn@crate::nn::cross_entropy) casts its logits. A custom loss casts
@@ -162,19 +163,20 @@ pub trait LossStage: Stage {
     }
 
     /// Returns the loss weight of a micro-batch's targets, one number for each term of the loss: usually the number of
-    /// unmasked targets.
+    /// unmasked targets. A batch is rejected if a number is negative or not finite.
     ///
     /// The pipeline calls this method before the first forward pass of a step, on a copy of the stage without its
     /// parameters. So the weight may depend on the targets and on the stage's constants, such as a padding id. A weight
-    /// that depends on a float parameter is NaN, which is an error.
+    /// that depends on a float parameter is NaN, so the batch is rejected.
     fn weight(&self, target: &Self::Target) -> Weight;
 
     /// Computes the sums of the stage's metrics over the unmasked targets of one micro-batch, of shape
-    /// `[METRICS.len()]`.
+    /// `[METRICS.len()]`. Another shape, or a result in bf16 or f16, ends the step with an error.
     ///
-    /// Steps and evaluations report each sum divided by the loss weight of the whole batch, and do not add it to the
-    /// loss. Output and target are part of no autodiff graph. Metrics are computed only if
-    /// [`METRICS`](Self::METRICS) names some.
+    /// Steps and evaluations report each sum divided by the loss weight of the whole batch (of the first term, if the
+    /// loss has several), and do not add it to the loss. Output and target are part of no autodiff graph. Metrics are
+    /// computed only if [`METRICS`](Self::METRICS) names some. A stage that names some must override this method,
+    /// because the default implementation panics.
     fn metrics(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (output, target);
         panic!("`LossStage::METRICS` names {}, so the stage must override `metrics`", Self::METRICS.join(", "))

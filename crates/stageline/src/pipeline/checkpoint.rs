@@ -99,7 +99,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Copies the parameters and optimizer states of all stages of the first replica to the host, as the last step left
-    /// them. If `frozen_from` is the model, frozen parameters are copied as hashes.
+    /// them. If `frozen_from` is the model, large frozen parameters are copied as hashes.
     fn states(&mut self, frozen_from: FrozenFrom) -> Result<Vec<StageState>, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

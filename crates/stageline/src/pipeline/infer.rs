@@ -44,8 +44,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(outputs)
     }
 
-    /// Returns the last stage's output for each of the given micro-batches. There must be at most as many micro-batches
-    /// as in a training step.
+    /// Returns the last stage's output for each micro-batch of `batch`, in order. The callers have split the inputs so
+    /// that `batch` has at most as many micro-batches as a training step.
     fn outputs(&mut self, batch: MicroBatches<In, ()>) -> Result<Vec<Out>, StepError> {
         self.running()?;
         self.workers.begin(During::Inference { steps: self.done.steps });

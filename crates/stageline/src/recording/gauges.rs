@@ -30,8 +30,8 @@ impl Gauges {
     }
 
     /// Returns the measurements at the end of a worker's activity: the memory in use, and the time that it takes to ask
-    /// the device whether it has finished. In a synchronised step (with a wait for the device after every action), this
-    /// function first waits for the device, unless it is a CPU.
+    /// the device whether it has finished. For a CPU, this time is 0. For any other device, nothing is measured unless
+    /// the step is synchronised; in a synchronised step this function first waits for the device.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -44,8 +44,9 @@ impl Gauges {
         Reading { held: self.held(device), asked }
     }
 
-    /// Measures the memory in use if `device` is a GPU of this host. A worker measures its GPU again after a wait,
-    /// because meanwhile other stages may have changed the GPU's memory in use.
+    /// Returns the measurements of [`read`](Self::read) if `device` is a GPU of this host, and an empty reading
+    /// otherwise. A worker measures its GPU again after a wait, because meanwhile other stages may have changed the
+    /// memory in use there.
     pub(crate) fn read_gpu(&self, device: &Device) -> Reading {
         if is_gpu(device) { self.read(device) } else { Reading::default() }
     }
@@ -56,8 +57,8 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass. Resets the peak of host memory, and measures how long it takes to ask
-    /// each device whether it has finished.
+    /// Prepares the measurements of a new pass, and resets the peak of host memory. In a synchronised pass it also
+    /// measures, for each device except the CPU, how long it takes to ask the idle device whether it has finished.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

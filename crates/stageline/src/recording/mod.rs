@@ -169,14 +169,16 @@ impl Recording {
     }
 
     /// Returns the memory in bytes that each worker had in use at the start of the step and at its peak, replica after
-    /// replica; `None` if memory was not measured (see [`Held`](crate::Held)).
+    /// replica. Returns `None` if memory was not measured for a worker. On a CPU this needs the
+    /// [`CountingAllocator`](crate::CountingAllocator), and on a GPU a synchronised step ([`Clock::Synchronised`]).
+    /// Devices of other hosts are not measured.
     pub fn memory(&self) -> Option<Vec<WorkerMemory>> {
         self.rows.iter().map(|row| of_worker(row)).collect()
     }
 
     /// Returns, for each stage, the measured bytes of activations that the stage keeps for one micro-batch from its
     /// forward pass until its backward pass. Each figure is a mean over the micro-batches. Returns `None` if memory was
-    /// not measured.
+    /// not measured on a stage (see [`memory`](Self::memory)).
     pub fn activations(&self) -> Option<Vec<f64>> {
         (0..self.plan.plan().stages()).map(|stage| activation(stage, &self.rows)).collect()
     }

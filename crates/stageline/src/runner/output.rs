@@ -190,8 +190,9 @@ impl<Out: Payload, Target: Payload> ToCaller<Out, Target> {
         Ok(())
     }
 
-    /// Returns the loss of a micro-batch from the stage's output. Also computes and keeps the stage's metrics, if there
-    /// are any.
+    /// Returns the loss sums of a micro-batch, one number for each loss term, from the stage's output. Also computes
+    /// and keeps the stage's metrics, if there are any. Returns an error if the metrics have a wrong shape or are in
+    /// BF16 or F16, or if the user's loss function fails.
     fn score<L>(&mut self, module: &L, output: Out, target: Target, micro_batch: usize) -> Result<Tensor<1>, BoxError>
     where
         L: LossStage<Output = Out, Target = Target>,
@@ -313,7 +314,8 @@ impl<L: LossStage> Sink<L> for ToCaller<L::Output, L::Target> {
 }
 
 /// Divides the sum of each loss term by the term's weight, and returns the sum of the quotients, as a tensor of shape
-/// `[1]`. If there are several terms, a term of weight 0 adds 0. If there is only one term, its weight must not be 0.
+/// `[1]`. If there are several terms, a term of weight 0 adds 0. A single term of weight 0 is divided by 0, so the
+/// result is not finite.
 fn mean(sums: Tensor<1>, weight: &Weight) -> Tensor<1> {
     match *weight.terms() {
         [weight] => sums.div_scalar(weight),

@@ -43,8 +43,8 @@ impl StageSums {
 
     /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
     ///
-    /// Returns the ids of the parameters that have another gradient in this micro-batch, although a layer has already
-    /// added one to the sums.
+    /// Returns the ids of the parameters whose gradient a layer has added to the sums too early, during the backward
+    /// pass: each has another gradient in this micro-batch.
     pub(super) fn add<M: Module>(
         &mut self,
         module: &M,
@@ -54,9 +54,9 @@ impl StageSums {
         self.gradients.add(module, micro_batch, gradients)
     }
 
-    /// Runs `backward`, an unsplit backward pass of `micro_batch`, whose layers add the gradients of the parameters
-    /// `ids` to the sums at once where they can. Returns the result of the backward pass, and the gradients of layers
-    /// that are not in the sums yet.
+    /// Runs `backward`, an unsplit backward pass of `micro_batch`, during which layers add the gradients of the
+    /// parameters `ids` to the sums where they can. Returns the result of the backward pass, and the gradients of
+    /// layers that [`add`](Self::add) must still add.
     pub(super) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,

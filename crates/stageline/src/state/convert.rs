@@ -68,8 +68,8 @@ fn burn_dtype_of(dtype: Dtype) -> Option<DType> {
     })
 }
 
-/// Returns the data of a tensor of another device in memory of the host's own. burn reads such data lazily, when its
-/// bytes are first used, and then keeps the tensor's memory on the device.
+/// Copies the data of a device's tensor to the host's memory, so that the device can free the tensor. Without the copy,
+/// burn reads the data only when its bytes are first used, and keeps the tensor in the device's memory.
 pub(crate) fn read_now(data: &TensorData) -> TensorData {
     TensorData::from_bytes_vec(data.as_bytes().to_vec(), data.shape().clone(), data.dtype())
 }

@@ -253,8 +253,9 @@ impl Layout {
         of_own_tensors.chain(others.map(|name| Difference::NotInModel { name: name.clone() })).collect()
     }
 
-    /// Converts rejected parts of stages' states to differences for the error message. Each difference names its field
-    /// of optimizer state as checkpoints do: the parameter's name, `/` and the field.
+    /// Converts the parts of a checkpoint that stages rejected to differences for the error message. A frozen tensor is
+    /// named once, even if several stages share it. A field of optimizer state is named as in checkpoints: the
+    /// parameter's name, `/` and the field.
     pub(crate) fn unfit(&self, parts: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
         // Stages that share a frozen tensor report it each, in no certain order.
         let (mut frozen, mut fields) = (BTreeSet::new(), Vec::new());

@@ -57,8 +57,8 @@ pub(crate) fn read(optimizer: &ModuleOptimizer) -> Vec<Field> {
     fields
 }
 
-/// Converts a tensor of burn's saved optimizer state to a field, or returns `None` if the tensor has no parameter id or
-/// no field name.
+/// Converts a tensor of burn's saved optimizer state to a field. Returns `None` if the tensor has no parameter id or no
+/// field name, and an error if its data cannot be read.
 fn field(tensor: Tensor) -> Result<Option<Field>, Error> {
     let (name, dtype, shape, id, bytes) = tensor.into_parts()?;
     let Some((id, name)) = id.zip(name.split_once('.').map(|(_, name)| name.to_owned())) else { return Ok(None) };

@@ -43,7 +43,7 @@ pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>,
 }
 
 /// Prepares the parameters of a module for use by another thread: those on the GPU `device` are copied into newly
-/// allocated memory. The parameters must not be tracked by autodiff.
+/// allocated memory, except quantized ones. The parameters must not be tracked by autodiff.
 pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
 }

@@ -85,7 +85,8 @@ impl Collective {
     }
 
     /// Waits for the first data-parallel replica's parameter values, and writes them to this replica's copies. Returns
-    /// the changed module. In the first replica, returns the module unchanged.
+    /// the changed module. In the first replica, returns the module unchanged. If the pipeline stops during the wait,
+    /// the error contains the unchanged module.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         match self {
             Self::Root(_) => Ok(module),

@@ -85,7 +85,8 @@ impl Ties {
     }
 
     /// Waits for the new values of tied parameters from the stages whose optimizers step them, and writes them to this
-    /// stage's copies. Returns the changed module.
+    /// stage's copies. Returns the changed module. If the pipeline stops during the wait, the error contains the module
+    /// with the values received so far.
     pub(crate) fn follow<M: Module>(&self, module: M, waits: &Waits) -> Result<M, (M, Stopped)> {
         self.held.iter().try_fold(module, |module, held| held.follow(module, waits))
     }

@@ -30,7 +30,8 @@ pub(crate) struct GradientSum {
     /// total.
     per_group: usize,
     /// The ids of the parameters that had several gradients in one micro-batch of this step, such as one from a layer
-    /// and one from the autodiff graph. Layers do not add their gradients to the sum at once.
+    /// and one from the autodiff graph. In later micro-batches, layers do not add the gradients of these parameters to
+    /// the sum during the backward pass.
     several: HashSet<ParamId>,
     /// The ids of the parameters whose gradients layers have added to the sum in the last backward pass.
     at_once: HashSet<ParamId>,
@@ -61,12 +62,13 @@ impl GradientSum {
         }
     }
 
-    /// Runs `backward`, an unsplit backward pass of `micro_batch` (not split into input and weight gradients). Its
-    /// layers add the gradients of the parameters `ids` to the step's sum at once, where this gives the same bits as
-    /// adding them later. `ids` lists the parameters that one layer used once in this micro-batch.
+    /// Runs `backward`, an unsplit backward pass of `micro_batch` (not split into input and weight gradients). During
+    /// the pass, layers add the gradients of the parameters `ids` to the step's sum, where this gives the same bits as
+    /// adding them after the pass. `ids` lists the parameters that exactly one layer used, once, in this micro-batch.
     ///
-    /// Returns the result of the backward pass, without the gradients that layers added. Also returns the gradients of
-    /// these layers that are not in the sum yet. They belong to a group's first micro-batch, and become the sum.
+    /// Returns the result of `backward`, and the gradients of layers that [`add`](Self::add) must still add to the sum.
+    /// These exist only for the first micro-batch of a group, whose sum is still empty. If gradients of an earlier
+    /// micro-batch are missing, layers add nothing during the pass.
     pub(crate) fn adding_at_once<R>(
         &mut self,
         micro_batch: usize,
@@ -92,8 +94,9 @@ impl GradientSum {
     /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
     /// gradients of an earlier micro-batch are still missing, the new ones are added after them.
     ///
-    /// Returns the ids of the parameters that have another gradient in this micro-batch, although a layer has already
-    /// added one to the sum. They had one gradient in each earlier micro-batch of the step.
+    /// Returns the ids of the parameters whose gradient a layer has added to the sum too early, during the backward
+    /// pass. Each of them has another gradient in this micro-batch, and the two should have been added to each other
+    /// first. The result is empty if there are none.
     pub(crate) fn add<M: Module>(
         &mut self,
         module: &M,

@@ -47,8 +47,11 @@ impl LedgerError {
     }
 }
 
-/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` lists the
-/// stage and the contents of each sum. `expected` lists the right contents for each replica.
+/// Checks that the gradient sum of every stage contains its replica's whole part of the batch. `ledgers` has every
+/// stage with the contents of its sum. `expected` has the right contents of the sums, one entry for each replica.
+///
+/// # Errors
+/// Returns [`LedgerError`] for the first stage whose sum has other contents.
 pub(crate) fn agree(
     ledgers: impl IntoIterator<Item = (ReplicaStage, Ledger)>,
     expected: &[Ledger],

@@ -64,7 +64,9 @@ impl LossScale {
         }
     }
 
-    /// Whether all settings of the loss scale are valid.
+    /// Whether all settings of the loss scale are valid. A fixed scale must be positive and finite. A dynamic scale
+    /// needs a positive `lowest`, an `initial` value from `lowest` to the largest f32 number, a finite `growth` above
+    /// 1, a `back_off` between 0 and 1 (both excluded), and a `growth_interval` of at least 1.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {

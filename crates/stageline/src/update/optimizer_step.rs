@@ -183,7 +183,8 @@ impl<M: Module> Trained<M> {
     }
 
     /// Returns the stage's tensors and optimizer states, read to the host, for a checkpoint. If resumed trainings take
-    /// frozen parameters from the model, these are returned as hashes.
+    /// frozen parameters from the model, large frozen parameters are returned as hashes, as long as they have the
+    /// values with which the pipeline was built.
     pub(crate) fn state(&self, stage: usize, frozen_from: FrozenFrom) -> StageState {
         let module = self.module();
         let hashes = match frozen_from {

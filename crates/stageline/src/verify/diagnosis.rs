@@ -155,9 +155,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         vec![0.0; self.reference.iter().map(|gradient| gradient.summed.len()).sum()]
     }
 
-    /// Checks that the loss function returns sums over targets. For every term of the loss, the micro-batches' sums and
-    /// loss weights must add up to those of the whole batch. Returns the known fault that explains a difference, if
-    /// there is one.
+    /// Checks that the loss function returns sums over targets. For every term of the loss, the sums and loss weights
+    /// of the micro-batches should add up to those of the whole batch. Returns the known fault that explains why they
+    /// do not. Returns `None` if they do, or if no known fault explains the difference.
     fn loss_fault(&self, whole: &Parts, parts: &Parts) -> Option<Cause> {
         let terms = whole.losses.first().map_or(0, |(losses, _)| losses.len());
         let pairs = |parts: &Parts, term: usize| -> Vec<(f64, f64)> {
@@ -166,9 +166,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (0..terms).find_map(|term| self.term_fault(&pairs(whole, term), &pairs(parts, term)))
     }
 
-    /// Checks one term of the loss: the micro-batches' sums and loss weights must add up to those of the whole batch.
-    /// `whole` and `parts` have the pairs `(loss sum, loss weight)` of the batch and of its micro-batches. Returns the
-    /// known fault that explains a difference, if there is one.
+    /// Checks one term of the loss: the sums and loss weights of the micro-batches should add up to those of the whole
+    /// batch. `whole` and `parts` have pairs `(loss sum, loss weight)` of the batch and of its micro-batches, whose
+    /// totals are compared. Returns the known fault that explains a difference. Returns `None` if there is no
+    /// difference, or if no known fault explains it.
     fn term_fault(&self, whole: &[(f64, f64)], parts: &[(f64, f64)]) -> Option<Cause> {
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
@@ -187,8 +188,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         (uneven && apart(sum) <= self.bar).then(|| Cause::MissedDivision { factor: weight / weights })
     }
 
-    /// Returns the fault in the gradient clipping of the verified run. Its gradients before clipping must be right.
-    /// `None` if the clipped gradients are right too. `clip` is the configured clipping.
+    /// Returns the fault in the gradient clipping of the verified run, whose gradients before clipping are right.
+    /// `clip` is the configured clipping. Returns `None` if the clipped gradients are right too, and [`Cause::Unknown`]
+    /// if they are wrong by no known fault.
     fn clip_fault(&self, clip: Option<Clip>) -> Option<Cause> {
         let applied: Flat = self.configured.iter().flat_map(|gradient| wide(&gradient.applied)).collect();
         let summed = flat(self.configured);
@@ -211,8 +213,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Some(self.closest(&applied, candidates).unwrap_or_else(|| self.unknown()))
     }
 
-    /// Returns the known fault of gradient accumulation that explains the wrong gradients `found`, if there is one.
-    /// `sum` has the correct gradients, and `predictions` has those that known faults would give.
+    /// Returns the known fault of gradient accumulation or clipping that explains the wrong gradients `found`; `None`
+    /// if no known fault does. `sum` has the correct gradients, and `predictions` has those that known faults would
+    /// give.
     fn sum_fault(&self, found: &Flat, sum: &Flat, predictions: Predictions) -> Option<Cause> {
         let Predictions { mean, clipped_each, clipped_running, clipped_means, clipped_running_means } = predictions;
         let scaled = |values: &Flat| {

@@ -204,10 +204,12 @@ impl Verify {
     }
 
     /// Verifies a training loop of the user's own (`trial`). Its gradients at the first step, and its losses, are
-    /// compared with those of plain training on one device. `build` returns the builder of the model for plain
-    /// training, which must begin with the parameters of the loop's model. `batch` returns the batch of a step, which
-    /// is counted from 0. `validation` lists held-out batches, which may be empty. The loop must return gradients in
-    /// the order of that model's parameters.
+    /// compared with those of plain training on one device.
+    ///
+    /// `build` returns the builder of the model for plain training. The loop's model must begin with the same
+    /// parameters; other values show as a difference in the result. The loop must return gradients in the order of this
+    /// model's parameters. `batch` returns the batch of a step, which is counted from 0. `validation` lists held-out
+    /// batches, which may be empty.
     ///
     /// # Errors
     /// Returns [`VerifyError`] if a step of the loop or of the training on one device fails, if the model cannot be
@@ -309,9 +311,10 @@ impl Verify {
 
 /// The training losses and the validation loss of one of the two runs that a verification compares.
 pub(super) struct Trained {
-    /// The training loss of every step.
+    /// The loss of every training step, in step order, as [`Trial::step`] returns it.
     losses: Vec<f64>,
-    /// The mean loss on the validation batches after the last training step. `None` if there are none.
+    /// The loss over all validation batches after the last training step: the mean of each loss term, weighted by the
+    /// batches' loss weights, summed over the terms. `None` if there are no validation batches.
     validation: Option<f64>,
 }
 

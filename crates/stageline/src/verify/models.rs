@@ -14,5 +14,7 @@ pub(super) struct Models<'a, In: Payload, Out: Payload, Target: Payload> {
     pub(super) is_pipeline: bool,
 }
 
-/// A closure that builds a pipeline for a verification. It must give the same initial parameters on every call.
+/// A closure that builds a pipeline for a verification. It must give the same initial parameters on every call. If the
+/// values differ, so do the gradients, and the verification reports a difference, most often with the cause
+/// [`NotSeeded`](super::cause::Cause::NotSeeded).
 pub(super) type Build<'a, In, Out, Target> = dyn Fn() -> PipelineBuilder<In, Out, Target> + 'a;

@@ -118,8 +118,9 @@ struct Run {
 }
 
 impl Run {
-    /// Makes one optimizer step of a pipeline on a batch. A step that overflows is skipped, and repeated with a lower
-    /// loss scale.
+    /// Computes the gradients of a batch, and then makes one optimizer step on it, with the pipeline of `builder`. A
+    /// step that is skipped, most often after an overflow, is repeated, at most [`MOST_OVERFLOWS`] times in all. An
+    /// overflow lowers the loss scale.
     fn of<In: Payload, Out: Payload, Target: Payload>(
         builder: PipelineBuilder<In, Out, Target>,
         batch: &Batch<In, Target>,
@@ -135,8 +136,9 @@ impl Run {
     }
 
     /// Compares the gradients of this step with those of the step `expected`. Returns the stage and name of the last
-    /// parameter whose gradients differ by more than `bar`; `None` if there is none. If `bar` is `None`, the bits are
-    /// compared instead: those of the gradients, and if these are equal, those of the parameters after the step.
+    /// parameter whose gradients differ by more than `bar` (relative to their norm), or are NaN; `None` if there is
+    /// none. If `bar` is `None`, the bits are compared instead: those of the gradients, and if these are equal, those
+    /// of the parameters after the step.
     fn first_apart(&self, expected: &Self, bar: Option<f64>) -> Option<(usize, String)> {
         let norm = expected.gradients.iter().flat_map(|gradient| wide(&gradient.summed));
         let norm = norm.map(|value| value * value).sum::<f64>().sqrt();

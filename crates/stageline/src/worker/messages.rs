@@ -21,7 +21,7 @@ pub(crate) enum Command {
     /// The command to run one pass, such as a training step: the worker executes its instructions of the plan once.
     Run(Run),
     /// The command to send a copy of each stage's state (parameters and optimizer state), for a checkpoint. If
-    /// `frozen_from` is the model, hashes of frozen parameters are sent in place of their values.
+    /// `frozen_from` is the model, hashes of large frozen parameters are sent in place of their values.
     Save { during: During, frozen_from: FrozenFrom },
     /// The command to send a copy of each stage's module, for a snapshot of a running pipeline.
     Copy { during: During },

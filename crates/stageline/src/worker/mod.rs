@@ -229,7 +229,8 @@ impl Worker {
     }
 
     /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass.
-    /// Only a training pass can end with an optimizer step.
+    /// Only a training pass can end with an optimizer step. A training pass that began before the verdict on the
+    /// previous step is discarded without an optimizer step if this verdict differs from the assumed one.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));

@@ -6,8 +6,9 @@ use stageline_schedule::Activity;
 
 use crate::recording::events::Diary;
 
-/// Returns a tracing span for the worker's current activity, if the activity is not an instruction of the plan (such as
-/// the optimizer step).
+/// Returns a tracing span with the name `action` for the worker's current activity, such as the optimizer step. Workers
+/// use it for all activities except the plan's instructions. The fields for waits are empty until [`note_wait`] sets
+/// them.
 pub(super) fn span(diary: &Diary) -> tracing::Span {
     let Diary { replica, stage, activity, during, .. } = *diary;
     let (waited_us, waited_for) = (tracing::field::Empty, tracing::field::Empty);

@@ -32,11 +32,12 @@ impl Worker {
         after_step::skipped();
     }
 
-    /// If the worker has only assumed the verdict on its last step, receives the true one. If the two differ, the step
-    /// is rolled back and ended again with the true verdict.
+    /// Makes sure that the worker's last step has ended with the true verdict. If the step has ended with an assumed
+    /// verdict, receives the true one. If the two differ, the step is rolled back and ended again with the true
+    /// verdict.
     ///
-    /// Returns true if the work on the following step is kept, and false if it is discarded because the verdicts
-    /// differ.
+    /// Returns true if the work on the following step is kept, because the verdict was as assumed or was already known.
+    /// Returns false if this work is discarded, because the true verdict differs from the assumed one.
     pub(super) fn settle(&mut self) -> Result<bool, Stopped> {
         if let Last::Assumed(assumed) = self.last {
             let verdict = self.verdict()?;

@@ -86,7 +86,8 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
 
 /// Tells the server of a newly connected device the ids (public keys) of the servers of earlier devices, and tells
 /// those servers its id. Two servers can then exchange tensors, because each lifts its limits on unknown clients for
-/// the other.
+/// the other. Returns an error if the new server does not accept the ids. A failure of an earlier server is only
+/// logged, because its host may belong to an earlier training.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
     let failed = |name: &RemoteName| {
         let name = name.clone();

@@ -99,27 +99,28 @@ pub(super) fn process(device: &Device) -> Result<Process, String> {
 }
 
 /// Tells the server of a device the ids (public keys) of the other servers of a run, so that it accepts tensors from
-/// them.
+/// them. The error says why that failed, for example because the server accepted only some of the ids.
 pub(super) fn introduce(device: &Device, ids: &[[u8; 32]]) -> Result<(), String> {
     let words = ids.iter().flat_map(|id| id.as_chunks::<8>().0).map(|word| u64::from_le_bytes(*word));
     let [known] = answer::<1>(device, name::PEERS, words.map(ScalarIr::UInt).collect())?;
     if known as usize == ids.len() { Ok(()) } else { Err(format!("it took {known} of {} ids of servers", ids.len())) }
 }
 
-/// Announces the session `device` (a connection to a device) to its server. A session must be announced before it gives
-/// a tensor to another session or takes one.
+/// Announces the session `device` (a connection to a device) to its server. If a session that was not announced gives a
+/// tensor to another session, the server ends both. The error says why the server did not answer.
 pub(super) fn join(device: &Device) -> Result<(), String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     answer::<1>(device, name::JOIN, session_name(&remote)).map(drop)
 }
 
-/// Sends the request `question`, without arguments, to the server of a device. Returns the N numbers of the answer.
+/// Sends the request `question`, without arguments, to the server of a device. Returns the N numbers of the answer. The
+/// error is burn's message, or the text of an answer with another count of numbers.
 fn numbers<const N: usize>(device: &Device, question: &'static str) -> Result<[f32; N], String> {
     answer(device, question, Vec::new())
 }
 
 /// Sends the request `question`, with the arguments `scalars`, to the server of a device. Returns the N numbers of the
-/// answer.
+/// answer. The error is burn's message, or the text of an answer with another count of numbers.
 fn answer<const N: usize>(device: &Device, question: &'static str, scalars: Vec<ScalarIr>) -> Result<[f32; N], String> {
     let remote = connected::remote(device).ok_or_else(|| "it is not a device of another host".to_owned())?;
     let [answer] = ask(&remote, question, Vec::new(), scalars, [(Shape::new([N]), DType::F32)]);

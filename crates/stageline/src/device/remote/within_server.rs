@@ -36,9 +36,9 @@ pub(super) fn has_both(from: &Device, to: &Device) -> bool {
     processes.is_some_and(|[from, to]| from == to) && remote(from) != remote(to)
 }
 
-/// Moves a tensor to another session with the same server. The tensor must be in no autodiff graph. The function does
-/// not wait for the tensor. If the session of the tensor ends before the tensor is there, the server ends the session
-/// `to` as well.
+/// Moves a tensor to another session with the same server, without waiting for the tensor. Panics if the tensor is in
+/// an autodiff graph or quantized. If the session of the tensor ends before the tensor is there, the server ends the
+/// session `to` as well.
 pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     let [from, to] = [&tensor.device(), to].map(|device| remote(device).expect("both devices belong to a server"));

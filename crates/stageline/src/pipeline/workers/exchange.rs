@@ -108,6 +108,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
     }
 
     /// Returns a copy of the parameters and the optimizer state of every stage of the first replica, for a checkpoint.
+    /// The copies are in the order of arrival, and each names its stage.
     pub(crate) fn copy_states(&mut self, during: During, frozen_from: FrozenFrom) -> Result<Vec<StageState>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {
@@ -116,7 +117,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.gather(&self.replies.saved, 1)
     }
 
-    /// Returns the index and a copy of the module of every stage of the first replica.
+    /// Returns the index and a copy of the module of every stage of the first replica, in the order of arrival.
     pub(crate) fn copy_modules(&mut self, during: During) -> Result<Vec<(usize, ErasedModule)>, Ended> {
         self.begin(during);
         for worker in self.handles.iter().filter(|worker| worker.replica.is_first()) {

@@ -14,9 +14,9 @@ pub(super) struct Watch {
     pub(super) longest: Duration,
     /// Whether the watchdog has already warned of a stall in the current pass.
     pub(super) warned: Cell<bool>,
-    /// The length of the stall when the watchdog last looked, in multiples of the shortest time before a stall warning
-    /// (`Watchdog::floor`). The watchdog checks whether the hosts still answer whenever the length passes a power of
-    /// two.
+    /// The time without a new activity of any worker when the watchdog last looked, in whole multiples of
+    /// `Watchdog::floor` (the shortest time before a stall warning). The watchdog checks whether the other hosts still
+    /// answer when this number reaches 1, 2, 4, 8 and so on.
     pub(super) asked: Cell<u32>,
     /// The kind and number of the pass (step, evaluation, ...) that the workers run now.
     pub(super) during: During,

@@ -68,20 +68,21 @@ impl<B: BackendIr> HandedOver<B> {
         });
     }
 
-    /// Makes a tensor of the session that this thread belongs to available to the program's other sessions. `asked` is
-    /// the request of the client, with the name of the tensor.
+    /// Makes a tensor of this thread's session available to the other sessions of the same program. `asked` is the
+    /// client's request, with the names of the session and the tensor.
     ///
     /// # Panics
-    /// Panics if the session has not joined, which ends it.
+    /// Panics if the session that the request names has not joined or has ended. The panic ends this thread's session.
     pub(super) fn give(&self, tensors: &mut Tensors<B>, asked: &CustomOpIr) {
         self.giver(asked).give(number_of(asked), handle::<B>(tensors, &asked.inputs[0]));
     }
 
-    /// Takes a tensor that another session of the same program gives, and waits until it is given. `asked` is the
-    /// request of the client, with the name of the tensor. The tensor is moved to `device`.
+    /// Waits until another session of the same program gives a tensor, and moves this tensor to `device`. `asked` is
+    /// the client's request, with the names of the giving session and the tensor.
     ///
     /// # Panics
-    /// Panics if the other session ends without giving the tensor, which ends the session of this thread as well.
+    /// Panics if the giving session has not joined, or ends without giving the tensor. The panic ends this thread's
+    /// session.
     pub(super) fn take(&self, tensors: &mut Tensors<B>, asked: &CustomOpIr, device: &Device<B>) {
         let id = &asked.outputs[0].id;
         match self.giver(asked).take(number_of(asked)) {
@@ -92,7 +93,8 @@ impl<B: BackendIr> HandedOver<B> {
         }
     }
 
-    /// Returns the session that gives the tensor which a client's request names.
+    /// Returns the session that gives the tensor, by the session's name in a client's request. Panics if this session
+    /// has not joined or has ended.
     fn giver(&self, asked: &CustomOpIr) -> Arc<Giver<B>> {
         self.0.lock().get(&session_of(asked)).cloned().expect("the session that gives the tensor has not ended")
     }
@@ -145,17 +147,18 @@ impl<B: BackendIr> Drop for EndsWithThread<B> {
     }
 }
 
-/// Returns the session that a client's request names.
+/// Returns the name of the giving session in a client's request.
 fn session_of(asked: &CustomOpIr) -> SessionName {
     std::array::from_fn(|index| asked.scalars[index].elem())
 }
 
-/// Returns the number of the tensor that a client's request names.
+/// Returns the number of the given tensor in a client's request.
 fn number_of(asked: &CustomOpIr) -> u64 {
     asked.scalars[size_of::<SessionName>() / size_of::<u64>()].elem()
 }
 
-/// Returns the handle of a tensor of a session.
+/// Returns burn's handle of a session's tensor (of floats, integers or booleans), from which another session can
+/// register the tensor.
 fn handle<B: BackendIr>(tensors: &mut Tensors<B>, tensor: &TensorIr) -> HandleKind<B> {
     let dtype = tensor.dtype;
     if dtype.is_float() {

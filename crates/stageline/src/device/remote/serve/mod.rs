@@ -51,8 +51,8 @@ use super::token::Token;
 pub enum Admission {
     /// The server accepts only clients that present this token, a secret text.
     Token(Token),
-    /// The server accepts every client that can reach it, without a token. It must therefore listen at an address that
-    /// only programs on this host can reach.
+    /// The server accepts every client that can reach it, without a token. [`Server::bind`] returns an error if
+    /// programs on other hosts can reach the address.
     AnyoneHere,
 }
 
