@@ -34,7 +34,9 @@ pub struct Checkpoint {
     pub frozen: BTreeMap<String, FrozenTensor>,
 }
 
-/// The progress of a training run, which a checkpoint stores: its step counts and its loss scale.
+/// The progress of a training run, which a checkpoint stores: its step counts and its loss scale. Progress outside the
+/// limits of its fields is an error when a checkpoint is saved ([`Store::save`](crate::Store::save)) or opened
+/// ([`Saved::open`](crate::Saved::open)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {

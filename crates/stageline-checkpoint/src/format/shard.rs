@@ -58,8 +58,9 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. The file must contain exactly the
-/// tensors that the manifest lists for it (`entries`), with finite values.
+/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. Returns an error if the file does
+/// not contain exactly the tensors that the manifest lists for it (`entries`), or if a value is infinite or NaN. Some
+/// of the file's tensors may have been added by then.
 pub(crate) fn read(
     contents: Vec<u8>,
     entries: &[(&str, &TensorEntry)],

@@ -139,8 +139,9 @@ impl NoiseScales {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight. It is infinite if
-    /// the noise scale is infinite at half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight. If the number of
+    /// steps is even, this is the larger of the two middle values. It is infinite if the noise scale is infinite at
+    /// half of the steps or more.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);

@@ -6,10 +6,10 @@ use std::ops::Range;
 /// Partitions layers into `stages` contiguous, non-empty ranges, one for each stage of a pipeline. The cost of the most
 /// expensive range is as small as possible. Returns the ranges of layer indices, from 0.
 ///
-/// `costs` has one entry per layer, such as its measured time; entries are not negative and have one unit. Among
-/// equally good partitions, the result has the shortest first ranges, because the first stages keep the activations of
-/// the most micro-batches. This is the ordered partition problem, solved exactly in O(stages x layers²) (Skiena, *The
-/// Algorithm Design Manual*).
+/// `costs` has one entry per layer, such as its measured time. All entries have one unit, and must not be negative;
+/// this is not checked. Among equally good partitions, the result has the shortest first ranges, because the first
+/// stages keep the activations of the most micro-batches. This is the ordered partition problem, solved exactly in
+/// O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
 /// # Errors
 /// Returns a [`BalanceError`] if there are fewer layers than stages, or no stages.

@@ -24,8 +24,8 @@ pub struct Step {
     /// The loss weight of the step's batch: the sum of the weights of its targets; usually the number of unmasked
     /// targets.
     pub weight: f64,
-    /// The throughput of the step: the number of tokens that it reads per second, with padding and tokens that are not
-    /// trained on; or the number of samples, if they are no sequences of tokens.
+    /// The throughput of the step in tokens per second. Padding counts, and so do tokens that are not trained on. For
+    /// data whose samples are not sequences of tokens, it is in samples per second.
     pub tokens_per_s: f64,
     /// The number of epochs (passes over the training data) after the step; `None` if the data does not tell how many
     /// samples it has.
@@ -158,8 +158,8 @@ pub struct StageCosts {
     /// backward pass; `None` if memory was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_bytes: Option<f64>,
-    /// The bytes that the stage sends to the next stage for one micro-batch; `None` for the last stage, or if the bytes
-    /// were not counted.
+    /// The size in bytes of the stage's output (activation) for one micro-batch, which it sends to the next stage;
+    /// `None` for the last stage, or if the bytes were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<f64>,
 }
