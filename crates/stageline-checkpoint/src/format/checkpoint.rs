@@ -30,7 +30,8 @@ pub struct Checkpoint {
     /// `blocks.3.up.weight/momentum.moment_1`.
     pub optimizer: BTreeMap<String, Tensor>,
     /// The frozen tensors whose values the checkpoint does not hold, by their names in the whole model; usually empty.
-    /// The model that resumes must have them with the same values.
+    /// The model that resumes must have the same values. This crate does not check that; the hashes are for the caller
+    /// to compare.
     pub frozen: BTreeMap<String, FrozenTensor>,
 }
 

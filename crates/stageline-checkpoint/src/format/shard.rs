@@ -28,8 +28,9 @@ pub(crate) struct Shard<'a> {
 }
 
 impl<'a> Shard<'a> {
-    /// Makes the contents of a tensor file from tensors and their names. The byte length of each tensor must already
-    /// match its type and shape.
+    /// Makes the contents of a tensor file from tensors and their names. The caller must have checked that the byte
+    /// length of each tensor matches its type and shape. Returns the reason as text if the file cannot be written, for
+    /// example because its header is too long.
     ///
     /// The tensors have the order of the safetensors crate: wider types first, so that all tensors are aligned, then by
     /// name.

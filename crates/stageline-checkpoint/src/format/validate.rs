@@ -45,8 +45,9 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     }
 }
 
-/// Checks the name, file and size of each tensor in the manifest's `entries`. Adds the size of each tensor in bytes to
-/// the total of its file in `files`. `file_of` maps the name of a tensor to the name of its file.
+/// Checks the name, file and size of each tensor in the manifest's `entries`, and returns an error for the first faulty
+/// one. Adds the size of each tensor in bytes to the total of its file in `files`. `file_of` maps the name of a tensor
+/// to the name of its file.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,

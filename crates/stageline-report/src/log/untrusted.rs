@@ -31,8 +31,9 @@ impl Run {
 }
 
 impl Step {
-    /// Checks the times, sizes and weights of a step, and the stages of its events. `line` is the number of the step's
-    /// line in the log, counted from 1, and `stages` the number of stages of the run's plan.
+    /// Checks the times, sizes and weights of a step, and the stages of its events. Returns [`LogError::Number`] for a
+    /// number outside 0 to [`MOST`], and [`LogError::Stage`] for an event of a stage that the plan lacks. `line` is the
+    /// number of the step's line in the log, counted from 1, and `stages` the number of stages of the run's plan.
     pub(super) fn check(&self, line: usize, stages: usize) -> Result<(), LogError> {
         let of_step = [
             ("weight", self.weight),

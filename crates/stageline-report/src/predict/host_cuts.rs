@@ -101,7 +101,8 @@ impl Measured {
 
 /// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
 /// list of stage indices of the run; after each of these stages, the layers of the next host begin. Every host gets at
-/// least one layer for each of its predicted stages.
+/// least one layer for each of its predicted stages. Returns [`PredictError::HostCuts`] if there are more than [`MOST`]
+/// ways.
 ///
 /// - `ends` has the index after the last layer of each stage of the run.
 /// - `groups` has the number of stages in each group of consecutive predicted stages on one host.

@@ -176,7 +176,8 @@ impl Measured {
     }
 
     /// Returns the most even partition of the layers with indices in `layers` into `stages` contiguous stages, by the
-    /// measured time of a forward and backward pass.
+    /// measured time of a forward and backward pass. Returns [`PredictError::Balance`] if there are fewer layers than
+    /// stages, or no stages.
     pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,

@@ -58,7 +58,9 @@ impl Measured {
         Ok(self.costs_over(placement, cut, &self.crossings_on(placement, cut)?).0)
     }
 
-    /// Returns the network links between neighbouring stages of a plan, in the order of the stages.
+    /// Returns the network links between neighbouring stages of a plan, in the order of the stages. Stages whose
+    /// workers share a host's memory have no entry. Returns an error if a network link, or the bytes that it carries,
+    /// are not known.
     pub(super) fn crossings_on(
         &self,
         placement: &Placement,

@@ -151,7 +151,8 @@ impl Measured {
     }
 
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes, but with another
-    /// number of micro-batches. Returns `None` if the schedule has no plan for this number.
+    /// number of micro-batches. Returns `None` if the schedule has no plan for this number, and the other errors of
+    /// [`predict`](Self::predict).
     pub(super) fn predict_with(
         &self,
         target: &Target,

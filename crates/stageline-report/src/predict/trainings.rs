@@ -89,7 +89,8 @@ impl Measured {
     }
 
     /// Predicts the training run with the plan `target`, but with another number of micro-batches, that reaches the
-    /// loss of the logged run. Returns `None` if the schedule has no plan for this number.
+    /// loss of the logged run. Returns `None` if the schedule has no plan for this number, and the other errors of
+    /// [`predict`](Self::predict).
     pub(super) fn training(
         &self,
         noise: Option<&NoiseScales>,

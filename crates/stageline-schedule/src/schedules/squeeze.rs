@@ -93,7 +93,8 @@ impl<'a> Remaining<'a> {
     }
 
     /// Removes an action from the remaining actions of a worker, and returns it, because the worker runs it now. `at`
-    /// is the index of the action in the worker's list. The action must be the head of its queue.
+    /// is the index of the action in the worker's list. The action must be the head of its queue, as those that
+    /// [`next`](Self::next) returns are; the head is removed without a check.
     fn remove(&mut self, at: usize) -> Action {
         self.queue(at).pop_front();
         self.live.run(at, self.row[at].compute);

@@ -134,7 +134,7 @@ struct Search<F> {
     /// returns `None` if they are not known.
     of: F,
     bound: f64,
-    /// The best plan that the search has found so far, with its rank.
+    /// The best plan that the search has found so far, with its rank; `None` if no plan has fitted into the memory yet.
     best: Option<(Rank, Best)>,
     /// Two memory limits of a worker, for the error that no plan fits: the given limit, and the lowest one at which a
     /// plan is known to fit. `None` while the costs of no placement of stages on workers are known.
