@@ -54,7 +54,8 @@ impl Saved {
     }
 
     /// Opens the checkpoint whose files are in the folder `path`. Returns an error if its manifest is invalid, or if a
-    /// file is missing or does not have the length that the manifest lists. The hashes of the files are not compared here.
+    /// file is missing or does not have the length that the manifest lists. The hashes of the files are not compared
+    /// here.
     fn open_located(path: PathBuf) -> Result<Self, CheckpointError> {
         let manifest = read_manifest(&path)?;
         let saved = Self { path, manifest };
