@@ -97,10 +97,10 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 }
 
 /// Recommends one of `alternatives`, the predicted training runs with one changed setting. Returns `None` if no change
-/// is worth recommending.
+/// is worth recommending, and the shortest training run if several are.
 ///
 /// `own` is the recommended training run with the settings of the user's plan. It is `None` if no such training run
-/// fits into the memory.
+/// fits into the memory; the shortest of `alternatives` is then recommended without a comparison.
 ///
 /// `trainings` are the predicted training runs with the settings of the plan. A changed schedule or number of workers
 /// is compared with two of them: with `own`, and with the one that has the same M, if that fits into the memory. Larger

@@ -19,7 +19,8 @@ pub(crate) fn one_worker_a_stage(
 }
 
 /// Makes a plan of `stages` stages, of which each worker has `chunks`. `row` gets the index of a worker and the number
-/// of workers, and returns this worker's list of actions.
+/// of workers, and returns this worker's list of actions. Returns an error if one of the three numbers is 0, if
+/// `stages` is not a multiple of `chunks`, or if `row` returns one.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,

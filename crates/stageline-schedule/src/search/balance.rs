@@ -52,8 +52,9 @@ pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<us
     }
 }
 
-/// Returns the partition of layers into stages in which the slowest stage takes the least time. `speeds` has the speed
-/// of every stage's device. The method is dynamic programming from the last layer to the first.
+/// Returns the partition of layers into stages in which the slowest stage takes the least time. `costs` has the cost of
+/// every layer, and `speeds` the speed of every stage's device. Returns an error if there are fewer layers than stages,
+/// or no stages. The method is dynamic programming from the last layer to the first.
 fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
     let (layers, stages) = (costs.len(), speeds.len());
     if stages == 0 || layers < stages {
