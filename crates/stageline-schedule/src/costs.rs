@@ -82,8 +82,9 @@ pub struct Costs {
     stages: Vec<Vec<StageCost>>,
     /// The time of each stage's optimizer step, in the unit of the costs.
     optimizer: Vec<f64>,
-    /// The time for which a transfer between each stage and the next occupies the network link between their workers,
-    /// in the unit of the costs.
+    /// The time for which one transfer occupies a network link, in the unit of the costs, with one entry per stage.
+    /// Entry i is for the link between the workers of the stages i and i+1, and holds in both directions. See
+    /// [`with_links`](Self::with_links).
     links: Vec<f64>,
     transfers: Transfers,
 }
@@ -91,6 +92,9 @@ pub struct Costs {
 impl Costs {
     /// Makes the costs of a plan from a list with the costs of each stage (times of forward pass, backward pass and
     /// transfers). They apply to all micro-batches. Optimizer steps take no time.
+    ///
+    /// # Panics
+    /// Panics if a cost is negative or not finite.
     pub fn by_stage(stages: Vec<StageCost>) -> Self {
         Self::by_micro_batch(stages.into_iter().map(|cost| vec![cost]).collect())
     }
@@ -115,6 +119,9 @@ impl Costs {
 
     /// Makes the costs of a plan with `stages` stages that all have the same costs. `cost` has the times of a stage's
     /// forward pass, backward pass and transfers, in any one unit. Optimizer steps take no time.
+    ///
+    /// # Panics
+    /// Panics if a cost is negative or not finite.
     pub fn equal(stages: usize, cost: StageCost) -> Self {
         Self::by_stage(vec![cost; stages])
     }
@@ -122,6 +129,9 @@ impl Costs {
     /// Makes the costs of a plan with `stages` equal stages. A stage's forward pass on one micro-batch takes the time
     /// `forward`, and its backward pass the time `backward`, both in any one unit. The two halves of a split backward
     /// pass are equally long. Transfers and optimizer steps take no time.
+    ///
+    /// # Panics
+    /// Panics if a time is negative or not finite.
     pub fn uniform(stages: usize, forward: f64, backward: f64) -> Self {
         Self::equal(stages, StageCost::new(forward, backward / 2.0, backward / 2.0))
     }

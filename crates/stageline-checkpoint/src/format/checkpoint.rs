@@ -30,11 +30,14 @@ pub struct Checkpoint {
     /// `blocks.3.up.weight/momentum.moment_1`.
     pub optimizer: BTreeMap<String, Tensor>,
     /// The frozen tensors whose values the checkpoint does not hold, by their names in the whole model; usually empty.
-    /// The model that resumes must have them with the same values.
+    /// The model that resumes must have the same values. This crate does not check that; the hashes are for the caller
+    /// to compare.
     pub frozen: BTreeMap<String, FrozenTensor>,
 }
 
-/// The progress of a training run, which a checkpoint stores: its step counts and its loss scale.
+/// The progress of a training run, which a checkpoint stores: its step counts and its loss scale. Progress outside the
+/// limits of its fields is an error when a checkpoint is saved ([`Store::save`](crate::Store::save)) or opened
+/// ([`Saved::open`](crate::Saved::open)).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Progress {

@@ -59,8 +59,8 @@ pub(crate) fn checkpoints(dir: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(list(dir)?.into_iter().filter(|found| found.is_folder).map(|found| found.path).collect())
 }
 
-/// Returns the path of the next older checkpoint in the same folder as the checkpoint at `path`; `None` if there is
-/// none.
+/// Returns the path of the next older checkpoint in the same folder as the checkpoint at `path`. Returns `None` if
+/// there is none, if `path` does not end with a checkpoint's name, or if the folder cannot be listed.
 pub(crate) fn older(path: &Path) -> Option<PathBuf> {
     let name = CheckpointName::parse(path)?;
     let found = list(disk::or_here(path.parent()?)).ok()?;

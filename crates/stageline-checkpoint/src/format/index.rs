@@ -29,7 +29,8 @@ pub(crate) fn to_text(parameters: &BTreeMap<String, TensorEntry>) -> Result<Stri
     serde_json::to_string_pretty(&index(parameters)).map(|text| text + "\n")
 }
 
-/// Whether `text`, the contents of an index file, lists exactly the given parameters and their files.
+/// Whether `text`, the contents of an index file, lists exactly the given parameters with their files, and the total
+/// size of the parameters in bytes. Returns the parser's error if `text` is not the JSON of an index.
 pub(crate) fn matches(text: &[u8], parameters: &BTreeMap<String, TensorEntry>) -> Result<bool, serde_json::Error> {
     Ok(serde_json::from_slice::<Index>(text)? == index(parameters))
 }

@@ -97,8 +97,9 @@ impl Manifest {
         Ok(seal::seal(&serde_json::to_string_pretty(self)?))
     }
 
-    /// Parses the text of a manifest file, after a check of its seal (the SHA-256 at its end) and its format version.
-    /// Contradictions between the entries of the manifest are not detected here.
+    /// Parses the text of a manifest file. Returns [`ManifestError::Newer`] if its format is newer than this crate's,
+    /// and [`ManifestError::Damaged`] if its seal (the SHA-256 at its end) is missing or wrong, or its JSON is
+    /// malformed. Contradictions between the entries of the manifest are not detected here.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, ManifestError> {
         let text = str::from_utf8(text).map_err(malformed)?;
         // The seal is checked before the version, because it is the same in all formats: damage is never taken for a

@@ -30,7 +30,7 @@ pub(crate) fn digits(bytes: &[u8]) -> String {
 }
 
 /// Returns the JSON text of a manifest with the seal, the SHA-256 of all text before it, added as the last field.
-/// `object`, the text without the seal, must end with a line break and `}`.
+/// `object`, the text without the seal, must end with a line break and `}`; otherwise the result is not valid JSON.
 pub(crate) fn seal(object: &str) -> String {
     let body = object.strip_suffix("\n}").unwrap_or(object);
     format!("{body}{BEFORE}{}{AFTER}", sha256(body.as_bytes()))

@@ -28,8 +28,9 @@ pub(crate) struct Shard<'a> {
 }
 
 impl<'a> Shard<'a> {
-    /// Makes the contents of a tensor file from tensors and their names. The byte length of each tensor must already
-    /// match its type and shape.
+    /// Makes the contents of a tensor file from tensors and their names. The caller must have checked that the byte
+    /// length of each tensor matches its type and shape. Returns the reason as text if the file cannot be written, for
+    /// example because its header is too long.
     ///
     /// The tensors have the order of the safetensors crate: wider types first, so that all tensors are aligned, then by
     /// name.
@@ -58,8 +59,9 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. The file must contain exactly the
-/// tensors that the manifest lists for it (`entries`), with finite values.
+/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. Returns an error if the file does
+/// not contain exactly the tensors that the manifest lists for it (`entries`), or if a value is infinite or NaN. Some
+/// of the file's tensors may have been added by then.
 pub(crate) fn read(
     contents: Vec<u8>,
     entries: &[(&str, &TensorEntry)],

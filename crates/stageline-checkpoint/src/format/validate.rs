@@ -14,7 +14,8 @@ use crate::format::shard::{LENGTH, MOST_HEADER};
 use crate::format::tensor::byte_len;
 use crate::printable::Printable;
 
-/// Parses the text of a checkpoint's manifest file, and checks that its names, sizes and files agree with each other.
+/// Parses the text of a checkpoint's manifest file. Returns an error if its seal is missing or wrong, if its format is
+/// newer than this crate's, or if its names, sizes and files contradict each other.
 pub(crate) fn parse(text: &[u8]) -> Result<Manifest, ManifestError> {
     let manifest = Manifest::from_text(text)?;
     validate(&manifest).map_err(ManifestError::Damaged)?;
@@ -44,8 +45,9 @@ fn validate(manifest: &Manifest) -> Result<(), Damage> {
     }
 }
 
-/// Checks the name, file and size of each tensor in the manifest's `entries`. Adds the size of each tensor in bytes to
-/// the total of its file in `files`. `file_of` maps the name of a tensor to the name of its file.
+/// Checks the name, file and size of each tensor in the manifest's `entries`, and returns an error for the first faulty
+/// one. Adds the size of each tensor in bytes to the total of its file in `files`. `file_of` maps the name of a tensor
+/// to the name of its file.
 fn add(
     files: &mut BTreeMap<String, u64>,
     entries: &BTreeMap<String, TensorEntry>,
@@ -70,8 +72,9 @@ fn add(
 }
 
 /// Checks a manifest's entry for a file: its SHA-256 must have 64 lowercase hexadecimal digits, and its length must be
-/// possible for a file with its tensors. `tensors` is the total size of these tensors in bytes, or `None` for a file
-/// without tensors.
+/// possible for a file with its tensors. `tensors` is the total size of these tensors in bytes, or `None` if the
+/// manifest places no tensor in the file. A file without tensors is an error ([`Damage::Foreign`]), unless it is the
+/// index.
 fn validate_file(FileEntry { name, bytes, sha256 }: &FileEntry, tensors: Option<u64>) -> Result<(), Damage> {
     let hexadecimal = |byte: u8| byte.is_ascii_digit() || (b'a'..=b'f').contains(&byte);
     if sha256.len() != seal::HEX || !sha256.bytes().all(hexadecimal) {

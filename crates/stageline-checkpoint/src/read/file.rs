@@ -8,22 +8,24 @@ use crate::damage::Damage;
 use crate::disk;
 use crate::open::open_at_once;
 
-/// Returns the length in bytes of the regular file at `path`; an error if `path` is anything else, such as a symbolic
-/// link to a file.
+/// Returns the length in bytes of the regular file at `path`. Returns [`Damage::Missing`] if nothing is there, and
+/// [`Damage::Kind`] if something else is there, such as a symbolic link to a file.
 pub(crate) fn size(path: &Path) -> Result<u64, Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a file", metadata.is_file())?;
     Ok(metadata.len())
 }
 
-/// Checks that `path` is a folder; an error if it is anything else, such as a symbolic link to a folder.
+/// Checks that `path` is a folder. Returns [`Damage::Missing`] if nothing is there, and [`Damage::Kind`] if something
+/// else is there, such as a symbolic link to a folder.
 pub(crate) fn require_folder(path: &Path) -> Result<(), Damage> {
     let metadata = fs::symlink_metadata(path).map_err(damage)?;
     require(&metadata, "a folder", metadata.is_dir())
 }
 
-/// Returns the contents of a regular file, which must have exactly `bytes` bytes. This length comes from a manifest
-/// that may be malicious, so it is compared with the length on disk before memory is allocated.
+/// Returns the contents of a regular file. Returns [`Damage::Size`] if the file does not have exactly `bytes` bytes.
+/// This length comes from a manifest that may be malicious, so it is compared with the length on disk before memory is
+/// allocated.
 pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     let found = size(path)?;
     if found != bytes {
@@ -41,8 +43,8 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     if found == bytes { Ok(contents) } else { Err(Damage::Size { found, expected: bytes }) }
 }
 
-/// Opens a regular file. The opened file itself is checked, because a pipe or a device may have taken the place of the
-/// file after its size was read from its path.
+/// Opens the regular file at `path`. Returns [`Damage::Kind`] if the opened file is something else, because a pipe or a
+/// device may have taken the place of the file after its size was read from its path.
 fn open(path: &Path) -> Result<File, Damage> {
     let file = open_at_once(path).map_err(damage)?;
     let metadata = file.metadata().map_err(Damage::Io)?;

@@ -53,7 +53,9 @@ impl Saved {
         Self::open_located(locate::locate(given)?)
     }
 
-    /// Opens the checkpoint whose files are in the folder `path`.
+    /// Opens the checkpoint whose files are in the folder `path`. Returns an error if its manifest is invalid, or if a
+    /// file is missing or does not have the length that the manifest lists. The hashes of the files are not compared
+    /// here.
     fn open_located(path: PathBuf) -> Result<Self, CheckpointError> {
         let manifest = read_manifest(&path)?;
         let saved = Self { path, manifest };

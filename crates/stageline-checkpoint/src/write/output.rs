@@ -24,7 +24,8 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Creates a new file of a checkpoint at `path`, where nothing may exist yet.
+    /// Creates a new file of a checkpoint at `path`. Returns [`CheckpointError::Write`] if something exists there
+    /// already, or if the file cannot be created.
     pub(crate) fn create(path: PathBuf) -> Result<Self, CheckpointError> {
         let file = File::create_new(&path).map_err(CheckpointError::write("create the file", &path))?;
         Ok(Self { path, file: BufWriter::with_capacity(CHUNK, file), hasher: Sha256::new(), bytes: 0 })

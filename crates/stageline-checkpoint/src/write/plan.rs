@@ -20,8 +20,9 @@ pub(crate) struct Plan<'a> {
 }
 
 impl<'a> Plan<'a> {
-    /// Validates a checkpoint and assigns its tensors to files. Returns an error if no run could resume from the
-    /// checkpoint.
+    /// Validates a checkpoint and assigns its tensors to files. Returns an error if its progress is outside the limits
+    /// of [`Progress`](crate::Progress). Also returns one if a tensor has the reserved name `__metadata__`, a number of
+    /// bytes that does not fit its type and shape, or a value that is infinite or NaN.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();
@@ -31,8 +32,9 @@ impl<'a> Plan<'a> {
     }
 }
 
-/// Validates tensors of a checkpoint, adds each to its file in `files`, and returns the manifest's entries for these
-/// tensors. `file_of` maps the name of a tensor to the name of its file.
+/// Adds tensors of a checkpoint to their files in `files`, and returns the manifest's entries for these tensors.
+/// Returns an error for the first tensor that cannot be saved. `file_of` maps the name of a tensor to the name of its
+/// file.
 fn add<'a>(
     files: &mut BTreeMap<String, Vec<(&'a str, &'a Tensor)>>,
     tensors: &'a BTreeMap<String, Tensor>,

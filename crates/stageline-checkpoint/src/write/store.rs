@@ -149,7 +149,8 @@ impl Store {
     }
 
     /// Returns the sequence number for a new checkpoint: the highest number in the folder plus one, or 1 in a folder
-    /// without checkpoints. Files and links with a checkpoint's name count too.
+    /// without checkpoints. Files and links with a checkpoint's name count too. Returns [`CheckpointError::LastNumber`]
+    /// if the highest number is 2^64 - 1.
     ///
     /// The number is not one of an abandoned checkpoint, even if someone has moved that checkpoint away.
     fn next_sequence(&self) -> Result<u64, CheckpointError> {
@@ -170,7 +171,8 @@ impl Drop for Store {
     }
 }
 
-/// Creates the folder `dir` and its missing parents, and makes their names durable.
+/// Creates the folder `dir` and its missing parents, and makes their names durable. Returns
+/// [`CheckpointError::InTheWay`] if a part of the path is something other than a folder.
 fn create(dir: &Path) -> Result<(), CheckpointError> {
     let missing: Vec<_> =
         dir.ancestors().take_while(|above| !above.as_os_str().is_empty() && !above.exists()).collect();
@@ -184,7 +186,8 @@ fn create(dir: &Path) -> Result<(), CheckpointError> {
     Ok(())
 }
 
-/// Removes the temporary folders that killed writers left in the folder `dir`.
+/// Removes what killed writers left in the folder `dir`: temporary folders of incomplete checkpoints (`.writing-...`),
+/// and old checkpoints that were being removed (`.removing-...`).
 fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
     for entry in fs::read_dir(dir).map_err(CheckpointError::write("list", dir))? {
         let entry = entry.map_err(CheckpointError::write("list", dir))?;

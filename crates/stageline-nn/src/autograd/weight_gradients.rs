@@ -95,8 +95,8 @@ pub struct AtOnce {
 
 impl AtOnce {
     /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward pass used several
-    /// times must not be in `ids`: its gradients within one micro-batch must be added first, and only their sum to the
-    /// gradients of other micro-batches.
+    /// times must not be in `ids`, which is not checked. Its gradients within one micro-batch must be added to each
+    /// other first, and only their sum to the gradients of other micro-batches.
     pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
         Self { sum, ids, added: HashSet::new() }
     }

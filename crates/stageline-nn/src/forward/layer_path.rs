@@ -9,8 +9,9 @@ thread_local! {
     static PATH: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Calls `forward`, which runs a sequence of layers on this thread, and counts the layers. Messages can then name the
-/// running layer by its index. Each layer must run inside [`in_layer`].
+/// Calls `forward`, which runs a sequence of layers on this thread, and returns its result. Messages can then name the
+/// running layer by its index, which counts the layers that ran inside [`in_layer`] before it. So `forward` must run
+/// each layer inside [`in_layer`].
 pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {

@@ -13,13 +13,13 @@ use std::ops::Range;
 pub struct AttentionHeads {
     /// The number of query heads of a causal attention.
     pub query: usize,
-    /// The number of key-value heads of a causal attention. It must divide the number of query heads, because
-    /// consecutive query heads share one key-value head (grouped-query attention; Ainslie et al., 2023,
-    /// [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)).
+    /// The number of key-value heads of a causal attention. Consecutive query heads share one key-value head
+    /// (grouped-query attention; Ainslie et al., 2023, [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). So
+    /// [`causal_attention`](crate::causal_attention()) panics if this number does not divide the number of query heads.
     pub key_value: usize,
     /// The number of keys that a query of causal attention sees, its own position included (sliding-window attention;
     /// Beltagy et al., 2020, [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it sees all positions up
-    /// to its own.
+    /// to its own. [`causal_attention`](crate::causal_attention()) panics if it is 0.
     pub window: Option<usize>,
 }
 

@@ -16,7 +16,8 @@ impl AnyTensor {
     }
 
     /// Returns the wrapped tensor as a burn tensor of rank `D`. This must be the rank that the tensor had when it was
-    /// wrapped.
+    /// wrapped. The rank is not checked: with another `D`, later operations fail or give wrong results (see
+    /// [`unranked`](Self::unranked)).
     pub fn tensor<const D: usize>(self) -> Tensor<D> {
         Tensor::from_bridge(self.0)
     }

@@ -11,7 +11,7 @@ const IN_FLIGHT: usize = 8 << 20;
 const SLICE: usize = 1 << 16;
 
 /// A sender of tensors to one device. It counts the bytes in flight, which the device may not have received yet, and
-/// waits for their arrival if they are too many.
+/// waits for their arrival when there are more than 8 MiB.
 pub(crate) struct Sending {
     device: Device,
     in_flight: usize,

@@ -54,8 +54,9 @@ pub fn read_each<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -
     visitor.found
 }
 
-/// Returns the module with new values for its tensors, taken from `values` by tensor id. A new value must have the
-/// shape of its tensor. A tensor whose id is not in `values` keeps its value.
+/// Returns the module with new values for its tensors, taken from `values` by tensor id. The caller must give each
+/// tensor a value of its own shape, because the shapes are not compared here. A tensor whose id is not in `values`
+/// keeps its value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
@@ -76,8 +77,8 @@ pub trait FloatParameter {
     /// Removes the gradient of the parameter from `gradients` and returns the gradient; `None` if `gradients` has no
     /// gradient for the parameter.
     fn take_gradient(&self, gradients: &mut GradientsParams) -> Option<AnyTensor>;
-    /// Stores the tensor `gradient`, which must have the parameter's rank, as the gradient of the parameter in
-    /// `gradients`.
+    /// Stores the tensor `gradient` as the gradient of the parameter in `gradients`. It must have the parameter's rank,
+    /// which is not checked.
     fn put_gradient(&self, gradients: &mut GradientsParams, gradient: AnyTensor);
 }
 
@@ -119,7 +120,7 @@ pub fn visit_floats<M: Module>(module: &M, each: impl FnMut(&dyn FloatParameter)
 
 /// Returns the module, where every float parameter and running statistic (such as a batch norm's mean) has the value
 /// that `change` returns for it. If `change` returns `None`, the parameter stays as it is, lazy or not. A new value
-/// must have the rank of the old one.
+/// must have the rank of the old one, which is not checked.
 pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) -> Option<AnyTensor>) -> M {
     module.map(&mut MapFloats(change))
 }

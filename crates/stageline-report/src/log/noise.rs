@@ -34,8 +34,9 @@ const SPIKE: f64 = 2.0;
 const FEWEST: usize = 4;
 
 /// The gradient's noise scales in a logged run, one for each training step that updated parameters. A noise scale is
-/// the loss weight of the batch whose gradient has as much noise as signal. Settings for other batch sizes follow from
-/// it.
+/// the loss weight of the batch whose gradient has as much noise as signal. The loss weight of a batch is the sum of
+/// the weights of its targets; for a language model, the number of unmasked tokens. Settings for other batch sizes
+/// follow from the noise scales.
 #[derive(Clone, Debug, PartialEq)]
 pub struct NoiseScales {
     of_steps: Vec<OfStep>,
@@ -59,8 +60,8 @@ const BY_CHANCE: f64 = 0.1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum NoNoise {
-    /// The noise scale is unknown because the run has only one micro-batch per step. The measurement of the gradient
-    /// noise compares the gradients of several micro-batches.
+    /// The noise scale is unknown because the run has one micro-batch per step and no further data-parallel replicas.
+    /// The measurement of the gradient noise compares the gradients of several micro-batches.
     #[error(
         "a run with M = 1 cannot measure the noise of its gradient; log a run with --micro-batches 2 or more and --noise-every 10"
     )]
@@ -133,22 +134,24 @@ impl RunLog {
 }
 
 impl NoiseScales {
-    /// Returns the number of optimizer steps that a training run needs to reach the loss of the logged run. The batches
-    /// of the training run have the loss weight `batch` and the best learning rate for this weight.
+    /// Returns the number of optimizer steps, not rounded, that a training run needs to reach the loss that the logged
+    /// run had after its last step. The batches of the training run have the loss weight `batch` (the sum of the
+    /// weights of their targets) and the best learning rate for this weight.
     pub fn steps(&self, batch: f64) -> f64 {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight. It is infinite if
-    /// the noise scale is infinite at half of the steps.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight. If the number of
+    /// steps is even, this is the larger of the two middle values. It is infinite if the noise scale is infinite at
+    /// half of the steps or more.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run, as a loss weight. It is infinite if the averaged
-    /// squared norm of the gradient is not above 0 there.
+    /// Returns the gradient's noise scale at the last step of the run that updated parameters, as a loss weight. It is
+    /// infinite if the averaged squared norm of the gradient is not above 0 there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }

@@ -10,17 +10,17 @@ const FEWEST: usize = 8;
 const ERRORS: f64 = 3.0;
 
 /// The mean losses of the first and the second half of a run whose loss rises. The log of such a run does not show
-/// which settings are best. Settings are compared by the time until a training run reaches the loss of the logged run,
-/// and a loss that has risen is no goal.
+/// which settings are best. Settings are compared by the time until a training run reaches the loss that the logged run
+/// had after its last step, and a loss that has risen is no goal.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss of the run rises, from a mean of {first:.4} in the first half of its steps to {second:.4} in the second, so the time to \
      it says nothing; log a run whose loss falls, for example with a lower --learning-rate"
 )]
 pub struct RisingLoss {
-    /// The mean loss over the first half of the run's steps that updated parameters.
+    /// The mean loss over the first half of the run's steps that updated parameters and have a finite loss.
     pub first: f64,
-    /// The mean loss over the second half of the run's steps that updated parameters.
+    /// The mean loss over the second half of the run's steps that updated parameters and have a finite loss.
     pub second: f64,
 }
 

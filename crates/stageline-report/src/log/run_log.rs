@@ -28,12 +28,14 @@ pub struct RunLog {
 }
 
 impl RunLog {
-    /// Reads the log of a run from its lines. Skips a last line that is incomplete, for example after a crash, and
-    /// steps that the run repeated after it resumed from a checkpoint.
+    /// Reads the log of a run from its lines. Skips a last line that is incomplete, for example after a crash. If the
+    /// run resumed from an earlier step, its new steps and validations replace all those that the log has from that
+    /// step on.
     ///
     /// # Errors
     /// Returns [`LogError`] if the lines cannot be read or parsed, do not describe the run before its steps, or have an
-    /// invalid plan or number.
+    /// invalid plan or number. It is also returned if the model has too many layers, or if a step has an event of a
+    /// stage that the plan lacks.
     pub fn read(lines: impl BufRead) -> Result<Self, LogError> {
         let (mut described, mut steps, mut validations) = (None, Vec::new(), Vec::new());
         let (mut unreadable, mut resumed_at) = (None, None);

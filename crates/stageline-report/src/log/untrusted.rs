@@ -13,8 +13,10 @@ const MOST_LAYERS: usize = 4096;
 const MOST: f64 = 1e30;
 
 impl Run {
-    /// Returns the run's plan, after a check of the plan and of the numbers in the description of the run. `line` is
-    /// the number of the description's line in the log, counted from 1.
+    /// Returns the run's plan, after a check of the plan and of the numbers in the description of the run. Returns an
+    /// error if the plan is incomplete, or deadlocks even with channels that hold all micro-batches. Whether the run's
+    /// own channels have room is not checked here. `line` is the number of the description's line in the log, counted
+    /// from 1.
     pub(super) fn checked_plan(&self, line: usize) -> Result<Plan, LogError> {
         if self.layers.len() > MOST_LAYERS {
             return Err(LogError::Layers { line, layers: self.layers.len(), most: MOST_LAYERS });
@@ -29,8 +31,9 @@ impl Run {
 }
 
 impl Step {
-    /// Checks the times, sizes and weights of a step, and the stages of its events. `line` is the number of the step's
-    /// line in the log, counted from 1, and `stages` the number of stages of the run's plan.
+    /// Checks the times, sizes and weights of a step, and the stages of its events. Returns [`LogError::Number`] for a
+    /// number outside 0 to [`MOST`], and [`LogError::Stage`] for an event of a stage that the plan lacks. `line` is the
+    /// number of the step's line in the log, counted from 1, and `stages` the number of stages of the run's plan.
     pub(super) fn check(&self, line: usize, stages: usize) -> Result<(), LogError> {
         let of_step = [
             ("weight", self.weight),
@@ -62,7 +65,8 @@ fn amounts(stage: &StageCosts) -> impl Iterator<Item = (&'static str, f64)> {
     times.into_iter().chain(stage.output_bytes.map(|bytes| ("output_bytes", bytes)))
 }
 
-/// Returns an error for the first of `fields` whose value is not a number from 0 to [`MOST`].
+/// Checks that the value of each of `fields`, which are names and values, is from 0 to [`MOST`]. Returns a
+/// [`LogError::Number`] for the first one that is not, such as NaN. `line` is the number of the line in the log.
 fn within(line: usize, fields: impl Iterator<Item = (&'static str, f64)>) -> Result<(), LogError> {
     let mut fields = fields;
     match fields.find(|(_, value)| !(0.0..=MOST).contains(value)) {

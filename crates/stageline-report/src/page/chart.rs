@@ -229,7 +229,9 @@ struct Span {
 }
 
 impl Span {
-    /// Returns the range of a chart's axis, from the smallest to the largest of `values`. `values` must not be empty.
+    /// Returns the range of a chart's axis, from the smallest to the largest of `values`. If all values are equal, the
+    /// range has the length 1, with the value in its middle. `values` must not be empty, because the range would be
+    /// infinite.
     fn of(values: impl Iterator<Item = f64>) -> Self {
         let (from, to) =
             values.fold((f64::INFINITY, f64::NEG_INFINITY), |(from, to), value| (from.min(value), to.max(value)));

@@ -9,7 +9,7 @@ use super::recommendation::{Recommendation, recommended_change, recommended_m};
 use super::trainings::PredictedTraining;
 
 /// The answer to a [`Question`]: the predicted training runs, and the recommended one. The question is which settings
-/// let a training run reach the loss of a logged run in the least time.
+/// let a training run reach, in the least time, the loss that a logged run had after its last step.
 #[derive(Debug)]
 pub struct Advice {
     /// The predicted training runs with the settings of the user's plan: one for each of several numbers of
@@ -26,15 +26,16 @@ pub struct Advice {
 }
 
 impl Measured {
-    /// Predicts how long training runs with different settings need to reach the loss of a logged run, and recommends
-    /// the settings of the fastest one. The compared settings come from the user's plan, with at most one changed.
+    /// Predicts how long training runs with different settings need to reach the loss that a logged run had after its
+    /// last step, and recommends settings by these times. The compared settings come from the user's plan, with at most
+    /// one changed.
     ///
     /// A model that the user has cut into stages by hand keeps these stages. So no other numbers of workers and chunks
     /// are compared for it.
     ///
     /// # Errors
-    /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is
-    /// limited and the run did not count it.
+    /// Returns the errors of [`trainings`](Self::trainings), and [`PredictError::NoMemory`] if the memory is limited
+    /// and the run did not count it.
     pub fn advise(&self, question: &Question) -> Result<Advice, PredictError> {
         if question.memory.is_some() && self.footprint.is_none() {
             return Err(PredictError::NoMemory);

@@ -150,7 +150,9 @@ impl Measured {
     }
 
     /// Predicts a training run with the same batch as `own`, but in micro-batches with `rows` times as many rows
-    /// (samples). `own` is the recommended training run with the settings of the user's plan.
+    /// (samples). `own` is the recommended training run with the settings of the user's plan. Returns the reason as a
+    /// [`LeftOut`] if there is no prediction, for example because only one micro-batch size was measured or the memory
+    /// is limited.
     fn with_rows(
         &self,
         question: &Question,
@@ -175,8 +177,8 @@ impl Measured {
     /// M that the rule for the user's own plan recommends ([`recommended_m`]). So a changed setting is compared at the
     /// M of the run unless another M is clearly faster.
     ///
-    /// Returns `None` if the schedule has no plan for any number of micro-batches, and an error if no training run
-    /// fits.
+    /// Returns `None` if the schedule has no plan for any number of micro-batches, or is a single plan for other
+    /// numbers of workers or stages. Returns [`LeftOut::Memory`] if no training run fits into the memory.
     fn best(&self, question: &Question, target: &Target) -> Result<Option<PredictedTraining>, LeftOut> {
         let trainings = match self.trainings(Some(question.noise), target) {
             // A plan that no schedule generates exists for one number of workers only.

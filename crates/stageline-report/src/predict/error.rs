@@ -35,9 +35,10 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested micro-batch size, in targets.
+        /// The requested micro-batch size: its number of tokens, summed over the data-parallel replicas.
         tokens: f64,
-        /// The micro-batch sizes of the two logged runs, in targets.
+        /// The micro-batch sizes of the two logged runs, each as a number of tokens, summed over the data-parallel
+        /// replicas.
         of_runs: [f64; 2],
         /// The numbers of layers of the models of the two logged runs.
         layers: [usize; 2],

@@ -21,7 +21,8 @@ impl Measured {
     ///
     /// # Errors
     /// Returns [`PredictError`] if the log has no step that updated parameters, does not state the layers of every
-    /// stage, has network links of an invalid latency or bandwidth, or has a time or size that is not above 0.
+    /// stage, or has a time or size that is not above 0. It is also returned if a network link has an invalid latency
+    /// or bandwidth, or if the log does not have one entry in `links` for each boundary between stages.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -72,7 +73,7 @@ impl Measured {
     }
 }
 
-/// Returns an error for the first of several named values that is not above 0.
+/// Returns [`PredictError::NotAboveZero`] for the first of several named values that is not above 0.
 fn above_zero<const N: usize>(values: [(&'static str, f64); N]) -> Result<(), PredictError> {
     match values.into_iter().find(|(_, value)| *value <= 0.0) {
         Some((name, _)) => Err(PredictError::NotAboveZero(name)),

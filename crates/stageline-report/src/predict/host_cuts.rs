@@ -27,8 +27,8 @@ pub struct HostCut {
     /// The boundaries between hosts, in ascending order. Each entry is the index, from 0, of a stage of the logged run.
     /// The layers of the next host begin after the last layer of this stage.
     pub behind: Vec<usize>,
-    /// The bytes that one micro-batch sends across each boundary between hosts: its activations in the forward pass, and
-    /// again as many bytes of gradients in the backward pass. The entries are in the order of `behind`, which lists the
+    /// The size in bytes of one micro-batch's activation at each boundary between hosts. The gradient that comes back
+    /// has the same size, and is not counted here. The entries are in the order of `behind`, which lists the
     /// boundaries.
     pub bytes: Vec<f64>,
     /// The seconds that the slowest worker needs for the forward and backward pass of one micro-batch on its layers.
@@ -101,7 +101,8 @@ impl Measured {
 
 /// Returns all ways to choose the boundaries between hosts from the stage boundaries of the logged run. Each way is a
 /// list of stage indices of the run; after each of these stages, the layers of the next host begin. Every host gets at
-/// least one layer for each of its predicted stages.
+/// least one layer for each of its predicted stages. Returns [`PredictError::HostCuts`] if there are more than [`MOST`]
+/// ways.
 ///
 /// - `ends` has the index after the last layer of each stage of the run.
 /// - `groups` has the number of stages in each group of consecutive predicted stages on one host.

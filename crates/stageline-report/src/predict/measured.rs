@@ -45,7 +45,8 @@ pub struct Measured {
     /// The number of micro-batches that a channel between two stages can hold; `None` if it can hold all micro-batches
     /// of a step.
     pub(super) capacity: Option<usize>,
-    /// The bytes that one micro-batch sends across each boundary between stages of the run; `None` if the log does not
+    /// The size in bytes of one micro-batch's activation at each boundary between stages of the run, in the order of
+    /// the stages. The gradient that comes back has the same size, and is not counted here. `None` if the log does not
     /// state the bytes.
     pub(super) boundary_bytes: Option<Vec<f64>>,
     /// The network links between workers that predictions assume: the links of the logged run, or others that the
@@ -163,7 +164,9 @@ impl Measured {
         Ok(balance_for(&plan, &work, &vec![1.0; stages]).unwrap_or(even))
     }
 
-    /// Checks that the layers can be cut into `stages` stages.
+    /// Checks that the layers can be cut into `stages` stages. Returns [`PredictError::CutByHand`] if the user has cut
+    /// the model by hand into fewer stages. Otherwise returns [`PredictError::Balance`] if there are fewer layers than
+    /// stages, or no stages.
     fn check_stages(&self, stages: usize) -> Result<(), PredictError> {
         let own = self.layers.len();
         if self.cut_by_hand && stages > own {
@@ -173,7 +176,8 @@ impl Measured {
     }
 
     /// Returns the most even partition of the layers with indices in `layers` into `stages` contiguous stages, by the
-    /// measured time of a forward and backward pass.
+    /// measured time of a forward and backward pass. Returns [`PredictError::Balance`] if there are fewer layers than
+    /// stages, or no stages.
     pub(super) fn balanced_within(
         &self,
         layers: Range<usize>,
@@ -186,12 +190,16 @@ impl Measured {
 
     /// Returns the measured seconds of one micro-batch's forward and backward pass on the layers with the indices
     /// `layers`, from 0.
+    ///
+    /// # Panics
+    /// Panics if the model has no layers with these indices.
     pub fn computes(&self, layers: Range<usize>) -> f64 {
         self.layers[layers].iter().map(|layer| layer.forward + layer.backward).sum()
     }
 
-    /// Returns the bytes that one micro-batch sends, in each direction, across a stage boundary before the layer with
-    /// index `layer`. If the run had no boundary there, returns the mean over the run's boundaries.
+    /// Returns the size in bytes of one micro-batch's activation at a stage boundary before the layer with the index
+    /// `layer`. The gradient that comes back has the same size. If the run had no boundary there, returns the mean over
+    /// the run's boundaries. Returns [`PredictError::Bytes`] if the log does not state the bytes.
     pub(super) fn bytes_at(&self, layer: usize) -> Result<f64, PredictError> {
         let known = self.boundary_bytes.as_ref().filter(|bytes| !bytes.is_empty()).ok_or(PredictError::Bytes)?;
         let stage = self.cut.iter().position(|range| range.end == layer);

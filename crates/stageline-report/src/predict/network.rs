@@ -66,7 +66,9 @@ pub(super) enum Network {
 }
 
 impl Network {
-    /// Returns the network links between the workers of a run, from its log.
+    /// Returns the network links between the workers of a run, from its log. Returns [`Network::Memory`] if the log has
+    /// no link. Returns an error if a link is invalid, or if the log does not have one entry for each boundary between
+    /// stages.
     pub(super) fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (links, boundaries) = (&log.run.links, log.plan.stages() - 1);
         links.iter().flatten().try_for_each(|link| checked(*link).map(drop))?;

@@ -27,8 +27,8 @@ pub struct Crossing {
     pub stage: usize,
     /// The network link from the stage with the index `stage` to the next stage.
     pub link: Link,
-    /// The bytes that one micro-batch sends over the network link in each direction: its activation to the next stage,
-    /// and the gradient back.
+    /// The size in bytes of one micro-batch's activation, which goes to the next stage over the network link. The
+    /// gradient that comes back has the same size, and is not counted here.
     pub bytes: f64,
 }
 
@@ -58,7 +58,9 @@ impl Measured {
         Ok(self.costs_over(placement, cut, &self.crossings_on(placement, cut)?).0)
     }
 
-    /// Returns the network links between neighbouring stages of a plan, in the order of the stages.
+    /// Returns the network links between neighbouring stages of a plan, in the order of the stages. Stages whose
+    /// workers share a host's memory have no entry. Returns an error if a network link, or the bytes that it carries,
+    /// are not known.
     pub(super) fn crossings_on(
         &self,
         placement: &Placement,

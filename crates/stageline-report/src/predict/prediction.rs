@@ -33,7 +33,7 @@ pub struct Prediction {
     /// The predicted bubble of a plan: the idle fraction of the *total* stage time (workers x step time); 0.1 is 10%.
     pub bubble: f64,
     /// The predicted throughput of a plan: the weight of the targets that it trains on per second. In most models, this
-    /// is the number of tokens per second, without masked ones, which the throughput in a log counts, too.
+    /// is the number of unmasked tokens per second. The throughput in a log counts masked tokens, too.
     pub tokens_per_s: f64,
     /// The peak number of live micro-batches of each worker, summed over its chunks (stages). A micro-batch is live
     /// while the worker keeps its activations for a backward pass.
@@ -49,9 +49,9 @@ impl Measured {
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the schedule has no plan for these numbers of stages and micro-batches, or if the
-    /// partition of the layers is invalid. Also returns one if a network link, or the bytes that it carries, are not
-    /// known.
+    /// Returns [`PredictError`] if the schedule has no plan for these numbers of workers and micro-batches, if its plan
+    /// deadlocks with the channels of the run, or if the partition of the layers is invalid. Also returns one if a
+    /// network link, or the bytes that it carries, are not known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
         Ok(self.predict_over(&placed, &placed.crossings))
@@ -60,6 +60,9 @@ impl Measured {
     /// Returns each network link between neighbouring stages of the predicted plan, in the order of the stages. Beside
     /// each link is the bubble, from 0 to 1, that is predicted if the transfers over all other links take no time.
     /// Computation takes the time that it takes in [`predict`](Self::predict).
+    ///
+    /// # Errors
+    /// Returns the same errors as [`predict`](Self::predict).
     pub fn crossings(&self, target: &Target) -> Result<Vec<(Crossing, f64)>, PredictError> {
         let placed = self.place(target)?;
         let alone = |crossing: &Crossing| (*crossing, self.predict_over(&placed, &[*crossing]).bubble);
@@ -109,9 +112,9 @@ impl Measured {
     }
 
     /// Returns the smallest number of micro-batches M, from 1 to `most`, whose predicted bubble is at most `bubble`,
-    /// with its prediction. Returns `None` if there is no such M. Numbers that the schedule does not support are
-    /// skipped. The number of micro-batches in `target` is used only to find a partition of the layers, which is the
-    /// same for all M.
+    /// with its prediction. Both bubbles are fractions of the total stage time, from 0 to 1. Returns `None` if there is
+    /// no such M. Numbers that the schedule does not support are skipped. The number of micro-batches in `target` is
+    /// used only to find a partition of the layers, which is the same for all M.
     ///
     /// # Errors
     /// Returns the same errors as [`predict`](Self::predict), and [`PredictError::TooManyPlans`] if the plans up to
@@ -148,7 +151,8 @@ impl Measured {
     }
 
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes, but with another
-    /// number of micro-batches. Returns `None` if the schedule has no plan for this number.
+    /// number of micro-batches. Returns `None` if the schedule has no plan for this number, and the other errors of
+    /// [`predict`](Self::predict).
     pub(super) fn predict_with(
         &self,
         target: &Target,

@@ -6,10 +6,11 @@ use super::target::Target;
 use super::trainings::PredictedTraining;
 use crate::log::{NoiseScales, RunLog};
 
-/// A question about a logged run, for [`Measured::advise`]: which settings let a training run reach the run's loss in
-/// the least time.
+/// A question about a logged run, for [`Measured::advise`]: which settings let a training run reach, in the least time,
+/// the loss that the logged run had after its last step.
 pub struct Question<'a> {
-    /// The log of a run. The question is about the fastest settings that reach the loss of this run.
+    /// The log of a run. The question is about the fastest settings that reach the loss that this run had after its
+    /// last step.
     pub log: &'a RunLog,
     /// The noise scale of the gradient over the steps of the logged run, from [`RunLog::noise_scales`].
     pub noise: &'a NoiseScales,
@@ -39,7 +40,7 @@ impl Question<'_> {
     }
 
     /// Returns the predicted training run that fits into the memory and reaches the loss of the logged run in the least
-    /// time. Returns `None` if none fits.
+    /// time. Returns `None` if none fits, or if the times are not known.
     pub(super) fn fastest<'t>(&self, trainings: &'t [PredictedTraining]) -> Option<&'t PredictedTraining> {
         let fitting = trainings.iter().filter(|training| self.fits(training));
         let timed = fitting.filter_map(|training| Some((training.seconds()?, training)));

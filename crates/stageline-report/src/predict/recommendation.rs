@@ -29,8 +29,9 @@ const ABOUT_UNDER_ADAM: f64 = 0.2;
 /// twice the workers must be at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
-/// The recommended settings for the next training run, with the reason. According to the predictions, a training run
-/// with these settings reaches the run's loss in the least time. `Display` writes the recommendation as one sentence.
+/// The recommended settings for the next training run, with the reason. They are chosen by the predicted time until a
+/// training run reaches the loss that the logged run had after its last step. A changed setting that saves little time,
+/// and more workers that save too little, are not recommended. `Display` writes the recommendation as one sentence.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Recommendation {
     /// The one setting that is changed in the recommended training run, compared with the user's plan; [`Change::None`]
@@ -96,10 +97,10 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 }
 
 /// Recommends one of `alternatives`, the predicted training runs with one changed setting. Returns `None` if no change
-/// is worth recommending.
+/// is worth recommending, and the shortest training run if several are.
 ///
 /// `own` is the recommended training run with the settings of the user's plan. It is `None` if no such training run
-/// fits into the memory.
+/// fits into the memory; the shortest of `alternatives` is then recommended without a comparison.
 ///
 /// `trainings` are the predicted training runs with the settings of the plan. A changed schedule or number of workers
 /// is compared with two of them: with `own`, and with the one that has the same M, if that fits into the memory. Larger

@@ -4,9 +4,10 @@ use super::error::PredictError;
 use super::measured::{LayerCost, Measured};
 
 impl Measured {
-    /// Computes the costs of micro-batches of another size, `tokens` targets, from two runs of the same model: this run
-    /// and `other`. The runs have different micro-batch sizes, and each time is assumed to be a linear function of the
-    /// size. Predictions from the result do not state the memory.
+    /// Computes the costs of micro-batches of another size from two runs of the same model: this run and `other`.
+    /// `tokens` is the new size: the number of tokens in one micro-batch, summed over the data-parallel replicas
+    /// (samples, if the data has no tokens). The runs have different micro-batch sizes, and each time of a micro-batch
+    /// is assumed to be a linear function of the size. Predictions from the result do not state the memory.
     ///
     /// # Errors
     /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in

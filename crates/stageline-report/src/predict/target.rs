@@ -10,8 +10,8 @@ use stageline_schedule::Schedule;
 pub struct Target<'a> {
     /// The number of workers (P) of the predicted plan, in each replica.
     pub workers: usize,
-    /// The number of micro-batches (M) in a step of the predicted plan. Each has the size of a micro-batch of the
-    /// logged run.
+    /// The number of micro-batches (M) in a step of the predicted plan, in each replica. Each has the size of a
+    /// micro-batch of the logged run.
     pub micro_batches: usize,
     /// The schedule that generates the predicted plan.
     pub schedule: &'a dyn Schedule,
@@ -19,15 +19,16 @@ pub struct Target<'a> {
     pub cut: Cut,
 }
 
-/// The cut of a predicted plan, which is the partition of the model's layers into its stages: as in the logged run, as
-/// evenly as possible, or as the caller gives it.
+/// The cut of a predicted plan, which is the partition of the model's layers into its stages: as in the logged run, by
+/// the measured times of the layers, or as the caller gives it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// The model's layers are partitioned as in the logged run if the predicted plan has as many stages as the run.
-    /// Otherwise they are partitioned as evenly as possible by measured time.
+    /// Otherwise they are partitioned as by [`Balanced`](Self::Balanced).
     OfTheRun,
-    /// The model's layers are partitioned into contiguous stages as evenly as possible, by the measured time of a
-    /// forward and backward pass.
+    /// The model's layers are partitioned into contiguous stages by the measured times of their forward and backward
+    /// passes. With one stage per worker, the partition is as even as possible. With several, it is one with a short
+    /// simulated step.
     Balanced,
     /// The model's layers are partitioned as the caller says. The value has the range of layer indices, from 0, of each
     /// stage.

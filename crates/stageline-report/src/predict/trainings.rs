@@ -12,20 +12,20 @@ use crate::log::NoiseScales;
 /// The largest number of micro-batches (M) for which training runs are predicted and compared.
 const MOST: usize = 256;
 
-/// A predicted training run that reaches the loss of a logged run with given settings: its number of micro-batches,
-/// step time, memory and number of steps. As in the log, the tokens of a training run are the sum of the weights of its
-/// targets.
+/// A predicted training run with given settings that reaches the loss that a logged run had after its last step: its
+/// number of micro-batches, step time, memory and number of steps. The tokens of a training run are the sum of the
+/// weights of its targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
     /// The number of micro-batches (M) per step in each replica of a predicted training run.
     pub micro_batches: usize,
-    /// The loss weight of a batch in a predicted training run: the sum of the weights of its targets. In most models,
-    /// it is the number of tokens in the batch.
+    /// The loss weight of a batch in a predicted training run: the sum of the weights of its targets over all replicas.
+    /// In most models, it is the number of unmasked tokens in the batch.
     pub batch: f64,
     /// The predicted step time, bubble and memory of a training run.
     pub prediction: Prediction,
-    /// The predicted number of optimizer steps until a training run reaches the loss of the logged run; `None` if the
-    /// noise of the run's gradient is not known.
+    /// The predicted number of optimizer steps, not rounded, until a training run reaches the loss that the logged run
+    /// had after its last step; `None` if the noise of the run's gradient is not known.
     pub steps: Option<f64>,
 }
 
@@ -43,8 +43,8 @@ impl PredictedTraining {
         Some(self.steps? * self.batch)
     }
 
-    /// Returns the predicted time, in seconds, until a training run reaches the loss of the logged run; `None` if the
-    /// number of steps is not known.
+    /// Returns the predicted time, in seconds, until a training run reaches the loss that the logged run had after its
+    /// last step; `None` if the number of steps is not known.
     pub fn seconds(&self) -> Option<f64> {
         Some(self.steps? * self.prediction.step)
     }
@@ -89,7 +89,8 @@ impl Measured {
     }
 
     /// Predicts the training run with the plan `target`, but with another number of micro-batches, that reaches the
-    /// loss of the logged run. Returns `None` if the schedule has no plan for this number.
+    /// loss of the logged run. Returns `None` if the schedule has no plan for this number, and the other errors of
+    /// [`predict`](Self::predict).
     pub(super) fn training(
         &self,
         noise: Option<&NoiseScales>,

@@ -76,7 +76,8 @@ impl Plan {
     }
 }
 
-/// Parses the actions and transfers in one cell of a plan's CSV text, in order.
+/// Parses the actions and transfers in one cell of a plan's CSV text, in order. The result is empty for an empty cell
+/// and for one that is skipped, such as a wait. Returns an error if the cell is none of these.
 fn read_cell(cell: &str) -> Result<Vec<Instruction>, ParseActionError> {
     if cell.is_empty() || is_skipped(cell) {
         return Ok(Vec::new());

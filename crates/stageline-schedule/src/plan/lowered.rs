@@ -44,9 +44,10 @@ impl Plan {
 /// One row in the CSV text of a plan: the instructions of a worker, each with the number of its column, counted from 0.
 pub(crate) type Row = Vec<(usize, Instruction)>;
 
-/// Validates that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need.
-/// A send must come after the action that makes its tensor, and a receive before the action that needs its tensor.
-/// Transfers between stages of one worker are optional.
+/// Checks that a lowered plan (a plan with its sends and receives) has exactly the transfers that its actions need. A
+/// send must come after the action that makes its tensor, and a receive before the action that needs its tensor.
+/// Transfers between stages of one worker are optional. Returns an error, with its row and column, for a transfer that
+/// is missing, misplaced or superfluous.
 pub(crate) fn validate_transfers(rows: &[Row]) -> Result<(), ParsePlanError> {
     let mut worker_of = HashMap::new();
     for (worker, row) in rows.iter().enumerate() {

@@ -13,7 +13,8 @@ pub struct Placement {
 
 impl Placement {
     /// Makes a placement of stages on workers. Entry s of `worker_of` is the index of the worker that runs stage s. The
-    /// placement takes memory linear in the largest index.
+    /// number of workers is the largest of these indices plus 1, so a worker may have no stage. The placement takes
+    /// memory linear in the largest index.
     pub fn new(worker_of: Vec<usize>) -> Self {
         let workers = worker_of.iter().max().map_or(0, |last| last + 1);
         Self::with_workers(worker_of, workers)
@@ -61,7 +62,7 @@ impl Placement {
         if from.abs_diff(to) == 1 { from.min(to) } else { from.max(to) }
     }
 
-    /// Returns the number of workers that the stages are placed on.
+    /// Returns the number of workers of the placement, including workers without stages.
     pub fn workers(&self) -> usize {
         self.stages_of.len()
     }

@@ -19,7 +19,8 @@ const INTERVAL: usize = 6;
 ///
 /// `block` gets w and P, and returns the cells of four actions of worker w on micro-batch 0. These are the forward
 /// passes on its first and second stage, and the input gradients on its second and first stage. The cells must differ
-/// modulo [`INTERVAL`].
+/// modulo [`INTERVAL`]; otherwise actions of different micro-batches would share a cell. Returns an error if the number
+/// of stages is odd or 0, or if there are no micro-batches.
 pub(crate) fn repeated(
     stages: usize,
     micro_batches: usize,

@@ -19,7 +19,8 @@ pub(crate) fn one_worker_a_stage(
 }
 
 /// Makes a plan of `stages` stages, of which each worker has `chunks`. `row` gets the index of a worker and the number
-/// of workers, and returns this worker's list of actions.
+/// of workers, and returns this worker's list of actions. Returns an error if one of the three numbers is 0, if
+/// `stages` is not a multiple of `chunks`, or if `row` returns one.
 pub(crate) fn in_chunks(
     stages: usize,
     micro_batches: usize,
@@ -39,8 +40,8 @@ pub(crate) fn in_chunks(
     }
 }
 
-/// Returns the number of workers for a plan with `stages` stages if each worker has `chunks` of them; `None` if
-/// `stages` is 0 or not a multiple of `chunks`.
+/// Returns the number of workers for a plan with `stages` stages if each worker has `chunks` stages. Returns `None` if
+/// `stages` is 0 or not a multiple of `chunks`, or if `chunks` is 0.
 pub(crate) fn workers_of(stages: usize, chunks: usize) -> Option<usize> {
     stages.checked_div(chunks).filter(|workers| *workers > 0 && workers * chunks == stages)
 }
@@ -62,8 +63,9 @@ pub(crate) enum Backwards {
     },
 }
 
-/// Generates the actions of one stage as in 1F1B: `warm_up` forward passes, then one forward pass and one backward pass
-/// in turn, then the remaining backward passes.
+/// Generates the actions of one stage as in 1F1B: `warm_up` forward passes (at most one for each micro-batch), then one
+/// forward pass and one backward pass in turn, then the remaining backward passes. If backward passes are split, the
+/// weight gradients that are still delayed come last.
 pub(crate) fn alternate(stage: usize, micro_batches: usize, warm_up: usize, backwards: Backwards) -> Vec<Action> {
     let action = |compute, micro_batch| Action { stage, compute, micro_batch };
     let warm_up = warm_up.min(micro_batches);

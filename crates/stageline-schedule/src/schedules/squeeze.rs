@@ -43,8 +43,8 @@ pub(super) fn squeezed(plan: &Plan) -> Plan {
     Plan::new(rows)
 }
 
-/// Whether an action has its input, and its output has room in the channel. `done` has the number of finished actions
-/// of each stage and kind.
+/// Whether an action can run: its input is there, and the channel has room for its output. A channel stores two
+/// messages. `done` has the number of finished actions of each stage and kind.
 fn is_ready(action: Action, done: &[[usize; Compute::ALL.len()]]) -> bool {
     let count = |(stage, compute): (usize, Compute)| done[stage][compute as usize];
     let [before, after] = neighbours(action, done.len());
@@ -93,7 +93,8 @@ impl<'a> Remaining<'a> {
     }
 
     /// Removes an action from the remaining actions of a worker, and returns it, because the worker runs it now. `at`
-    /// is the index of the action in the worker's list. The action must be the head of its queue.
+    /// is the index of the action in the worker's list. The action must be the head of its queue, as those that
+    /// [`next`](Self::next) returns are; the head is removed without a check.
     fn remove(&mut self, at: usize) -> Action {
         self.queue(at).pop_front();
         self.live.run(at, self.row[at].compute);

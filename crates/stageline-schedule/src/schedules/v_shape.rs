@@ -44,7 +44,8 @@ pub(crate) struct Row {
 }
 
 impl Row {
-    /// Appends one action to a worker's list for each entry of `steps`, in order. Repeats this `times` times.
+    /// Appends one action to a worker's list for each entry of `steps`, in order. Repeats this `times` times. An action
+    /// on a micro-batch beyond the last one is left out, and so is a weight gradient if none is pending.
     pub(crate) fn repeat(&mut self, times: usize, steps: &[Step]) {
         for _ in 0..times {
             for &step in steps {
@@ -75,7 +76,8 @@ impl Row {
 }
 
 /// Makes a plan for P workers with two chunks (stages) each. Worker w has stage w as chunk 0 and stage 2P-1-w as chunk
-/// 1. `write` gets worker w's empty list of actions, w and P, and fills the list.
+/// 1. `write` gets worker w's empty list of actions, w and P, and fills the list. Returns an error if the number of
+/// stages is odd or 0, or if there are no micro-batches.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,

@@ -6,10 +6,10 @@ use std::ops::Range;
 /// Partitions layers into `stages` contiguous, non-empty ranges, one for each stage of a pipeline. The cost of the most
 /// expensive range is as small as possible. Returns the ranges of layer indices, from 0.
 ///
-/// `costs` has one entry per layer, such as its measured time; entries are not negative and have one unit. Among
-/// equally good partitions, the result has the shortest first ranges, because the first stages keep the activations of
-/// the most micro-batches. This is the ordered partition problem, solved exactly in O(stages x layers²) (Skiena, *The
-/// Algorithm Design Manual*).
+/// `costs` has one entry per layer, such as its measured time. All entries have one unit, and must not be negative;
+/// this is not checked. Among equally good partitions, the result has the shortest first ranges, because the first
+/// stages keep the activations of the most micro-batches. This is the ordered partition problem, solved exactly in
+/// O(stages x layers²) (Skiena, *The Algorithm Design Manual*).
 ///
 /// # Errors
 /// Returns a [`BalanceError`] if there are fewer layers than stages, or no stages.
@@ -52,8 +52,9 @@ pub fn balance_with_speeds(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<us
     }
 }
 
-/// Returns the partition of layers into stages in which the slowest stage takes the least time. `speeds` has the speed
-/// of every stage's device. The method is dynamic programming from the last layer to the first.
+/// Returns the partition of layers into stages in which the slowest stage takes the least time. `costs` has the cost of
+/// every layer, and `speeds` the speed of every stage's device. Returns an error if there are fewer layers than stages,
+/// or no stages. The method is dynamic programming from the last layer to the first.
 fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, BalanceError> {
     let (layers, stages) = (costs.len(), speeds.len());
     if stages == 0 || layers < stages {

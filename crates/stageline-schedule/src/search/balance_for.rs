@@ -36,11 +36,14 @@ pub fn short_plan(schedule: &dyn Schedule, stages: usize, micro_batches: usize) 
 /// Transfers take no time. The search takes about two seconds at most. A plan with few micro-batches ([`short_plan`])
 /// is faster to simulate, so the search tries more partitions.
 ///
-/// `costs` has the cost of every layer, which must not be negative. `speeds` has one entry per stage, in the order of
-/// the stages: the relative speed of the stage's device. Stages on the same device have the same entry.
+/// `costs` has the cost of every layer, which must not be negative; this is not checked. `speeds` has one entry per
+/// stage, in the order of the stages: the relative speed of the stage's device. Stages on the same device have the same
+/// entry. If the number of speeds is not the plan's number of stages, the result is that of [`balance_with_speeds`],
+/// with one range per speed.
 ///
 /// # Errors
-/// Returns a [`SpeedError`] if there are fewer layers than stages, or if a speed is not a finite number above 0.
+/// Returns a [`SpeedError`] if there are fewer layers than speeds, or no speeds, or if a speed is not a finite number
+/// above 0.
 pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, SpeedError> {
     let even = balance_with_speeds(costs, speeds)?;
     let actions = plan.plan().rows().iter().map(Vec::len).sum::<usize>().max(1);

@@ -41,8 +41,9 @@ pub struct Best {
 }
 
 impl Best {
-    /// Returns how much longer the step of the found plan is than the lower bound on any plan's step. The result is a
-    /// fraction of that bound: 0.1 is 10% longer, and 0 is optimal.
+    /// Returns how much longer the step of the found plan is than the lower bound [`bound`](Self::bound). The result is
+    /// a fraction of that bound: 0.1 is 10% longer. At 0, no plan that fits into the memory and has a placement that
+    /// the search tried has a shorter step. The result is also 0 if the bound is 0.
     pub fn above_bound(&self) -> f64 {
         let (step, bound) = (self.timeline.step(), self.bound);
         if bound > 0.0 { (step / bound - 1.0).max(0.0) } else { 0.0 }
@@ -133,7 +134,7 @@ struct Search<F> {
     /// returns `None` if they are not known.
     of: F,
     bound: f64,
-    /// The best plan that the search has found so far, with its rank.
+    /// The best plan that the search has found so far, with its rank; `None` if no plan has fitted into the memory yet.
     best: Option<(Rank, Best)>,
     /// Two memory limits of a worker, for the error that no plan fits: the given limit, and the lowest one at which a
     /// plan is known to fit. `None` while the costs of no placement of stages on workers are known.

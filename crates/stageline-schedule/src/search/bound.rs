@@ -58,8 +58,8 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
 /// and the least time after the last. Together they are a lower bound on the time of the step.
 #[derive(Clone, Copy)]
 struct Work {
-    /// The earliest time at which a stage can begin one kind of action (such as a forward pass), in the unit of the
-    /// costs.
+    /// The earliest time, over all micro-batches, at which a stage can begin an action of one kind (such as a forward
+    /// pass), from the start of the step. It is in the unit of the costs.
     head: f64,
     /// The total time of one kind of action (such as a forward pass) on a stage in a step, in the unit of the costs.
     work: f64,
@@ -78,11 +78,11 @@ impl Work {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The total times of a stage's forward passes, input gradients and weight gradients in a step: one entry for each
-    /// of the three kinds.
+    /// The times of a stage's forward passes, input gradients and weight gradients in a step, with one entry for each
+    /// of the three kinds: the total time, and the least times before and after.
     computes: [Work; 3],
-    /// The total times for which a stage's transfers occupy links in a step: those of its activations, and those of its
-    /// gradients.
+    /// The times for which a stage's transfers occupy links in a step, with one entry for its activations and one for
+    /// its gradients: the total time, and the least times before and after.
     sends: [Work; 2],
     /// The least memory x time that the micro-batches of a step need on a stage. It is the sum, over the micro-batches,
     /// of the occupied memory multiplied by the time for which it is occupied, in the units of the memory and the

@@ -100,7 +100,8 @@ impl Memory {
         plan.peak_memory(&self.stages).into_iter().all(|peak| self.allows(peak))
     }
 
-    /// Whether the amount `used` is within the memory limit of a worker. It may exceed the limit by rounding errors.
+    /// Whether the amount `used` is within the memory limit of a worker. An excess of up to 1e-9 of the limit counts as
+    /// a rounding error, and is allowed.
     pub(crate) fn allows(&self, used: f64) -> bool {
         used <= self.limit * (1.0 + 1e-9)
     }

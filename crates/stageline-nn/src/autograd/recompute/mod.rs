@@ -95,6 +95,9 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
 /// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
 /// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward pass. As in [`block`],
 /// `forward` must use no parameters and no activations from outside.
+///
+/// # Panics
+/// Panics, if the part is recomputed, in the cases in which [`block`] does.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -106,6 +109,9 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
 /// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
 /// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward pass. As in
 /// [`block`], `forward` must use no parameters and no activations from outside.
+///
+/// # Panics
+/// Panics, if the part is recomputed, in the cases in which [`block`] does.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,

@@ -26,7 +26,7 @@ pub enum Recompute {
     /// Recomputes the parts marked by [`feed_forward`](super::feed_forward). Their hidden activations are the widest of
     /// a transformer.
     FeedForward,
-    /// Recomputes the first n blocks of a stage. The value is n.
+    /// Recomputes the first n blocks of a stage, or all if there are fewer. The value is n.
     Blocks(usize),
     /// Recomputes one of every n blocks of a stage, beginning with the first. The value is n, which is at least 1.
     EveryNth(NonZero<usize>),

@@ -26,7 +26,7 @@ pub struct Factors {
     pub rate: f32,
 }
 
-/// A tensor that a step updates.
+/// A tensor that an AdamW step updates: the parameter, or one of its two moments.
 enum Target {
     /// A tensor whose memory nothing else uses. The step overwrites it.
     Own(FloatTensor<Flex>),

@@ -32,8 +32,8 @@ impl Copied {
     }
 
     /// Returns an iterator over the copy in parts of `size` elements, which a kernel may overwrite; the last part may
-    /// be smaller. A part is copied from the source when the iterator returns it. The iterator must be run to its end.
-    /// A later call copies all elements from the source again.
+    /// be smaller. A part is copied from the source when the iterator returns it. The iterator must be run to its end;
+    /// otherwise [`tensor`](Self::tensor) panics. A later call copies all elements from the source again.
     pub fn parts(&mut self, size: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         *self.copied.get_mut() = 0;
         let (source, copied) = (numbers(&self.source), &self.copied);

@@ -4,7 +4,7 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};
 use burn::tensor::{DType, Int, Shape, Tensor, TensorData};
 
-/// Returns the elements of a CPU tensor as a slice; the tensor must be contiguous and in f32.
+/// Returns the elements of a CPU tensor as a slice. Panics if the tensor is not contiguous or not in f32.
 pub fn numbers(tensor: &FloatTensor<Flex>) -> &[f32] {
     tensor.as_slice::<f32>().expect("a kernel's tensor must be contiguous and in f32")
 }
@@ -17,7 +17,8 @@ pub fn is_own(tensor: &FloatTensor<Flex>) -> bool {
     tensor.dtype() == DType::F32 && tensor.is_unique() && is_whole && tensor.bytes().len() == bytes
 }
 
-/// Returns the elements of a contiguous f32 tensor of shape `[n, 2]` on the CPU as a slice of pairs of numbers.
+/// Returns the elements of a CPU tensor of shape `[n, 2]` as a slice of pairs of numbers. Panics if the tensor is not
+/// contiguous or not in f32.
 pub fn pairs(tensor: &FloatTensor<Flex>) -> &[[f32; 2]] {
     numbers(tensor).as_chunks().0
 }

@@ -52,9 +52,9 @@ pub fn column_of_values(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + sizes.key_heads + key_head) * sizes.width
 }
 
-/// Whether the query at the position `query` sees the key at the position `key`. The key must be at or before the
-/// query, among the last `window` positions up to the query, and not before `start`, the position where the query's
-/// document begins.
+/// Whether the query at the position `query` sees the key at the position `key`. It does if the key is not after the
+/// query, is among the last `window` positions up to the query, and is not before `start`, the position where the
+/// query's document begins.
 #[cube]
 pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start

@@ -24,7 +24,7 @@ pub fn fits(device: &CubeDevice, size: usize) -> bool {
     scalar::rows(device, size).is_some()
 }
 
-/// The kernels that compute an attention.
+/// The kernels that compute an attention: those for all GPUs, or those for NVIDIA's tensor cores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kernels {
     Scalar,

@@ -8,7 +8,7 @@ use crate::params::widest_float;
 
 /// Splits the rows of a tensor `[rows, columns]` into groups, `[groups, rows of a group, columns]`, which a GPU can sum
 /// in parallel. The number of groups is the largest power of two that divides the number of rows and is at most `most`.
-/// `most` must be a power of two.
+/// `most` must be a power of two; otherwise the groups may not divide the rows, and burn panics.
 pub(crate) fn in_groups(rows: &Tensor<2>, most: usize) -> Tensor<3> {
     let [count, columns] = rows.dims();
     let groups = most.min(1 << count.trailing_zeros());

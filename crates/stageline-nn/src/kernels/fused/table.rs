@@ -5,8 +5,8 @@ use burn::tensor::{Int, IntDType, Tensor};
 
 use super::as_given;
 
-/// Returns a one-hot row for each index, `[indices, count]`, with 1 in the column of the index and 0 elsewhere. All
-/// indices must be below `count`.
+/// Returns a one-hot row for each index, `[indices, count]`, with 1 in the column of the index and 0 elsewhere. The row
+/// of an index outside `0..count` has only zeros.
 pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
     // A comparison on a GPU reads both operands in the type of one of them, so the types must agree.

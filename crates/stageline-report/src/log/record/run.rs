@@ -93,18 +93,20 @@ pub struct EstimatedMemory {
     /// host`), in bytes. It is not part of `peak`, which is device memory.
     #[serde(default)]
     pub optimizer_on_host: u64,
-    /// The estimated bytes of the gradients of one worker's parameters, which the worker sums over the micro-batches of
-    /// a step.
+    /// The estimated bytes of the gradient sums of one worker's parameters over the micro-batches of a step. They are
+    /// doubled if the gradients are summed in several groups of micro-batches.
     pub gradients: u64,
     /// The estimated largest number of bytes of activations that a worker keeps at one time. It keeps the activations
     /// of its live micro-batches, whose backward has not yet run.
     pub activations: u64,
-    /// The estimated largest number of bytes of activations and gradients that are in flight to or from a worker at one
-    /// time.
+    /// The estimated peak bytes of tensors in flight that count for this worker: sent, and still needed by the
+    /// receiver. They count for the receiver if the two workers have separate memories. Otherwise gradients count for
+    /// the sender, and activations count in `activations`.
     #[serde(default)]
     pub transfers: u64,
-    /// The estimated bytes that a worker keeps with overlapping steps (`--flush ahead`), so that the previous step can
-    /// be rolled back. They are parameters, optimizer states and gradients.
+    /// The estimated bytes of the state that a worker keeps so that the previous step can be rolled back, if steps
+    /// overlap (`--flush ahead`); otherwise 0. The state consists of the parameters and optimizer states before that
+    /// step, and of its gradient sums.
     #[serde(default)]
     pub kept: u64,
     /// The estimated device memory, in bytes, that a worker uses at all times besides the model's tensors. An example

@@ -24,8 +24,8 @@ pub struct Step {
     /// The loss weight of the step's batch: the sum of the weights of its targets; usually the number of unmasked
     /// targets.
     pub weight: f64,
-    /// The throughput of the step: the number of tokens that it reads per second, with padding and tokens that are not
-    /// trained on; or the number of samples, if they are no sequences of tokens.
+    /// The throughput of the step in tokens per second. Padding counts, and so do tokens that are not trained on. For
+    /// data whose samples are not sequences of tokens, it is in samples per second.
     pub tokens_per_s: f64,
     /// The number of epochs (passes over the training data) after the step; `None` if the data does not tell how many
     /// samples it has.
@@ -72,8 +72,8 @@ pub struct Step {
     /// The time of each worker of the first replica in the step, divided into compute and the causes of idle time, in
     /// seconds.
     pub workers: Vec<Account>,
-    /// The measured costs of each stage in the step: times in seconds and sizes in bytes, most of them means over the
-    /// micro-batches.
+    /// The measured costs of each stage in the step, in the order of the stages: times in seconds and sizes in bytes,
+    /// most of them means over the micro-batches.
     pub stages: Vec<StageCosts>,
     /// The memory that each worker of the first replica had in use in the step, in bytes; empty if memory was not
     /// counted.
@@ -91,7 +91,8 @@ pub struct Step {
     /// them (`--noise-every`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
-    /// The timed events of each worker in the step, in order; empty in steps whose events are not logged.
+    /// The timed events of the step: one list for each worker of the first replica, in the order in which the worker
+    /// made them. It is empty in steps whose events are not logged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Vec<Event>>,
 }
@@ -158,8 +159,8 @@ pub struct StageCosts {
     /// backward pass; `None` if memory was not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub activation_bytes: Option<f64>,
-    /// The bytes that the stage sends to the next stage for one micro-batch; `None` for the last stage, or if the bytes
-    /// were not counted.
+    /// The size in bytes of the stage's output (activation) for one micro-batch, which it sends to the next stage;
+    /// `None` for the last stage, or if the bytes were not counted.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub output_bytes: Option<f64>,
 }
@@ -184,12 +185,12 @@ pub struct DeviceMemory {
 /// (for a language model, the number of tokens) of the batch whose gradient has as much noise as signal.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
-    /// The noise scale of the gradient, roughly estimated from this step alone. It is a loss weight. It is `None` if
-    /// the estimated squared norm of the gradient is not above 0.
+    /// The noise scale of the gradient, roughly estimated from this step alone: a loss weight, which is a number of
+    /// tokens for a language model. It is `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
     /// The noise scale of the gradient from running averages of its squared norm and variance over the steps of the
-    /// run. It is a loss weight. A resumed run begins these averages anew. It is `None` if the averaged squared norm is
-    /// not above 0.
+    /// run: a loss weight, which is a number of tokens for a language model. A resumed run begins these averages anew.
+    /// It is `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model, from this step alone.
     pub total: SignalAndNoise,
@@ -198,7 +199,8 @@ pub struct Noise {
 }
 
 /// The noise of the gradient of one stage's parameters at one step: its noise scales, and this step's estimates of the
-/// squared norm and the noise. A noise scale is a loss weight.
+/// squared norm and the noise. A noise scale is the loss weight (for a language model, the number of tokens) of the
+/// batch whose gradient has as much noise as signal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageNoise {
     /// The noise scale of the gradient of a stage's parameters, roughly estimated from this step alone: a loss weight.

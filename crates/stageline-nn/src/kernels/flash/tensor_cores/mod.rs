@@ -21,11 +21,13 @@ use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
 use fragments::{MMA, shared_memory};
 pub(super) use fragments::{ROWS, UNITS};
 
-/// The largest size of an attention head, in elements. The sums of a larger head would not fit into the registers.
+/// The largest size of an attention head, in elements, that the kernels for tensor cores support. The sums of a larger
+/// head would not fit into the registers.
 const LARGEST_HEAD: usize = 128;
 
-/// Whether these kernels compute attention on a GPU, for heads of `size` elements of the type `element`. The GPU must
-/// multiply matrices of the size that NVIDIA's GPUs multiply since compute capability 8.0.
+/// Whether these kernels compute attention on a GPU, for heads of `size` elements of the type `element`. The size must
+/// be a multiple of 16 and at most 128. The GPU must multiply matrices of the size that NVIDIA's GPUs multiply since
+/// compute capability 8.0, and have planes of 32 threads and enough shared memory for such heads.
 pub(super) fn fit(device: &CubeDevice, element: ElemType, size: usize) -> bool {
     let client = device.client();
     let (hardware, matrices) = (&client.properties().hardware, &client.properties().features.matmul);

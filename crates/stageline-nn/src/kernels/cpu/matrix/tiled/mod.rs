@@ -54,7 +54,7 @@ pub fn allocate_buffers() {
 }
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. The
-/// shapes must fit each other and contain no zero.
+/// caller must have checked that the shapes fit each other and contain no zero.
 pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let mut buffers = BUFFERS.take();
     let depth = left.columns.div_ceil(left.columns.div_ceil(DEPTH));

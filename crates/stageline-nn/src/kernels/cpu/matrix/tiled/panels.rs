@@ -21,8 +21,8 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Copies the matrix `right` into panels for the tile `tile`, in the memory of `buffer`. Zeros fill up the last
-    /// panel.
+    /// Copies the matrix `right` into panels for the tile `tile`, in the memory of `buffer`. If the last panel has
+    /// fewer columns than a tile, zeros take the place of the missing ones.
     pub fn of(right: Matrix, tile: &Tile, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
         let (width, number) = (tile.columns, right.columns.div_ceil(tile.columns));
         let of_a_panel = width * right.rows;
@@ -61,24 +61,27 @@ pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> 
     Matrix::new(unsafe { room.assume_init_ref() }, [left.rows, left.columns], stride)
 }
 
-/// Returns the number of f32 numbers of a buffer for panels of `columns` columns with `rows` rows.
+/// Returns the number of f32 numbers for which a buffer needs room, to hold panels of `columns` columns and `rows` rows
+/// together.
 pub const fn capacity(columns: usize, rows: usize) -> usize {
     columns * rows + LINE
 }
 
-/// Returns the number of f32 numbers of a buffer for a transposed view of `rows` rows with `columns` columns.
+/// Returns the number of f32 numbers for which a buffer needs room, to hold the copy of a transposed view with `rows`
+/// rows and `columns` columns.
 pub const fn capacity_of_rows(rows: usize, columns: usize) -> usize {
     rows * stride(columns) + LINE
 }
 
-/// Returns the distance between copied rows of `columns` numbers. Rows that begin at multiples of a power of 2 would
-/// evict each other from a core's cache.
+/// Returns the distance, in f32 numbers, between the beginnings of copied rows of `columns` numbers: the columns
+/// rounded up to whole cache lines, and one cache line more. Without this line, rows of 512 numbers would begin at
+/// multiples of a power of 2, and evict each other from a core's cache.
 const fn stride(columns: usize) -> usize {
     columns.next_multiple_of(LINE) + LINE
 }
 
-/// Returns memory of `buffer` for a number of f32 numbers that begins with a cache line. Kernels are slower if a vector
-/// lies in two lines.
+/// Returns memory of `buffer` for `numbers` f32 numbers, and drops the previous contents. The memory begins at the
+/// start of a cache line, because kernels are slower if a vector lies in two lines.
 fn room(buffer: &mut Vec<f32>, numbers: usize) -> &mut [MaybeUninit<f32>] {
     buffer.clear();
     buffer.reserve(numbers + LINE);

@@ -42,7 +42,8 @@ impl Tile {
     /// [`columns`](Self::columns) numbers for each column of `left`; those beyond the columns of `output` are not used.
     ///
     /// # Panics
-    /// Panics if the output is empty or larger than a tile, or if the shapes do not fit each other.
+    /// Panics if the output is empty or larger than a tile, if the shapes do not fit each other, or if the rows of
+    /// `left` do not have consecutive numbers.
     pub fn multiply(&self, output: MatrixMut, left: Matrix, panel: &[f32], add: bool) {
         let (rows, columns, depth) = (output.rows, output.columns, left.columns);
         let fits = (1..=self.rows).contains(&rows) && (1..=self.columns).contains(&columns) && left.rows == rows;

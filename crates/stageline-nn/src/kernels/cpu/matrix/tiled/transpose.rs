@@ -18,8 +18,9 @@ const SIDE: usize = 8;
 /// to load in advance.
 const AHEAD: usize = 4 * LINE;
 
-/// Writes the transpose of `matrix`, whose rows have consecutive numbers. The rows of the transpose begin `stride`
-/// numbers apart, and zeros fill them up.
+/// Writes the transpose of `matrix` to `transpose`. The rows of `matrix` must have consecutive numbers. The rows of the
+/// transpose begin `stride` numbers apart, and the numbers between the end of one row and the start of the next become
+/// zeros.
 #[target_feature(enable = "avx2")]
 pub fn transpose(matrix: Matrix, transpose: &mut [MaybeUninit<f32>], stride: usize) {
     let (rows, columns) = (matrix.rows / LINE * LINE, matrix.columns / SIDE * SIDE);
