@@ -75,9 +75,9 @@ impl Row {
     }
 }
 
-/// Makes a plan for P workers with two chunks (stages) each. Worker w has stage w as chunk 0 and stage 2P-1-w as chunk
-/// 1. `write` gets worker w's empty list of actions, w and P, and fills the list. Returns an error if the number of
-/// stages is odd or 0, or if there are no micro-batches.
+/// Makes a plan for P workers with two chunks (stages) each: worker w has the stages w (chunk 0) and 2P-1-w (chunk 1).
+/// `write` gets worker w's empty list of actions, w and P, and fills the list. Returns an error if the number of stages
+/// is odd or 0, or if there are no micro-batches.
 pub(crate) fn in_a_v(
     stages: usize,
     micro_batches: usize,
