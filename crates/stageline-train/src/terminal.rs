@@ -1,9 +1,9 @@
-//! Lines for the user, on the standard output ([`say`]) and on stderr ([`tell`]).
+//! Lines for the user, on the standard output ([`say`]) and on stderr ([`tell`], [`first_of`]).
 
 use std::fmt::Display;
 use std::io::{self, Write};
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Error, Result};
 
 /// Prints a line on the standard output. A program should print its own lines with this function, too: `println!`
 /// panics if it cannot write, and a training would then end without its last checkpoint.
@@ -19,4 +19,12 @@ pub fn say(line: impl Display) -> Result<()> {
 /// Prints a line on stderr. If stderr cannot be written, the line is lost: there is no place left to say so.
 pub(crate) fn tell(line: impl Display) {
     let _ = writeln!(io::stderr(), "{line}");
+}
+
+/// Returns the first of several errors, which may be the cause of the later ones. These are printed on stderr.
+pub(crate) fn first_of(errors: impl IntoIterator<Item = Error>) -> Result<()> {
+    let mut errors = errors.into_iter();
+    let first = errors.next();
+    errors.for_each(|later| tell(format_args!("after the error: {later:#}")));
+    first.map_or(Ok(()), Err)
 }

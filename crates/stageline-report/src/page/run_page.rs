@@ -26,7 +26,7 @@ pub fn run_page(log: &RunLog) -> String {
             &free,
             "Throughput",
             "tokens a second",
-            &[("tokens", Line::Solid, |step| (step.weight > 0.0).then_some(step.tokens_per_s))],
+            &[("tokens", Line::Solid, |step| step.has_target().then_some(step.tokens_per_s))],
             None,
         ),
         over_steps(

@@ -15,7 +15,7 @@ use crate::memory::unknown_size::tell_of_unknown_sizes;
 use crate::plan::Planned;
 use crate::settings::check::LARGEST;
 use crate::settings::job::Job;
-use crate::settings::running::Running;
+use crate::settings::running::{Running, distinct};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 
@@ -71,13 +71,7 @@ pub fn refuse_too_many_parameters(job: &Job, parameters: ParameterCount, resumed
 /// Returns the total memory of a list of devices, in bytes. `of` returns the memory of one device. A device that is
 /// listed several times counts once. The result is `None` if the memory of a device is not known.
 fn memory_of_all(devices: &[Device], of: impl Fn(&Device) -> Option<u64>) -> Option<u64> {
-    let mut distinct: Vec<&Device> = Vec::new();
-    for device in devices {
-        if !distinct.contains(&device) {
-            distinct.push(device);
-        }
-    }
-    distinct.into_iter().map(of).try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
+    distinct(devices).map(of).try_fold(0_u64, |sum, memory| Some(sum.saturating_add(memory?)))
 }
 
 /// Estimates the memory that training steps need on each device, and refuses a job that does not fit into it. With

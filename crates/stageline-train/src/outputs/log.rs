@@ -17,6 +17,7 @@ use stageline_report::{RunLog, TensorBoard, Trace, run_page};
 use crate::outputs::amount::Amount;
 use crate::outputs::record;
 use crate::outputs::smoothing::SmoothedNoise;
+use crate::terminal::first_of;
 
 /// The number of training steps in the trace file, beginning with the step of `--draw-step`.
 const TRACED: usize = 5;
@@ -138,7 +139,7 @@ impl Log {
         let mut step = record::step(report, report.step == self.drawn);
         step.batch_wait_seconds = figures.waited.as_secs_f64();
         // A batch without a target is not computed.
-        let computed = step.weight > 0.0;
+        let computed = step.has_target();
         step.model_flop_utilisation = figures.utilisation.filter(|_| computed);
         step.tokens_per_s = if computed { figures.amount.per_step() / step.step_seconds } else { 0.0 };
         step.epoch = figures.amount.epochs(report.step + 1);
@@ -172,7 +173,7 @@ impl Log {
             ("learning rate", step.learning_rate),
             ("gradient norm", step.gradient_norm),
             ("epoch", step.epoch),
-            ("tokens a second", (free && step.weight > 0.0).then_some(step.tokens_per_s)),
+            ("tokens a second", (free && step.has_target()).then_some(step.tokens_per_s)),
             ("model FLOP utilisation", step.model_flop_utilisation),
             (&measured, timed.then_some(step.bubble)),
             (&simulated, timed.then_some(step.bubble_simulated)),
@@ -218,7 +219,7 @@ impl Log {
     /// Returns an error if an output file cannot be written.
     pub fn finish(mut self, last: Value) -> Result<()> {
         let written = self.write(&Line::Other(last));
-        first_of([written, self.close()])
+        first_of([written, self.close()].into_iter().filter_map(Result::err))
     }
 
     /// Writes the trace file and the HTML page of a run, if the user asked for them. It is called after complete runs
@@ -232,7 +233,8 @@ impl Log {
             let log = RunLog::read(self.text.as_slice())?;
             fs::write(path, run_page(&log)).with_context(|| unwritable(path))
         };
-        first_of([self.outputs.trace.as_ref().map_or(Ok(()), trace), self.outputs.report.as_ref().map_or(Ok(()), page)])
+        let written = [self.outputs.trace.as_ref().map(trace), self.outputs.report.as_ref().map(page)];
+        first_of(written.into_iter().flatten().filter_map(Result::err))
     }
 
     /// Appends a line to a run's log and passes it to the operating system at once. So the log is complete even if the
@@ -248,14 +250,6 @@ impl Log {
         }
         Ok(())
     }
-}
-
-/// Returns the first error of several outputs. The later errors are logged.
-fn first_of<const OUTPUTS: usize>(written: [Result<()>; OUTPUTS]) -> Result<()> {
-    let mut errors = written.into_iter().filter_map(Result::err);
-    let first = errors.next();
-    errors.for_each(|later| tracing::error!("{later:#}"));
-    first.map_or(Ok(()), Err)
 }
 
 /// Returns the TensorBoard tags and values of the gradient noise scales in a step's log record. The model and each

@@ -125,7 +125,7 @@ pub fn is_same_place(one: &Path, other: &Path) -> bool {
 fn place(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = |ancestor: &Path| Some(ancestor.canonicalize().ok()?.join(whole.strip_prefix(ancestor).ok()?));
-    whole.ancestors().find_map(known).unwrap_or(whole.clone())
+    whole.ancestors().find_map(known).unwrap_or_else(|| whole.clone())
 }
 
 /// Validates `--gradient-groups`. With several replicas, it must be the number of replicas. Otherwise it must divide

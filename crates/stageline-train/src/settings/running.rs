@@ -59,9 +59,7 @@ impl Running {
             tracing::warn!("--flush ahead has no effect with --rollback false or with several replicas");
         }
         let devices = devices(flags)?;
-        let used = &devices[..devices.len().min(flags.replicas * flags.stages)];
-        // A device that is listed several times has its peak once.
-        let distinct = (0..used.len()).filter(|at| !used[..*at].contains(&used[*at])).count();
+        let used = distinct(&devices[..devices.len().min(flags.replicas * flags.stages)]).count();
         Ok(Self {
             workers: flags.stages,
             replicas: flags.replicas,
@@ -73,7 +71,7 @@ impl Running {
             precision: flags.precision,
             fallbacks: flags.fallbacks.map(fallbacks),
             synchronise_every: flags.synchronise_every,
-            peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * distinct as f64),
+            peak_flops: flags.peak_tflops.map(|tflops| tflops * 1e12 * used as f64),
             channel_capacity: flags.channel_capacity,
             cores_per_stage: flags.cores_per_stage,
             recompute: flags.recompute,
@@ -85,6 +83,11 @@ impl Running {
             watchdog: watchdog(flags.watchdog),
         })
     }
+}
+
+/// Returns the devices of a list, each once, in the order in which they first occur.
+pub fn distinct(devices: &[Device]) -> impl Iterator<Item = &Device> {
+    devices.iter().enumerate().filter(|(at, device)| !devices[..*at].contains(device)).map(|(_, device)| device)
 }
 
 fn fallbacks(name: FallbacksName) -> Fallbacks {

@@ -268,10 +268,8 @@ impl Keeper {
     /// Returns an error if the last checkpoint could not be written. If it was written and only older ones could not be
     /// removed, there is a warning instead.
     pub fn finish(&mut self) -> Result<Option<String>> {
-        let written = match self.writer.take().map(Writer::finish) {
-            Some(Err(error)) => Some(published(error)?),
-            finished => finished.transpose()?.flatten(),
-        };
+        let finished = self.writer.take().map_or(Ok(None), Writer::finish);
+        let written = finished.or_else(|error| published(error).map(Some))?;
         let Some((steps, before)) = self.kept.take() else { return Ok(None) };
         let line =
             |path: PathBuf| format!("checkpoint after {steps} steps; to resume from it: --resume {}", path.display());
@@ -285,12 +283,10 @@ impl Keeper {
 /// # Errors
 /// Returns any other error of a save.
 fn published(error: CheckpointError) -> Result<PathBuf> {
-    let path = match &error {
-        CheckpointError::Prune { published, .. } => published.clone(),
-        _ => return Err(error.into()),
-    };
+    let CheckpointError::Prune { published, .. } = &error else { return Err(error.into()) };
+    let published = published.clone();
     tracing::warn!("{:#}", anyhow!(error));
-    Ok(path)
+    Ok(published)
 }
 
 #[cfg(test)]

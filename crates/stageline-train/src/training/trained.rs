@@ -10,7 +10,7 @@ use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::record;
 use crate::outputs::unwritten::Unwritten;
-use crate::terminal::{say, tell};
+use crate::terminal::{first_of, say, tell};
 use crate::training::evaluation::Evaluated;
 use crate::training::recipe::PipelineOf;
 use crate::training::steps::Stopped;
@@ -96,8 +96,5 @@ pub(super) fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>
         Err(lost) => errors.push(lost.context("the steps since the last checkpoint are lost")),
     }
     errors.extend(closed.err());
-    let mut errors = errors.into_iter();
-    let first = errors.next();
-    errors.for_each(|later| tell(format_args!("after the error: {later:#}")));
-    first.map_or(Ok(()), Err)
+    first_of(errors)
 }

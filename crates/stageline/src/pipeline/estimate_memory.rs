@@ -146,8 +146,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
             let weight = (self.scoring.weight)(target);
             if weight.is_zero() { weight.ones() } else { weight }
         };
-        let batch = batch.cut(self.pieces(), &weight).map_err(|error| error.of_replicas(self.replicas()))?;
-        let batches = batch.largest(MICRO_BATCHES * self.replicas());
+        let batches = self.micro_batches_with(batch, &weight)?.largest(MICRO_BATCHES * self.replicas());
         let mut largest: Option<(MemoryEstimate, Duration)> = None;
         for repeated in batches {
             let Some((estimate, backwards)) = self.rehearsed(repeated).map_err(|ended| self.end(ended))? else {

@@ -64,7 +64,7 @@ use crate::model::batch::Batch;
 use crate::model::batch_error::BatchError;
 use crate::model::micro_batches::MicroBatches;
 use crate::model::payload::Payload;
-use crate::model::scoring::Scoring;
+use crate::model::scoring::{Scoring, WeightOf};
 use crate::pipeline::modules::Modules;
 use crate::pipeline::report::{EvalReport, StepReport};
 use crate::pipeline::workers::Replicated;
@@ -236,7 +236,16 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     fn micro_batches(&self, batch: Batch<In, Target>) -> Result<MicroBatches<In, Target>, BatchError> {
-        batch.cut(self.pieces(), &*self.scoring.weight).map_err(|error| error.of_replicas(self.replicas()))
+        self.micro_batches_with(batch, &*self.scoring.weight)
+    }
+
+    /// Splits a batch into the micro-batches of a step. `weight` returns the loss weight of the targets of each.
+    fn micro_batches_with(
+        &self,
+        batch: Batch<In, Target>,
+        weight: &WeightOf<'_, Target>,
+    ) -> Result<MicroBatches<In, Target>, BatchError> {
+        batch.cut(self.pieces(), weight).map_err(|error| error.of_replicas(self.replicas()))
     }
 
     /// Returns R x M, the number of micro-batches of a training step: M for each of R replicas.

@@ -104,6 +104,11 @@ pub(crate) fn clock(synchronised: bool) -> &'static str {
 }
 
 impl Step {
+    /// Whether the batch of the step has a target that is trained on. Without one, the step computes nothing.
+    pub fn has_target(&self) -> bool {
+        self.weight > 0.0
+    }
+
     /// Returns the name of the clock that measured the step's times and bubbles. It is `device clock` if workers waited
     /// for their devices after every action, else `host clock`.
     pub fn clock(&self) -> &'static str {
