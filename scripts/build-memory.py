@@ -53,8 +53,9 @@ LLAMA = {
     "num_hidden_layers": 16, "num_attention_heads": 16, "num_key_value_heads": 4, "vocab_size": 4096,
     "max_position_embeddings": 256, "tie_word_embeddings": False, "dtype": "float32",
 }
-# Layer 0 is the embeddings, layers 1 to 16 are the blocks, and layer 17 is the head.
-LLAMA_CUT = "0,5,9,13"
+# Layer 0 is the embeddings, layers 1 to 32 are the attentions and feed-forward parts of 16 blocks, and layer 33 is the head. The
+# second stage ends, and the third one begins, with half a block.
+LLAMA_CUT = "0,9,18,25"
 SHARD = 100_000_000
 
 
@@ -158,17 +159,20 @@ def load_gpt(programs, width, transport, folder):
 
 
 def layers_of_llama():
-    """Returns the tensors of every layer of the Llama, as pairs of a name and a shape."""
+    """Returns the tensors of every layer of the Llama, as pairs of a name and a shape. Each block is two layers."""
     width, hidden, vocabulary = LLAMA["hidden_size"], LLAMA["intermediate_size"], LLAMA["vocab_size"]
     of_keys = width // LLAMA["num_attention_heads"] * LLAMA["num_key_value_heads"]
-    block = {
+    attention = {
         "input_layernorm": [width], "self_attn.q_proj": [width, width], "self_attn.k_proj": [of_keys, width],
-        "self_attn.v_proj": [of_keys, width], "self_attn.o_proj": [width, width], "post_attention_layernorm": [width],
-        "mlp.gate_proj": [hidden, width], "mlp.up_proj": [hidden, width], "mlp.down_proj": [width, hidden],
+        "self_attn.v_proj": [of_keys, width], "self_attn.o_proj": [width, width],
+    }
+    mlp = {
+        "post_attention_layernorm": [width], "mlp.gate_proj": [hidden, width], "mlp.up_proj": [hidden, width],
+        "mlp.down_proj": [width, hidden],
     }
     blocks = [
-        [(f"model.layers.{index}.{name}.weight", shape) for name, shape in block.items()]
-        for index in range(LLAMA["num_hidden_layers"])
+        [(f"model.layers.{index}.{name}.weight", shape) for name, shape in half.items()]
+        for index in range(LLAMA["num_hidden_layers"]) for half in (attention, mlp)
     ]
     table = [vocabulary, width]
     head = [("model.norm.weight", [width]), ("lm_head.weight", table)]

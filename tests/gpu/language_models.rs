@@ -56,7 +56,7 @@ fn batch(step: usize) -> Batch<Samples, Tokens> {
 /// Trains a model on the devices of a list, with one stage for each device, and returns the loss of each step.
 fn trained(model: &LanguageModel, devices: &str, schedule: &str, recompute: Recompute) -> Vec<f64> {
     let devices = open(devices);
-    let cut: Cut = if devices.len() == 1 { "0" } else { "0,3" }.parse().unwrap();
+    let cut: Cut = if devices.len() == 1 { "0" } else { "0,4" }.parse().unwrap();
     let config = |device| StageConfig::new(device, AdamWConfig::new().init(), 3e-3).recompute(recompute);
     let builder = model.row().pipeline(&cut, devices.into_iter().map(config)).unwrap();
     let builder = builder.schedule(schedule_named(schedule).unwrap()).micro_batches(4).cores_per_stage(1);

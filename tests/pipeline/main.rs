@@ -22,6 +22,7 @@ mod flush;
 mod frozen;
 mod frozen_from;
 mod gpt;
+mod halves;
 mod health;
 mod infer;
 mod keeping;

@@ -75,6 +75,7 @@ pub use build::chain::{Chain, StageConfig};
 pub use build::cost::{Costs, LayerCost};
 pub use build::cut::{Cut, CutError};
 pub use build::fallbacks::Fallbacks;
+pub use build::halves::Halves;
 pub use build::layered::{BlockLayer, FirstLayer, LastLayer, LayeredModel, ModelRow};
 pub use build::parameters::ParameterCount;
 pub use build::row::Row;

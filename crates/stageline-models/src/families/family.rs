@@ -7,7 +7,7 @@ use burn::module::Module;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, Operation, RotaryAngles};
-use stageline::{LossStage, Stage, Weight};
+use stageline::{Halves, LossStage, Stage, Weight};
 
 use crate::attention::{DocumentStarts, KeyValueCache, Scope};
 use crate::families::initial::{rows, table};
@@ -152,8 +152,8 @@ impl Family {
     /// Creates a transformer block of a language model; `index` is its number, counted from 0.
     pub fn block(&self, index: usize, angles: &RotaryAngles, device: &Device) -> Block {
         match self {
-            Self::Gpt2(config) => Block::Gpt2(gpt2::Block::new(config, index, device)),
-            Self::Llama(config) => Block::Llama(llama::Block::new(config, index, angles, device)),
+            Self::Gpt2(config) => Block::Gpt2(gpt2::block(config, index, device)),
+            Self::Llama(config) => Block::Llama(llama::block(config, index, angles, device)),
         }
     }
 
@@ -228,18 +228,43 @@ impl Stage for Block {
     type Input = Activations;
     type Output = Activations;
 
-    fn forward(&self, (input, scope): Activations) -> Activations {
-        let output = match self {
-            Self::Gpt2(block) => block.forward(input, scope.clone()),
-            Self::Llama(block) => block.forward(input, scope.clone()),
-        };
-        (output, scope)
+    fn forward(&self, input: Activations) -> Activations {
+        match self {
+            Self::Gpt2(block) => block.forward(input),
+            Self::Llama(block) => block.forward(input),
+        }
     }
 
     fn operations(&self) -> Vec<Operation> {
         match self {
             Self::Gpt2(block) => block.operations(),
             Self::Llama(block) => block.operations(),
+        }
+    }
+}
+
+impl Halves for Block {
+    const NAMES: [&'static str; 2] = gpt2::Block::NAMES;
+
+    fn halves(self) -> [Self; 2] {
+        match self {
+            Self::Gpt2(block) => block.halves().map(Self::Gpt2),
+            Self::Llama(block) => block.halves().map(Self::Llama),
+        }
+    }
+
+    fn join(self, second: Self) -> Self {
+        match (self, second) {
+            (Self::Gpt2(first), Self::Gpt2(second)) => Self::Gpt2(first.join(second)),
+            (Self::Llama(first), Self::Llama(second)) => Self::Llama(first.join(second)),
+            _ => unreachable!("all blocks of a model are of one family"),
+        }
+    }
+
+    fn is_first_half(&self) -> bool {
+        match self {
+            Self::Gpt2(block) => block.is_first_half(),
+            Self::Llama(block) => block.is_first_half(),
         }
     }
 }

@@ -6,17 +6,18 @@
 //!
 //! - `family`: the known architectures (`Family`), and the types of their layers (`Embeddings`, `Block`, `Head`).
 //! - `gpt2`, `llama`: the configuration of each family, its layers, and the names of its tensors.
-//! - `head`: the loss and the projection to the vocabulary. `residual`: the residual connections of a block.
+//! - `block`: the transformer block of all families, which a cut may divide. `head`: the loss and the projection to the
+//!   vocabulary.
 //! - `initial`: parts of layers with their initial values.
 //! - `limits`: limits to the numbers of a configuration. `unsupported`: fields that no family implements.
 
+mod block;
 mod family;
 pub(crate) mod gpt2;
 mod head;
 pub(crate) mod initial;
 pub(crate) mod limits;
 pub(crate) mod llama;
-mod residual;
 pub(crate) mod unsupported;
 
 pub use family::{Activations, Block, Embeddings, Head, Samples};

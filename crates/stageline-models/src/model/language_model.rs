@@ -116,7 +116,7 @@ impl LanguageModel {
             },
         );
         let [embeddings, blocks, head] = LAYERS;
-        row.names(embeddings, blocks, head).frozen_from(FrozenFrom::Model)
+        row.halved().names(embeddings, blocks, head).frozen_from(FrozenFrom::Model)
     }
 
     /// Returns all parameters of the model, with the names and shapes of their tensors, from the first layer to the

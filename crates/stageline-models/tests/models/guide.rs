@@ -13,7 +13,7 @@ fn listing(tokens: Tensor<2, Int>, next_tokens: Tensor<2, Int>, prompt: Vec<u32>
     let model = LanguageModel::open("SmolLM-135M")?.freeze(|name| name.contains("embed_tokens"));
     let row = model.row();
     let config = || StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-5);
-    let mut pipeline = row.pipeline(&"0,16".parse::<Cut>()?, [config(), config()])?.micro_batches(8).build()?;
+    let mut pipeline = row.pipeline(&"0,31".parse::<Cut>()?, [config(), config()])?.micro_batches(8).build()?;
     let report = pipeline.step(Batch::new((tokens, None), next_tokens))?; // both `Tensor<2, Int>`, [samples, length]
     for token in model.generate(&mut pipeline, &prompt, Sampling::GREEDY)?.take(50) {
         println!("{}", token?);
@@ -26,7 +26,7 @@ fn listing(tokens: Tensor<2, Int>, next_tokens: Tensor<2, Int>, prompt: Vec<u32>
 fn adapters(configs: Vec<StageConfig>) -> Result<(), BoxError> {
     let lora = Lora::new(16, 32.0).targets(|name| name.contains("self_attn")); // or `Lora::open("adapters")?`
     let model = LanguageModel::open("SmolLM-135M")?.adapt(lora)?;
-    let mut pipeline = model.row().pipeline(&"0,16".parse::<Cut>()?, configs)?.build()?;
+    let mut pipeline = model.row().pipeline(&"0,31".parse::<Cut>()?, configs)?.build()?;
     model.export_adapter(pipeline.snapshot()?, "adapters")?;                   // `export` writes the merged model
     Ok(())
 }

@@ -33,10 +33,10 @@ fn adapters_have_the_same_bits_for_every_plan_and_the_model_keeps_its_own() {
         trained(&model, "0", "1f1b", Recompute::Nothing, &place("one"));
         let expected = fs::read(place("one").join(WEIGHTS)).unwrap();
         for (at, (cut, schedule, recompute)) in [
-            ("0,3", "1f1b", Recompute::Full),
-            ("0,2,4", "zb-h1", Recompute::Nothing),
-            ("0,1,3,5", "interleaved", Recompute::Selective),
-            ("0,1,3,5", "zb-v", Recompute::FeedForward),
+            ("0,4", "1f1b", Recompute::Full),
+            ("0,3,6", "zb-h1", Recompute::Nothing),
+            ("0,1,4,7", "interleaved", Recompute::Selective),
+            ("0,2,5,9", "zb-v", Recompute::FeedForward),
         ]
         .into_iter()
         .enumerate()

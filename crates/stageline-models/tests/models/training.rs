@@ -53,15 +53,16 @@ fn recomputations() -> Vec<Recompute> {
     successors(Some(Recompute::Nothing), next).collect()
 }
 
-/// Returns a cut (partition) of a toy model of 6 layers into the given number of stages: the index of the first layer
-/// of each stage, such as `0,3`.
+/// Returns a cut (partition) of a toy model of 10 layers (embeddings, 4 blocks with two layers each, head) into the
+/// given number of stages: the index of the first layer of each stage. A stage that begins with an even layer divides a
+/// block.
 fn cut(stages: usize) -> &'static str {
     match stages {
         1 => "0",
-        2 => "0,3",
-        3 => "0,2,4",
-        4 => "0,1,3,5",
-        6 => "0,1,2,3,4,5",
+        2 => "0,4",
+        3 => "0,3,6",
+        4 => "0,2,5,8",
+        6 => "0,1,3,4,6,9",
         _ => panic!("no cut of a toy model into {stages} stages"),
     }
 }
@@ -113,10 +114,10 @@ fn the_relatives_of_llama_have_the_same_bits_for_some_cuts() {
         let model = new(folder.path(), config);
         let expected = trained_whole(&model);
         for (cut, schedule, recompute) in [
-            ("0,1,5", "1f1b", Recompute::Full),
-            ("0,2", "zb-h1", Recompute::Selective),
-            ("0,3,4", "gpipe", Recompute::FeedForward),
-            ("0,1,2,5", "zb-v", Recompute::Nothing),
+            ("0,1,9", "1f1b", Recompute::Full),
+            ("0,4", "zb-h1", Recompute::Selective),
+            ("0,5,6", "gpipe", Recompute::FeedForward),
+            ("0,1,4,9", "zb-v", Recompute::Nothing),
         ] {
             let found = trained(&model, cut, schedule, recompute);
             assert_eq!(found, expected, "{} {cut} {schedule} {recompute}", config["model_type"]);

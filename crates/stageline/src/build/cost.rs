@@ -1,18 +1,10 @@
 //! The costs of a model's layers ([`Costs`]), and the partition of the layers into stages of about equal cost.
 
-use std::hint::black_box;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use burn::module::Module;
-use burn::tensor::{Device, Tensor};
 use stageline_schedule::{Checked, balance, balance_for, balance_with_speeds};
 
 use crate::build::cut::{Cut, CutError};
-use crate::model::payload::{Payload, PayloadMapper};
-use crate::model::stage::Stage;
-use crate::transfer::hand_over::place;
-use crate::transfer::leaves::{Leaves, track};
-use stageline_nn::counting_flops;
 
 /// The costs of all layers of a model. [`cut`](Self::cut) uses them to partition the layers into balanced stages. The
 /// cost of a layer consists of its parameters, its FLOPs on a sample input and, if measured, its time.
@@ -99,101 +91,6 @@ impl Costs {
         };
         self.0.iter().map(weight).collect()
     }
-}
-
-/// The method by which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing as well.
-#[derive(Clone, Copy, PartialEq)]
-pub(super) enum CostMethod {
-    /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward
-    /// reports. Nothing is timed.
-    Count,
-    /// The costs of a model's layers are found by measuring: parameters and FLOPs are counted, and each layer's forward
-    /// and backward are timed.
-    Measure,
-}
-
-/// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
-const REPEATS: usize = 3;
-
-/// A calculation of the costs of a model's layers, with the costs of the layers that have already run. The layers run
-/// one after another: the first on a sample input, and every later layer on the output of the layer before it.
-pub(super) struct Costing {
-    method: CostMethod,
-    device: Device,
-    costs: Vec<LayerCost>,
-}
-
-impl Costing {
-    pub(super) fn new(method: CostMethod, device: Device) -> Self {
-        Self { method, device, costs: Vec::new() }
-    }
-
-    pub(super) fn device(&self) -> &Device {
-        &self.device
-    }
-
-    pub(super) fn into_costs(self) -> Costs {
-        Costs(self.costs)
-    }
-
-    /// Runs a layer on `input` and records its cost under the name `name`. Returns the layer's output, which is the
-    /// next layer's input.
-    pub(super) fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
-        let parameters = parameters(&layer);
-        let input = place(input, &self.device);
-        let (output, flops) = counting_flops(|| layer.valid().forward(input.clone()));
-        let is_first = self.costs.is_empty();
-        let time =
-            (self.method == CostMethod::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));
-        self.costs.push(LayerCost { name, parameters, flops, time });
-        output
-    }
-}
-
-/// Returns the duration of the shortest of three calls of `run`.
-fn shortest(run: impl Fn()) -> Duration {
-    let time = |_| {
-        let began = Instant::now();
-        run();
-        began.elapsed()
-    };
-    (0..REPEATS).map(time).min().unwrap_or_default()
-}
-
-/// Runs a layer's forward and backward, and waits until the device has finished. The backward starts from the sum of
-/// all float outputs. It also computes the gradient of the input, except for the first layer of a model (`is_first`).
-fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
-    let mut sum = SumOfFloats::default();
-    let input = if is_first { track(input.clone()) } else { Leaves::of_input(input.clone()).0 };
-    layer.forward(input).map(&mut sum);
-    let Some(sum) = sum.0 else { return };
-    let gradients = sum.is_tracked().then(|| sum.clone().backward());
-    // Reading the sum waits for everything that was enqueued before it. `into_data` would not wait: on some devices its
-    // bytes are read when they are used.
-    black_box(sum.into_scalar::<f64>());
-    drop(gradients);
-}
-
-/// A mapper that adds up all float elements of a layer's output. A backward can start from the sum. The value is `None`
-/// until the first float tensor is added.
-#[derive(Default)]
-struct SumOfFloats(Option<Tensor<1>>);
-
-impl PayloadMapper for SumOfFloats {
-    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
-        let sum = tensor.clone().sum();
-        self.0 = Some(match self.0.take() {
-            Some(other) => other + sum,
-            None => sum,
-        });
-        tensor
-    }
-}
-
-/// Returns the number of elements in a module's float parameters. Parameters that burn has not initialised yet are
-/// counted too, and stay uninitialised.
-pub(super) fn parameters<M: Module>(module: &M) -> u64 {
-    module.num_params() as u64
 }
 
 #[cfg(test)]

@@ -16,6 +16,7 @@
 //! - `row`: a model as a row of layers (`Row`), which becomes a chain of any number of stages: draws each layer from
 //!   its seed, joins the layers of a stage (`Part`), names their parameters, and joins trained modules to one model
 //!   again.
+//! - `halves`: blocks that a cut may divide in two (`Halves`), and the layers of a row's blocks (`Division`).
 //! - `parameters`: visits and counts the parameters of a row's layers (`ParameterCount`), and passes new layers through
 //!   a mapper of burn.
 //! - `layered`: a model in one struct as a row of layers (`LayeredModel` with the types of its parts, `ModelRow`):
@@ -23,8 +24,9 @@
 //!   functions.
 //! - `cut`: the partition of a row of layers into stages (`Cut`, `CutError`), as the first layer of each stage
 //!   (`starts`).
-//! - `cost`: counts or measures the parameters, FLOPs and times of the layers of a row (`Costs`, `LayerCost`):
-//!   `Costing` runs each layer forward and, to measure times, backward (`CostMethod`).
+//! - `cost`: the costs of a row's layers (`Costs`, `LayerCost`), and the cuts that balance them.
+//! - `costing`: counts or measures the parameters, FLOPs and times of the layers of a row: `Costing` runs each layer
+//!   forward and, to measure times, backward (`CostMethod`).
 //! - `builder`: the setters of a pipeline's settings, such as schedule, M, replicas, precision and checkpoint.
 //! - `variants`: variants of a configured pipeline (`Configured`) for a verification, such as the reference on one
 //!   device and the plain loop on one thread; and the settings that a verification reads.
@@ -48,8 +50,10 @@ pub(crate) mod assembly;
 pub(crate) mod builder;
 pub(crate) mod chain;
 pub(crate) mod cost;
+mod costing;
 pub(crate) mod cut;
 pub(crate) mod fallbacks;
+pub(crate) mod halves;
 pub(crate) mod layered;
 pub(crate) mod ownership;
 pub(crate) mod parameters;

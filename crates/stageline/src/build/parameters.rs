@@ -21,7 +21,7 @@ where
     /// begin with the layer's name, such as `blocks.3`, so set [`names`](Self::names) before.
     #[must_use]
     pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
-        let Self { first, block, last, blocks, seed, names, frozen_from } = self;
+        let Self { first, block, last, blocks, division, seed, names, frozen_from } = self;
         let [of_first, of_block, of_last] = [mapper.clone(), mapper.clone(), mapper];
         let [first_name, blocks_name, last_name] = names.clone();
         Self {
@@ -31,6 +31,7 @@ where
             }),
             last: Box::new(move |device| map_within(&[&last_name], last(device), of_last())),
             blocks,
+            division,
             seed,
             names,
             frozen_from,

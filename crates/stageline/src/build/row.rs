@@ -7,14 +7,14 @@ use burn::tensor::Device;
 
 use crate::build::builder::PipelineBuilder;
 use crate::build::chain::StageConfig;
-use crate::build::cost::{CostMethod, Costing, Costs, LayerCost, parameters};
 use crate::build::cut::{Cut, CutError};
+use crate::build::halves::{Division, Halves};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
 use crate::state::frozen::FrozenFrom;
 use crate::state::names::Names;
-use stageline_nn::params::{describe, seeded_on, unseeded};
+use stageline_nn::params::{describe, seeded_on};
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
 ///
@@ -67,8 +67,10 @@ pub struct Row<F, B, L> {
     pub(super) first: Create<F>,
     pub(super) block: CreateBlock<B>,
     pub(super) last: Create<L>,
-    /// The number of blocks (layers of one type) between the first and the last layer of the row.
+    /// The number of blocks between the first and the last layer of the row.
     pub(super) blocks: usize,
+    /// The layers of each block: the block itself or its halves.
+    pub(super) division: Division<B>,
     pub(super) seed: u64,
     /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
     pub(super) names: [String; 3],
@@ -122,6 +124,7 @@ where
             block: Box::new(block),
             last: Box::new(last),
             blocks,
+            division: Division::Whole,
             seed: 0,
             names: ["first", "blocks", "last"].map(str::to_owned),
             frozen_from: FrozenFrom::default(),
@@ -149,49 +152,20 @@ where
         Self { frozen_from: source, ..self }
     }
 
-    /// Returns the number of layers of the model: its blocks, its first layer and its last layer.
+    /// Makes each half of a block a layer of its own, so that a stage may begin or end with half a block. A model of n
+    /// blocks then has 2n + 2 layers. The names of parameters in checkpoints stay the same.
+    #[must_use]
+    pub fn halved(self) -> Self
+    where
+        B: Halves,
+    {
+        Self { division: Division::halves(), ..self }
+    }
+
+    /// Returns the number of layers of the model: its first layer, its blocks or their halves
+    /// ([`halved`](Self::halved)), and its last layer.
     pub fn layers(&self) -> usize {
-        self.blocks + 2
-    }
-
-    /// Returns the name and the number of parameter elements of each layer, as costs with 0 FLOPs and no times. No
-    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
-    pub fn sizes(&self) -> Costs {
-        let ([first, blocks, last], device) = (&self.names, drawing_device(None).autodiff());
-        let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
-        unseeded(|| {
-            let mut sizes = vec![size(first.clone(), parameters(&(self.first)(&device)))];
-            for index in 0..self.blocks {
-                sizes.push(size(format!("{blocks}.{index}"), parameters(&(self.block)(index, &device))));
-            }
-            sizes.push(size(last.clone(), parameters(&(self.last)(&device))));
-            Costs(sizes)
-        })
-    }
-
-    /// Returns the costs of the layers for a sample input: the number of parameters of each layer, and the FLOPs that
-    /// it reports for a forward pass. No times are measured.
-    ///
-    /// One layer after another is initialised and run on the CPU, so at most one is in memory.
-    pub fn count(&self, sample: F::Input) -> Costs {
-        unseeded(|| self.costs(sample, Costing::new(CostMethod::Count, drawing_device(None))))
-    }
-
-    /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
-    /// layer's forward and backward pass on `device`.
-    pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
-        unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
-    }
-
-    fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {
-        let [first, blocks, last] = &self.names;
-        let device = costing.device().clone().autodiff();
-        let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
-        for index in 0..self.blocks {
-            hidden = costing.add(format!("{blocks}.{index}"), (self.block)(index, &device), hidden);
-        }
-        costing.add(last.clone(), (self.last)(&device), hidden);
-        costing.into_costs()
+        self.blocks * self.division.layers() + 2
     }
 
     /// Creates the layers of every stage of the partition `cut`, and returns the builder of the pipeline. `configs`
@@ -214,7 +188,7 @@ where
         }
         let mut names = Names::new();
         let mut stages = ranges.into_iter().zip(configs).map(|(range, config)| {
-            let first_block = range.start.saturating_sub(1);
+            let first_block = range.start.saturating_sub(1) / self.division.layers();
             let part = self.part(range, config.device());
             names = self.named(std::mem::take(&mut names), &part, first_block);
             let config = config.with_ends(part.ids_of_ends());
@@ -266,7 +240,7 @@ where
         }
         let (rest, last) = modules.take::<(Vec<B>, L)>(last_stage)?;
         blocks.extend(rest);
-        Ok((first, blocks, last))
+        Ok((first, self.division.joined(blocks), last))
     }
 
     /// Creates the layers of one stage. `range` has their numbers in the model. Each layer is moved to the stage's
@@ -275,14 +249,34 @@ where
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
         let blocks = range.start.max(1)..range.end.min(self.layers() - 1);
-        let blocks = blocks.map(|layer| self.layer(layer, device, |home| (self.block)(layer - 1, home)));
+        let blocks = blocks.map(|layer| self.layer(layer, device, |home| self.part_of_block(layer, home)));
+        let blocks = || self.division.joined(blocks);
         let last = || self.layer(self.layers() - 1, device, |home| (self.last)(home));
         match (begins, ends) {
-            (true, true) => Part::Whole(first(), blocks.collect(), last()),
-            (true, false) => Part::Begin(first(), blocks.collect()),
-            (false, false) => Part::Middle(blocks.collect()),
-            (false, true) => Part::End(blocks.collect(), last()),
+            (true, true) => Part::Whole(first(), blocks(), last()),
+            (true, false) => Part::Begin(first(), blocks()),
+            (false, false) => Part::Middle(blocks()),
+            (false, true) => Part::End(blocks(), last()),
         }
+    }
+
+    /// Creates the block, or the half of a block, that is the layer with the number `layer` of the model. Its parameters
+    /// are drawn later if they are lazy.
+    pub(super) fn part_of_block(&self, layer: usize, device: &Device) -> B {
+        let (block, part) = self.place_of(layer);
+        self.division.layer((self.block)(block, device), part)
+    }
+
+    /// Returns the name of a layer that is a block or a half of a block, such as `blocks.3` or `blocks.3.mlp`.
+    pub(super) fn name_of(&self, layer: usize) -> String {
+        let (block, part) = self.place_of(layer);
+        self.division.name(&format!("{}.{block}", self.names[1]), part)
+    }
+
+    /// Returns the block of a layer that is a block or a half of one, and the layer's index in this block. `layer` is
+    /// its number in the model.
+    fn place_of(&self, layer: usize) -> (usize, usize) {
+        ((layer - 1) / self.division.layers(), (layer - 1) % self.division.layers())
     }
 
     /// Creates one layer of the model on `device`. Its parameters are drawn from a seed of its own, which depends on

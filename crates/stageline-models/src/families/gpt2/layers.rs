@@ -6,12 +6,12 @@
 use burn::module::{Module, Param};
 use burn::nn::LayerNormConfig;
 use burn::tensor::{Device, Int, IntDType, Tensor};
-use stageline::nn::{Embedding, LayerNorm, Linear, Operation, block, feed_forward, gelu, gelu_tanh, selective};
+use stageline::nn::{Embedding, LayerNorm, Linear, Operation, gelu, gelu_tanh};
 
 use super::config::{Activation, Config};
 use crate::attention::{BlockCache, DocumentStarts, KeyValueCache, Scope};
+use crate::families::block::{self, Residual};
 use crate::families::initial::{linear, normal, rows};
-use crate::families::residual::with_residuals;
 
 /// The type of GPT-2's final normalisation, before the projection to the vocabulary: a layer norm.
 pub type Norm = LayerNorm;
@@ -26,19 +26,14 @@ pub struct Embeddings {
     cache: KeyValueCache,
 }
 
-/// A transformer block of GPT-2: layer norm, attention, layer norm and feed-forward part, with two residual
-/// connections.
-#[derive(Module, Debug)]
-pub struct Block {
-    attention_norm: LayerNorm,
-    attention: Attention,
-    mlp_norm: LayerNorm,
-    mlp: Mlp,
-}
+/// A transformer block of GPT-2, with layer norms.
+pub type Block = block::Block<Attention, Mlp>;
 
-/// The causal self-attention of a GPT-2 block, with one linear layer for queries, keys and values.
+/// The attention of a GPT-2 block: a layer norm, and causal self-attention with one linear layer for queries, keys and
+/// values.
 #[derive(Module, Debug)]
-struct Attention {
+pub struct Attention {
+    norm: LayerNorm,
     query_key_value: Linear,
     output: Linear,
     heads: usize,
@@ -49,9 +44,11 @@ struct Attention {
     cache: BlockCache,
 }
 
-/// The feed-forward part of a GPT-2 block: two linear layers with an activation function between them.
+/// The feed-forward part of a GPT-2 block: a layer norm, and two linear layers with an activation function between
+/// them.
 #[derive(Module, Debug)]
-struct Mlp {
+pub struct Mlp {
+    norm: LayerNorm,
     up: Linear,
     down: Linear,
     #[module(skip)]
@@ -95,54 +92,31 @@ fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
     positions.expand(shape) - starts
 }
 
-impl Block {
-    pub(crate) fn new(config: &Config, index: usize, device: &Device) -> Self {
-        let norm = || norm(config, device);
-        let (width, deviation) = (config.width, config.deviation);
-        // The residual projections of GPT-2 begin smaller the deeper the model is.
-        let residual = deviation / (2.0 * config.layers as f64).sqrt();
-        Self {
-            attention_norm: norm(),
-            attention: Attention {
-                query_key_value: linear([width, 3 * width], deviation, true, device),
-                output: linear([width, width], residual, true, device),
-                heads: config.heads,
-                query_scale: config.query_scale(index),
-                cache: BlockCache::default(),
-            },
-            mlp_norm: norm(),
-            mlp: Mlp {
-                up: linear([width, config.hidden], deviation, true, device),
-                down: linear([config.hidden, width], residual, true, device),
-                activation: config.activation,
-            },
-        }
-    }
-
-    /// Returns the output of the block for activations `[batch, length, width]`. `scope` says which earlier tokens a
-    /// token attends to.
-    pub(crate) fn forward(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
-        block(self, input, move |block, input| block.compute(input, scope.clone()))
-    }
-
-    pub(crate) fn operations(&self) -> Vec<Operation> {
-        let head = self.attention.output.weight.shape()[0] / self.attention.heads;
-        vec![Operation::layer_norm(), Operation::causal_attention(head), Operation::gelu()]
-    }
-
-    fn compute(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
-        let attend = |input: Tensor<2>, dims: [usize; 3]| {
-            let attend = move |attention: &Attention, input| attention.forward(input, dims, scope.clone());
-            selective(&self.attention, self.attention_norm.forward(input), attend)
-        };
-        with_residuals(input, attend, |input| feed_forward(&self.mlp, self.mlp_norm.forward(input), Mlp::forward))
-    }
+/// Creates a transformer block with the index `index`, counted from 0.
+pub fn block(config: &Config, index: usize, device: &Device) -> Block {
+    let (width, deviation) = (config.width, config.deviation);
+    // The residual projections of GPT-2 begin smaller the deeper the model is.
+    let residual = deviation / (2.0 * config.layers as f64).sqrt();
+    let attention = Attention {
+        norm: norm(config, device),
+        query_key_value: linear([width, 3 * width], deviation, true, device),
+        output: linear([width, width], residual, true, device),
+        heads: config.heads,
+        query_scale: config.query_scale(index),
+        cache: BlockCache::default(),
+    };
+    let mlp = Mlp {
+        norm: norm(config, device),
+        up: linear([width, config.hidden], deviation, true, device),
+        down: linear([config.hidden, width], residual, true, device),
+        activation: config.activation,
+    };
+    Block::new(attention, mlp)
 }
 
-impl Attention {
-    /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
-    /// same shape. The second argument is the array of the sizes batch, length and width.
+impl Residual for Attention {
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3], scope: Scope) -> Tensor<2> {
+        let input = self.norm.forward(input);
         let mut split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         if self.query_scale != 1.0 {
             let queries = split.clone().slice_dim(2, 0..width) * self.query_scale;
@@ -150,15 +124,24 @@ impl Attention {
         }
         self.output.forward(rows(self.cache.attend(split, self.heads.into(), scope)))
     }
+
+    fn operations(&self) -> Vec<Operation> {
+        let head = self.output.weight.shape()[0] / self.heads;
+        vec![Operation::layer_norm(), Operation::causal_attention(head)]
+    }
 }
 
-impl Mlp {
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
-        let hidden = self.up.forward(input);
+impl Residual for Mlp {
+    fn forward(&self, input: Tensor<2>, _: [usize; 3], _: Scope) -> Tensor<2> {
+        let hidden = self.up.forward(self.norm.forward(input));
         self.down.forward(match self.activation {
             Activation::Gelu => gelu(hidden),
             Activation::GeluTanh => gelu_tanh(hidden),
         })
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        vec![Operation::layer_norm(), Operation::gelu()]
     }
 }
 

@@ -6,7 +6,7 @@
 //! know pipelines or tokenizers.
 //!
 //! - `config`: the fields of `config.json`, validated (`Config`).
-//! - `layers`: the embeddings, a transformer block and the last norm (`Embeddings`, `Block`, `norm`).
+//! - `layers`: the embeddings, a transformer block and the last norm (`Embeddings`, `block`, `norm`).
 //! - `names`: the name of each parameter's tensor on the Hugging Face hub (`NAMES`).
 
 mod config;
@@ -14,5 +14,5 @@ mod layers;
 mod names;
 
 pub use config::Config;
-pub use layers::{Block, Embeddings, Norm, norm};
+pub use layers::{Block, Embeddings, Norm, block, norm};
 pub use names::NAMES;

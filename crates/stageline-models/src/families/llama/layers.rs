@@ -4,15 +4,12 @@
 use burn::module::Module;
 use burn::nn::RmsNormConfig;
 use burn::tensor::{Device, Int, Tensor};
-use stageline::nn::{
-    AttentionHeads, Embedding, Linear, Operation, RmsNorm, RotaryAngles, block, feed_forward, join_rotated, selective,
-    swiglu,
-};
+use stageline::nn::{AttentionHeads, Embedding, Linear, Operation, RmsNorm, RotaryAngles, join_rotated, swiglu};
 
 use super::config::Config;
 use crate::attention::{BlockCache, DocumentStarts, KeyValueCache, Scope};
+use crate::families::block::{self, Residual};
 use crate::families::initial::{linear, rows};
-use crate::families::residual::with_residuals;
 
 /// The type of the Llama family's final normalisation, before the projection to the vocabulary: an RMS norm.
 pub type Norm = RmsNorm;
@@ -29,20 +26,14 @@ pub struct Embeddings {
     cache: KeyValueCache,
 }
 
-/// A transformer block of the Llama family: RMS norm, attention, RMS norm and feed-forward part, with two residual
-/// connections.
-#[derive(Module, Debug)]
-pub struct Block {
-    attention_norm: RmsNorm,
-    attention: Attention,
-    mlp_norm: RmsNorm,
-    mlp: Mlp,
-}
+/// A transformer block of the Llama family, with RMS norms.
+pub type Block = block::Block<Attention, Mlp>;
 
-/// Causal self-attention with a rotary embedding of queries and keys. Several query heads may share one head of keys
-/// and values (grouped-query attention).
+/// The attention of a block of the Llama family: an RMS norm, and causal self-attention with a rotary embedding of
+/// queries and keys. Several query heads may share one head of keys and values (grouped-query attention).
 #[derive(Module, Debug)]
-struct Attention {
+pub struct Attention {
+    norm: RmsNorm,
     query: Linear,
     key: Linear,
     value: Linear,
@@ -59,9 +50,10 @@ struct Attention {
     cache: BlockCache,
 }
 
-/// The gated feed-forward part (SwiGLU) of a block of the Llama family.
+/// The feed-forward part of a block of the Llama family: an RMS norm and a gated layer (SwiGLU).
 #[derive(Module, Debug)]
-struct Mlp {
+pub struct Mlp {
+    norm: RmsNorm,
     gate: Linear,
     up: Linear,
     down: Linear,
@@ -94,65 +86,41 @@ fn without_gradient(embedded: Tensor<3>, tokens: Tensor<2, Int>, padding: usize)
     embedded.mask_where(is_padding, constant)
 }
 
-impl Block {
-    pub(crate) fn new(config: &Config, index: usize, angles: &RotaryAngles, device: &Device) -> Self {
-        let Config { width, hidden, head_size, deviation, .. } = *config;
-        let linear = |from: usize, to: usize, bias: bool| linear([from, to], deviation, bias, device);
-        let [of_queries, of_keys] = [config.heads, config.key_value_heads].map(|heads| heads * head_size);
-        let head_norm = || config.head_norms.then(|| norm(config, head_size, device));
-        let heads =
-            AttentionHeads { query: config.heads, key_value: config.key_value_heads, window: config.windows[index] };
-        Self {
-            attention_norm: norm(config, width, device),
-            attention: Attention {
-                query: linear(width, of_queries, config.query_key_value_bias),
-                key: linear(width, of_keys, config.query_key_value_bias),
-                value: linear(width, of_keys, config.query_key_value_bias),
-                output: linear(of_queries, width, config.output_bias),
-                query_norm: head_norm(),
-                key_norm: head_norm(),
-                heads,
-                angles: angles.clone(),
-                cache: BlockCache::default(),
-            },
-            mlp_norm: norm(config, width, device),
-            mlp: Mlp {
-                gate: linear(width, hidden, config.mlp_bias),
-                up: linear(width, hidden, config.mlp_bias),
-                down: linear(hidden, width, config.mlp_bias),
-            },
-        }
-    }
-
-    /// Returns the output of the block for activations `[batch, length, width]`. `scope` says which earlier tokens a
-    /// token attends to.
-    pub(crate) fn forward(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
-        block(self, input, move |block, input| block.compute(input, scope.clone()))
-    }
-
-    pub(crate) fn operations(&self) -> Vec<Operation> {
-        let head = 2 * self.attention.angles.frequencies().len();
-        let attention = [Operation::rotary_embedding(), Operation::causal_attention(head)];
-        [Operation::rms_norm()].into_iter().chain(attention).chain([Operation::swiglu()]).collect()
-    }
-
-    fn compute(&self, input: Tensor<3>, scope: Scope) -> Tensor<3> {
-        let attend = |input: Tensor<2>, dims: [usize; 3]| {
-            let attend = move |attention: &Attention, input| attention.forward(input, dims, scope.clone());
-            selective(&self.attention, self.attention_norm.forward(input), attend)
-        };
-        with_residuals(input, attend, |input| feed_forward(&self.mlp, self.mlp_norm.forward(input), Mlp::forward))
-    }
+/// Creates a transformer block with the index `index`, counted from 0.
+pub fn block(config: &Config, index: usize, angles: &RotaryAngles, device: &Device) -> Block {
+    let Config { width, hidden, head_size, deviation, .. } = *config;
+    let linear = |from: usize, to: usize, bias: bool| linear([from, to], deviation, bias, device);
+    let [of_queries, of_keys] = [config.heads, config.key_value_heads].map(|heads| heads * head_size);
+    let head_norm = || config.head_norms.then(|| norm(config, head_size, device));
+    let heads =
+        AttentionHeads { query: config.heads, key_value: config.key_value_heads, window: config.windows[index] };
+    let attention = Attention {
+        norm: norm(config, width, device),
+        query: linear(width, of_queries, config.query_key_value_bias),
+        key: linear(width, of_keys, config.query_key_value_bias),
+        value: linear(width, of_keys, config.query_key_value_bias),
+        output: linear(of_queries, width, config.output_bias),
+        query_norm: head_norm(),
+        key_norm: head_norm(),
+        heads,
+        angles: angles.clone(),
+        cache: BlockCache::default(),
+    };
+    let mlp = Mlp {
+        norm: norm(config, width, device),
+        gate: linear(width, hidden, config.mlp_bias),
+        up: linear(width, hidden, config.mlp_bias),
+        down: linear(hidden, width, config.mlp_bias),
+    };
+    Block::new(attention, mlp)
 }
 
-impl Attention {
-    /// Applies the self-attention of a block to activations `[batch x length, width]` and returns activations of the
-    /// same shape. The second argument is the array of the sizes batch, length and width.
-    ///
+impl Residual for Attention {
     /// Positions count from the start of the sample, also if the sample has several documents. This does not change the
     /// scores. A rotary embedding makes a score depend only on the distance of query and key, and a query sees only
     /// keys of its own document.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], scope: Scope) -> Tensor<2> {
+        let input = self.norm.forward(input);
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
             Some(norm) => {
@@ -171,11 +139,21 @@ impl Attention {
         let joined = join_rotated(query, key, part(self.value.forward(input)), &self.angles, position);
         self.output.forward(rows(self.cache.attend(joined, self.heads, scope)))
     }
+
+    fn operations(&self) -> Vec<Operation> {
+        let head = 2 * self.angles.frequencies().len();
+        vec![Operation::rms_norm(), Operation::rotary_embedding(), Operation::causal_attention(head)]
+    }
 }
 
-impl Mlp {
-    fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+impl Residual for Mlp {
+    fn forward(&self, input: Tensor<2>, _: [usize; 3], _: Scope) -> Tensor<2> {
+        let input = self.norm.forward(input);
         self.down.forward(swiglu(self.gate.forward(input.clone()), self.up.forward(input)))
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        vec![Operation::rms_norm(), Operation::swiglu()]
     }
 }
 

@@ -7,7 +7,7 @@
 //!
 //! - `config`: the fields of `config.json`, validated (`Config`).
 //! - `rope`: the frequencies of the rotary position embedding, with the scalings of the family (`Rope`).
-//! - `layers`: the embeddings, a transformer block and the last norm (`Embeddings`, `Block`, `norm`).
+//! - `layers`: the embeddings, a transformer block and the last norm (`Embeddings`, `block`, `norm`).
 //! - `names`: the name of each parameter's tensor on the Hugging Face hub (`NAMES`).
 
 mod config;
@@ -16,5 +16,5 @@ mod names;
 mod rope;
 
 pub use config::Config;
-pub use layers::{Block, Embeddings, Norm, norm};
+pub use layers::{Block, Embeddings, Norm, block, norm};
 pub use names::NAMES;

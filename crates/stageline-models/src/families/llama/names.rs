@@ -9,7 +9,7 @@ pub static NAMES: Names = Names {
     embeddings: &[Name::same("tokens.weight", "embed_tokens.weight")],
     blocks: "layers.",
     block: &[
-        Name::same("attention_norm.gamma", "input_layernorm.weight"),
+        Name::same("attention.norm.gamma", "input_layernorm.weight"),
         Name::transposed("attention.query.weight", "self_attn.q_proj.weight"),
         Name::same("attention.query.bias", "self_attn.q_proj.bias"),
         Name::transposed("attention.key.weight", "self_attn.k_proj.weight"),
@@ -20,7 +20,7 @@ pub static NAMES: Names = Names {
         Name::same("attention.output.bias", "self_attn.o_proj.bias"),
         Name::same("attention.query_norm.gamma", "self_attn.q_norm.weight"),
         Name::same("attention.key_norm.gamma", "self_attn.k_norm.weight"),
-        Name::same("mlp_norm.gamma", "post_attention_layernorm.weight"),
+        Name::same("mlp.norm.gamma", "post_attention_layernorm.weight"),
         Name::transposed("mlp.gate.weight", "mlp.gate_proj.weight"),
         Name::same("mlp.gate.bias", "mlp.gate_proj.bias"),
         Name::transposed("mlp.up.weight", "mlp.up_proj.weight"),

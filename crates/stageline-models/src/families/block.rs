@@ -1,0 +1,84 @@
+//! The transformer block of all families ([`Block`]): attention and a feed-forward part, each with a normalisation
+//! before it and a residual connection around it.
+
+use burn::module::{Module, ModuleDisplay};
+use burn::tensor::Tensor;
+use stageline::nn::{Operation, block, feed_forward, selective};
+use stageline::{Halves, Stage};
+
+use crate::attention::Scope;
+use crate::families::Activations;
+use crate::families::initial::rows;
+
+/// A transformer block: `hidden = input + attention(input)` and `output = hidden + mlp(hidden)`. Input and output are
+/// [`Activations`]. A cut of the model may divide the block between its halves, attention and feed-forward part.
+#[derive(Module, Debug)]
+pub struct Block<A: Residual, M: Residual> {
+    /// The attention of the block; `None` in the second half of a divided block.
+    attention: Option<A>,
+    /// The feed-forward part of the block; `None` in the first half of a divided block.
+    mlp: Option<M>,
+}
+
+/// A part of a transformer block with a residual connection around it, and with the normalisation of its input.
+pub trait Residual: Module + ModuleDisplay + 'static {
+    /// Returns what the part adds to its input. `input` has activations `[batch x length, width]`, and `dims` the sizes
+    /// batch, length and width. `scope` says which earlier tokens a token attends to.
+    fn forward(&self, input: Tensor<2>, dims: [usize; 3], scope: Scope) -> Tensor<2>;
+
+    /// Returns the operations of the part that have kernels of their own.
+    fn operations(&self) -> Vec<Operation>;
+}
+
+impl<A: Residual, M: Residual> Block<A, M> {
+    pub fn new(attention: A, mlp: M) -> Self {
+        Self { attention: Some(attention), mlp: Some(mlp) }
+    }
+
+    fn compute(&self, input: Tensor<3>, scope: &Scope) -> Tensor<3> {
+        let dims = input.dims();
+        let mut hidden = rows(input);
+        if let Some(attention) = &self.attention {
+            let scope = scope.clone();
+            let attend = move |attention: &A, input| attention.forward(input, dims, scope.clone());
+            hidden = hidden.clone() + selective(attention, hidden, attend);
+        }
+        if let Some(mlp) = &self.mlp {
+            let scope = scope.clone();
+            let feed = move |mlp: &M, input| mlp.forward(input, dims, scope.clone());
+            hidden = hidden.clone() + feed_forward(mlp, hidden, feed);
+        }
+        hidden.reshape(dims)
+    }
+}
+
+impl<A: Residual, M: Residual> Stage for Block<A, M> {
+    type Input = Activations;
+    type Output = Activations;
+
+    fn forward(&self, (input, scope): Activations) -> Activations {
+        let within = scope.clone();
+        (block(self, input, move |block, input| block.compute(input, &within)), scope)
+    }
+
+    fn operations(&self) -> Vec<Operation> {
+        let attention = self.attention.iter().flat_map(Residual::operations);
+        attention.chain(self.mlp.iter().flat_map(Residual::operations)).collect()
+    }
+}
+
+impl<A: Residual, M: Residual> Halves for Block<A, M> {
+    const NAMES: [&'static str; 2] = ["attention", "mlp"];
+
+    fn halves(self) -> [Self; 2] {
+        [Self { attention: self.attention, mlp: None }, Self { attention: None, mlp: self.mlp }]
+    }
+
+    fn join(self, second: Self) -> Self {
+        Self { attention: self.attention, mlp: second.mlp }
+    }
+
+    fn is_first_half(&self) -> bool {
+        self.mlp.is_none()
+    }
+}

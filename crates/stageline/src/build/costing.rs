@@ -1,0 +1,158 @@
+//! Counts or measures the costs of a row's layers.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use burn::module::Module;
+use burn::tensor::{Device, Tensor};
+
+use crate::build::cost::{Costs, LayerCost};
+use crate::build::row::{Row, drawing_device};
+use crate::model::payload::{Payload, PayloadMapper};
+use crate::model::stage::{LossStage, Stage};
+use crate::transfer::hand_over::place;
+use crate::transfer::leaves::{Leaves, track};
+use stageline_nn::counting_flops;
+use stageline_nn::params::unseeded;
+
+impl<F, B, L> Row<F, B, L>
+where
+    F: Stage,
+    B: Stage<Input = F::Output, Output = F::Output>,
+    L: LossStage<Input = F::Output>,
+{
+    /// Returns the name and the number of parameter elements of each layer, as costs with 0 FLOPs and no times. No
+    /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
+    pub fn sizes(&self) -> Costs {
+        let ([first, _, last], device) = (&self.names, drawing_device(None).autodiff());
+        let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
+        unseeded(|| {
+            let mut sizes = vec![size(first.clone(), parameters(&(self.first)(&device)))];
+            for layer in 1..self.layers() - 1 {
+                sizes.push(size(self.name_of(layer), parameters(&self.part_of_block(layer, &device))));
+            }
+            sizes.push(size(last.clone(), parameters(&(self.last)(&device))));
+            Costs(sizes)
+        })
+    }
+
+    /// Returns the costs of the layers for a sample input: the number of parameters of each layer, and the FLOPs that
+    /// it reports for a forward pass. No times are measured.
+    ///
+    /// One layer after another is initialised and run on the CPU, so at most one is in memory.
+    pub fn count(&self, sample: F::Input) -> Costs {
+        unseeded(|| self.costs(sample, Costing::new(CostMethod::Count, drawing_device(None))))
+    }
+
+    /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
+    /// layer's forward and backward pass on `device`.
+    pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
+        unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
+    }
+
+    fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {
+        let [first, _, last] = &self.names;
+        let device = costing.device().clone().autodiff();
+        let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
+        for layer in 1..self.layers() - 1 {
+            hidden = costing.add(self.name_of(layer), self.part_of_block(layer, &device), hidden);
+        }
+        costing.add(last.clone(), (self.last)(&device), hidden);
+        costing.into_costs()
+    }
+}
+
+/// The method by which the costs of a model's layers are found: by counting parameters and FLOPs, or by timing as well.
+#[derive(Clone, Copy, PartialEq)]
+enum CostMethod {
+    /// The costs of a model's layers are found by counting: each layer's parameters, and the FLOPs that its forward
+    /// reports. Nothing is timed.
+    Count,
+    /// The costs of a model's layers are found by measuring: parameters and FLOPs are counted, and each layer's forward
+    /// and backward are timed.
+    Measure,
+}
+
+/// The number of times that a layer's forward and backward are timed; the shortest time counts as the layer's time.
+const REPEATS: usize = 3;
+
+/// A calculation of the costs of a model's layers, with the costs of the layers that have already run. The layers run
+/// one after another: the first on a sample input, and every later layer on the output of the layer before it.
+struct Costing {
+    method: CostMethod,
+    device: Device,
+    costs: Vec<LayerCost>,
+}
+
+impl Costing {
+    fn new(method: CostMethod, device: Device) -> Self {
+        Self { method, device, costs: Vec::new() }
+    }
+
+    fn device(&self) -> &Device {
+        &self.device
+    }
+
+    fn into_costs(self) -> Costs {
+        Costs(self.costs)
+    }
+
+    /// Runs a layer on `input` and records its cost under the name `name`. Returns the layer's output, which is the
+    /// next layer's input.
+    fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
+        let parameters = parameters(&layer);
+        let input = place(input, &self.device);
+        let (output, flops) = counting_flops(|| layer.valid().forward(input.clone()));
+        let is_first = self.costs.is_empty();
+        let time =
+            (self.method == CostMethod::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));
+        self.costs.push(LayerCost { name, parameters, flops, time });
+        output
+    }
+}
+
+/// Returns the duration of the shortest of three calls of `run`.
+fn shortest(run: impl Fn()) -> Duration {
+    let time = |_| {
+        let began = Instant::now();
+        run();
+        began.elapsed()
+    };
+    (0..REPEATS).map(time).min().unwrap_or_default()
+}
+
+/// Runs a layer's forward and backward, and waits until the device has finished. The backward starts from the sum of
+/// all float outputs. It also computes the gradient of the input, except for the first layer of a model (`is_first`).
+fn forward_and_backward<S: Stage>(layer: &S, input: &S::Input, is_first: bool) {
+    let mut sum = SumOfFloats::default();
+    let input = if is_first { track(input.clone()) } else { Leaves::of_input(input.clone()).0 };
+    layer.forward(input).map(&mut sum);
+    let Some(sum) = sum.0 else { return };
+    let gradients = sum.is_tracked().then(|| sum.clone().backward());
+    // Reading the sum waits for everything that was enqueued before it. `into_data` would not wait: on some devices its
+    // bytes are read when they are used.
+    black_box(sum.into_scalar::<f64>());
+    drop(gradients);
+}
+
+/// A mapper that adds up all float elements of a layer's output. A backward can start from the sum. The value is `None`
+/// until the first float tensor is added.
+#[derive(Default)]
+struct SumOfFloats(Option<Tensor<1>>);
+
+impl PayloadMapper for SumOfFloats {
+    fn float<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
+        let sum = tensor.clone().sum();
+        self.0 = Some(match self.0.take() {
+            Some(other) => other + sum,
+            None => sum,
+        });
+        tensor
+    }
+}
+
+/// Returns the number of elements in a module's float parameters. Parameters that burn has not initialised yet are
+/// counted too, and stay uninitialised.
+fn parameters<M: Module>(module: &M) -> u64 {
+    module.num_params() as u64
+}
