@@ -6,7 +6,7 @@ use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
 use burn::tensor::{Device, Distribution, Tensor, activation::relu};
 use stageline::nn::{Linear, block};
-use stageline::{Batch, Cut, Halves, LossStage, Pipeline, Recompute, Row, Stage, StageConfig, Weight};
+use stageline::{Batch, Clip, Cut, Halves, LossStage, Pipeline, Recompute, Row, Stage, StageConfig, Weight};
 use stageline_train::fingerprint;
 
 const WIDTH: usize = 6;
@@ -86,7 +86,14 @@ fn row() -> Row<End, Twice, End> {
 fn pipeline(cut: &str, recompute: Recompute) -> Pipeline<Tensor<2>, Tensor<2>, Tensor<2>> {
     let cut: Cut = cut.parse().unwrap();
     let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2).recompute(recompute);
-    row().pipeline(&cut, vec![config; cut.stages()]).unwrap().micro_batches(2).cores_per_stage(1).build().unwrap()
+    row()
+        .pipeline(&cut, vec![config; cut.stages()])
+        .unwrap()
+        .micro_batches(2)
+        .clip(Clip::GlobalNorm(0.1))
+        .cores_per_stage(1)
+        .build()
+        .unwrap()
 }
 
 fn batch() -> Batch<Tensor<2>, Tensor<2>> {
@@ -132,7 +139,13 @@ fn checkpoints_name_parameters_by_their_blocks_in_every_cut() {
         let cut: Cut = cut.parse().unwrap();
         let config = StageConfig::new(Device::flex(), AdamWConfig::new().init(), 1e-2);
         let builder = row().pipeline(&cut, vec![config; cut.stages()]).unwrap();
-        let mut again = builder.micro_batches(2).cores_per_stage(1).restore(kept.clone()).build().unwrap();
+        let mut again = builder
+            .micro_batches(2)
+            .clip(Clip::GlobalNorm(0.1))
+            .cores_per_stage(1)
+            .restore(kept.clone())
+            .build()
+            .unwrap();
         again.step(batch.clone()).unwrap();
         assert!(again.checkpoint().unwrap() == through.checkpoint().unwrap(), "{cut}");
     }

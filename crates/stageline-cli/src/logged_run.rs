@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::Serialize;
-use stageline_report::{Cut, Link, Measured, RunLog, Target, run_page};
+use stageline_report::{Cut, Link, Measured, RunLog, Target, layer_range, run_page};
 use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
@@ -171,8 +171,10 @@ fn text(predicted: &Predicted) -> String {
         Some(chunks) => format!(", V = {chunks}"),
     };
     let layers = predicted.layers.iter().enumerate();
-    let layers =
-        layers.map(|(stage, names)| format!("stage {stage:>4}     {}\n", names.join(", "))).collect::<String>();
+    let line = |(stage, names): (usize, &Vec<_>)| {
+        format!("stage {stage:>4}     {}\n", layer_range(names.iter().map(AsRef::as_ref)))
+    };
+    let layers = layers.map(line).collect::<String>();
     let megabytes =
         |bytes: &[f64]| bytes.iter().map(|bytes| format!("{:.1}", bytes / 1e6)).collect::<Vec<_>>().join(", ");
     let memory = predicted

@@ -15,7 +15,7 @@
 //! let model = LanguageModel::open("SmolLM-135M")?;
 //! let row = model.row();
 //! let config = || StageConfig::new(Device::default(), AdamWConfig::new().init(), 1e-5);
-//! let mut pipeline = row.pipeline(&"0,16".parse::<Cut>()?, [config(), config()])?.build()?;
+//! let mut pipeline = row.pipeline(&"0,31".parse::<Cut>()?, [config(), config()])?.build()?;
 //! model.export(pipeline.snapshot()?, "SmolLM-135M-copy")?;
 //! # Ok::<(), stageline::BoxError>(())
 //! ```

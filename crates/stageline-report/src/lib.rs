@@ -24,7 +24,7 @@ mod predict;
 
 pub use export::{TensorBoard, Trace};
 pub use log::record::{self, Link};
-pub use log::{Cause, LogError, NoNoise, NoiseScales, RisingLoss, RunLog};
+pub use log::{Cause, LogError, NoNoise, NoiseScales, RisingLoss, RunLog, layer_range};
 pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};
 pub use predict::{
     Advice, Alternatives, Change, Crossing, Cut, HostCut, Hosts, LeftOut, Measured, PredictError, PredictedTraining,

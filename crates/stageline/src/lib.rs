@@ -12,8 +12,8 @@
 //!   that may cross between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`]
 //!   holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
 //! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or by a
-//!   given [`Cut`] (a partition of the layers), and creates each layer on the device of its stage. A model in one
-//!   struct becomes a row by [`LayeredModel`].
+//!   given [`Cut`] (a partition of the layers), and creates each layer on the device of its stage. If the blocks
+//!   implement [`Halves`], a stage may end within a block. A model in one struct becomes a row by [`LayeredModel`].
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
 //!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
 //! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`]

@@ -16,7 +16,7 @@ mod links;
 use std::ops::Range;
 
 use anyhow::{Context, Error, Result, ensure};
-use stageline_report::{Cause, Cut, Hosts, Measured, Target};
+use stageline_report::{Cause, Cut, Hosts, Measured, Target, layer_range};
 
 use self::accumulation::Answer;
 pub(crate) use self::flags::Flags;
@@ -103,7 +103,7 @@ impl Asked<'_> {
     fn ending(&self, cut: &[Range<usize>]) -> String {
         let mut text = String::new();
         for (stage, names) in layers(self.log, cut).into_iter().enumerate() {
-            text += &format!("stage {stage}: {}\n", names.join(", "));
+            text += &format!("stage {stage}: {}\n", layer_range(names));
         }
         if let Some((cause, share)) = self.log.main_cause() {
             let advice = advice(cause, self.log.run.cut_by_hand);

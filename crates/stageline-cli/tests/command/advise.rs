@@ -145,7 +145,7 @@ fn the_recommendation_has_the_only_flags() {
         recommendation.contains("\nas flags of a training: --stages 1 ") && recommendation.contains(" --cut 0\n"),
         "{advice}"
     );
-    assert!(tables.contains("\nstage 0: front, back\n") && !tables.contains("\nstage 1: "), "{advice}");
+    assert!(tables.contains("\nstage 0: front to back\n") && !tables.contains("\nstage 1: "), "{advice}");
 }
 
 /// Tests that no number of micro-batches is recommended for a run whose loss rises from 2 to 11. The advice compares

@@ -30,7 +30,7 @@ fn advise_judges_the_links_and_splits_hosts_for_the_shortest_step() {
     assert!(rows[2].contains(" 4000.000 ") && rows[3].contains(" 4000.000 "), "{advice}");
     assert_eq!(
         rows[4..7],
-        ["the best partition over these hosts:", "stage 0: block 0, block 1", "stage 1: block 2, block 3"]
+        ["the best partition over these hosts:", "stage 0: block 0 to block 1", "stage 1: block 2 to block 3"]
     );
 
     let same = write("same.jsonl", log_of_four("").replace("4e9", "1e9"));

@@ -7,8 +7,11 @@ use stageline::nn::{Operation, block, feed_forward, selective};
 use stageline::{Halves, Stage};
 
 use crate::attention::Scope;
-use crate::families::Activations;
 use crate::families::initial::rows;
+
+/// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope
+/// of attention.
+pub type Activations = (Tensor<3>, Scope);
 
 /// A transformer block: `hidden = input + attention(input)` and `output = hidden + mlp(hidden)`. Input and output are
 /// [`Activations`]. A cut of the model may divide the block between its halves, attention and feed-forward part.
@@ -20,17 +23,21 @@ pub struct Block<A: Residual, M: Residual> {
     mlp: Option<M>,
 }
 
-/// A part of a transformer block with a residual connection around it, and with the normalisation of its input.
+/// A half of a transformer block: a normalisation and a part whose output is added to the input of the half.
 pub trait Residual: Module + ModuleDisplay + 'static {
-    /// Returns what the part adds to its input. `input` has activations `[batch x length, width]`, and `dims` the sizes
-    /// batch, length and width. `scope` says which earlier tokens a token attends to.
-    fn forward(&self, input: Tensor<2>, dims: [usize; 3], scope: Scope) -> Tensor<2>;
+    /// Normalises activations `[batch x length, width]`.
+    fn normalise(&self, input: Tensor<2>) -> Tensor<2>;
 
-    /// Returns the operations of the part that have kernels of their own.
+    /// Returns what this half adds to its input, `[batch x length, width]`, from its normalised input. `dims` has the
+    /// sizes batch, length and width. `scope` says which earlier tokens a token attends to.
+    fn forward(&self, normalised: Tensor<2>, dims: [usize; 3], scope: Scope) -> Tensor<2>;
+
+    /// Returns the operations of this half that have kernels of their own.
     fn operations(&self) -> Vec<Operation>;
 }
 
 impl<A: Residual, M: Residual> Block<A, M> {
+    /// Creates a whole transformer block.
     pub fn new(attention: A, mlp: M) -> Self {
         Self { attention: Some(attention), mlp: Some(mlp) }
     }
@@ -41,12 +48,12 @@ impl<A: Residual, M: Residual> Block<A, M> {
         if let Some(attention) = &self.attention {
             let scope = scope.clone();
             let attend = move |attention: &A, input| attention.forward(input, dims, scope.clone());
-            hidden = hidden.clone() + selective(attention, hidden, attend);
+            hidden = hidden.clone() + selective(attention, attention.normalise(hidden), attend);
         }
         if let Some(mlp) = &self.mlp {
             let scope = scope.clone();
             let feed = move |mlp: &M, input| mlp.forward(input, dims, scope.clone());
-            hidden = hidden.clone() + feed_forward(mlp, hidden, feed);
+            hidden = hidden.clone() + feed_forward(mlp, mlp.normalise(hidden), feed);
         }
         hidden.reshape(dims)
     }

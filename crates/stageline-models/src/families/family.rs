@@ -10,6 +10,7 @@ use stageline::nn::{Embedding, Operation, RotaryAngles};
 use stageline::{Halves, LossStage, Stage, Weight};
 
 use crate::attention::{DocumentStarts, KeyValueCache, Scope};
+use crate::families::block::Activations;
 use crate::families::initial::{rows, table};
 use crate::families::{gpt2, head, llama, unsupported};
 use crate::parameters::Names;
@@ -32,10 +33,6 @@ pub fn architecture(kind: &str) -> &'static str {
 /// The type of a language model's input: token ids, `[batch, length]`, and the starts of documents. The starts are
 /// `None` if every sample is one document, where each token attends to all earlier tokens.
 pub type Samples = (Tensor<2, Int>, Option<DocumentStarts>);
-
-/// The type of the value between two layers of a language model: activations, `[batch, length, width]`, and the scope
-/// of attention.
-pub type Activations = (Tensor<3>, Scope);
 
 /// The family (architecture) of a language model, with the model's configuration.
 #[derive(Clone, Debug)]

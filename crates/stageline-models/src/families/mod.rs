@@ -20,5 +20,6 @@ pub(crate) mod limits;
 pub(crate) mod llama;
 pub(crate) mod unsupported;
 
-pub use family::{Activations, Block, Embeddings, Head, Samples};
+pub use block::Activations;
+pub use family::{Block, Embeddings, Head, Samples};
 pub(crate) use family::{Family, KNOWN, architecture, last_position};

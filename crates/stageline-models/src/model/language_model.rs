@@ -92,6 +92,9 @@ impl LanguageModel {
 
     /// Returns the model as a row of layers (embeddings, blocks and head), which a pipeline can cut into stages.
     /// Checkpoints of such a pipeline can be resumed with any cut (partition of the layers into stages).
+    ///
+    /// Layer 0 is the embeddings. Block k, counted from 0, is the layers 2k + 1 (attention) and 2k + 2 (feed-forward
+    /// part), so a stage may end within a block. The last layer is the head.
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
         let Inner { naming, folder, frozen, adapters, .. } = &*self.0;
         let (naming, folder, frozen, adapters) = (naming.clone(), folder.clone(), Arc::clone(frozen), adapters.clone());

@@ -12,11 +12,13 @@
 //! - `noise`: the noise scale of the gradient over the steps of a run ([`NoiseScales`]).
 //! - `rising_loss`: whether the loss of a run rises ([`RisingLoss`]). `cores`: whether other numbers of workers have
 //!   another part of the host's cores.
+//! - `layer_range`: the layers of a stage in a few words ([`layer_range()`]).
 //! - `untrusted`: the checks of the plan and the figures of a log that is read, because a log may come from elsewhere.
 //! - `error`: [`LogError`], with the number of the line that cannot be read.
 
 mod cores;
 mod error;
+mod layer_range;
 mod median;
 mod noise;
 pub mod record;
@@ -25,6 +27,7 @@ mod run_log;
 mod untrusted;
 
 pub use error::LogError;
+pub use layer_range::layer_range;
 pub(crate) use median::median;
 pub use noise::{NoNoise, NoiseScales};
 pub use rising_loss::RisingLoss;

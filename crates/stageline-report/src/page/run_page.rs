@@ -10,7 +10,7 @@ use super::html::Page;
 use super::over_steps::{Figure, over_steps, thinned};
 use super::timeline::timeline;
 use crate::log::record::{Account, DeviceMemory, Event, Step};
-use crate::log::{RunLog, median};
+use crate::log::{RunLog, layer_range, median};
 
 /// Returns the text of an HTML file that shows a run, from the run's log: training curves, bubble, timeline, memory,
 /// parameters and settings.
@@ -212,7 +212,7 @@ fn memory(page: &mut Page, log: &RunLog) {
         let worker = placement.worker(stage);
         vec![
             stage.to_string(),
-            own().map(|layer| layer.name.as_str()).collect::<Vec<_>>().join(", "),
+            layer_range(own().map(|layer| layer.name.as_str())),
             own().map(|layer| u128::from(layer.parameters)).sum::<u128>().to_string(),
             worker.to_string(),
             live[worker].to_string(),

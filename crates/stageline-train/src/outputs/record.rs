@@ -52,18 +52,19 @@ pub fn step(report: &StepReport, timeline: bool) -> Step {
     }
 }
 
-/// Returns every layer of the model for the run's log, with its name, stage, FLOPs and parameters. `cut` is the
-/// partition of the layers into stages.
+/// Returns every layer of the model for the run's log, with its name, stage, relative cost and parameters. The cost is
+/// the measured time (`--cut measured`), and otherwise the FLOPs. `cut` is the partition of the layers into stages.
 ///
 /// # Errors
 /// Returns [`CutError`] if the cut names a layer that the model does not have.
 pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
     let layers = costs.layers();
     let ranges = cut.ranges(layers.len())?.into_iter().enumerate();
+    let are_timed = layers.iter().all(|layer| layer.time.is_some_and(|time| !time.is_zero()));
     let layer = |stage: usize, cost: &LayerCost| Layer {
         name: cost.name.clone(),
         stage,
-        weight: cost.flops,
+        weight: cost.time.filter(|_| are_timed).map_or(cost.flops, |time| time.as_secs_f64()),
         parameters: cost.parameters,
     };
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())

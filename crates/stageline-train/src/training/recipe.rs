@@ -15,6 +15,7 @@ use stageline::{
     Costs, DeviceMemory, DeviceName, MemoryEstimate, OptimizerState, ParameterCount, Pipeline, PipelineBuilder,
     StageConfig, Verify,
 };
+use stageline_report::layer_range;
 use stageline_report::record::{Link, Run as RunLine};
 
 use crate::data::Data;
@@ -79,9 +80,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     pub fn print_cut(&self, costs: Option<&Costs>) -> Result<()> {
         let (Some(cut), Some(costs)) = (&self.planned.cut, costs) else { return Ok(()) };
         for (stage, range) in cut.ranges(costs.layers().len())?.into_iter().enumerate() {
-            let [first, last] = [range.start, range.end - 1].map(|layer| &costs.layers()[layer].name);
-            let layers = if first == last { first.clone() } else { format!("{first} to {last}") };
-            say(format_args!("stage {stage}: {layers}"))?;
+            let names = costs.layers()[range].iter().map(|layer| layer.name.as_str());
+            say(format_args!("stage {stage}: {}", layer_range(names)))?;
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ pub struct Costs(pub(super) Vec<LayerCost>);
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct LayerCost {
-    /// The name of the layer in the model and its checkpoints, such as `blocks.3`.
+    /// The name of the layer in the model, such as `blocks.3`, or `blocks.3.mlp` for a half of a block.
     pub name: String,
     /// The number of elements (not bytes) in the layer's float parameters.
     pub parameters: u64,

@@ -29,7 +29,7 @@ where
         unseeded(|| {
             let mut sizes = vec![size(first.clone(), parameters(&(self.first)(&device)))];
             for layer in 1..self.layers() - 1 {
-                sizes.push(size(self.name_of(layer), parameters(&self.part_of_block(layer, &device))));
+                sizes.push(size(self.name_of(layer), parameters(&self.of_block(layer, &device))));
             }
             sizes.push(size(last.clone(), parameters(&(self.last)(&device))));
             Costs(sizes)
@@ -55,7 +55,7 @@ where
         let device = costing.device().clone().autodiff();
         let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
         for layer in 1..self.layers() - 1 {
-            hidden = costing.add(self.name_of(layer), self.part_of_block(layer, &device), hidden);
+            hidden = costing.add(self.name_of(layer), self.of_block(layer, &device), hidden);
         }
         costing.add(last.clone(), (self.last)(&device), hidden);
         costing.into_costs()

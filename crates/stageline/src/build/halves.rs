@@ -6,66 +6,106 @@ use crate::model::stage::Stage;
 /// part of a transformer block. With [`Row::halved`](crate::Row::halved), a stage may end between the two parts, so
 /// that the costs of stages can be balanced to half a block.
 ///
-/// A value of the type is a whole block or one of its halves. Halves that run one after the other must give the bits of
-/// the whole block. No parameter may be in both halves.
+/// A value of the type is a whole block or one of its halves. The two halves, run one after the other, compute the
+/// output of the whole block, bit for bit. Each parameter is in one half only, and burn visits those of the first half
+/// before those of the second. Otherwise the norm of all gradients may have other bits with another cut.
+///
+/// ```
+/// use burn::module::Module;
+/// use burn::tensor::{Tensor, activation::relu};
+/// use stageline::{Halves, Stage};
+/// use stageline::nn::Linear;
+///
+/// #[derive(Module, Debug)]
+/// struct Block {
+///     up: Option<Linear>,
+///     down: Option<Linear>,
+/// }
+/// impl Stage for Block {
+///     type Input = Tensor<2>;
+///     type Output = Tensor<2>;
+///     fn forward(&self, input: Tensor<2>) -> Tensor<2> {
+///         let input = self.up.iter().fold(input, |input, up| relu(up.forward(input)));
+///         self.down.iter().fold(input, |input, down| down.forward(input))
+///     }
+/// }
+/// impl Halves for Block {
+///     const NAMES: [&'static str; 2] = ["up", "down"];
+///     fn halves(self) -> [Self; 2] {
+///         [Self { up: self.up, down: None }, Self { up: None, down: self.down }]
+///     }
+///     fn join(self, second: Self) -> Self {
+///         Self { up: self.up, down: second.down }
+///     }
+///     fn is_first_half(&self) -> bool {
+///         self.down.is_none()
+///     }
+/// }
+/// ```
 pub trait Halves: Stage<Output = <Self as Stage>::Input> {
-    /// The names of the first and the second half, by which [`Costs`](crate::Costs) name them. For example, with
+    /// The names of the first and the second half in [`Costs`](crate::Costs), which must differ. Best they are the
+    /// fields of the halves, so that the name of a layer begins the names of its parameters in checkpoints. With
     /// `["attention", "mlp"]` the halves of `blocks.3` are `blocks.3.attention` and `blocks.3.mlp`.
     const NAMES: [&'static str; 2];
 
-    /// Divides a whole block into its halves, in the order in which they run.
+    /// Divides a whole block into its first and its second half.
     fn halves(self) -> [Self; 2];
 
     /// Joins the first half of a block, `self`, and its second half to the whole block.
     fn join(self, second: Self) -> Self;
 
-    /// Whether this is the first half of a block, and not the second half or a whole block.
+    /// Whether this is the first half of a block, and not the second half or a whole block. A whole block must not look
+    /// like a first half, even if its second half has no parameters.
     fn is_first_half(&self) -> bool;
 }
 
-/// The layers of a block of a row: the block itself or its halves.
-pub(super) enum Division<B> {
+/// The part of a block that is one layer of the row.
+#[derive(Clone, Copy, PartialEq)]
+pub(super) enum Piece {
     Whole,
-    /// The names of the two halves of a block, and the functions of [`Halves`].
-    Halves {
-        names: [&'static str; 2],
-        halves: fn(B) -> [B; 2],
-        join: fn(B, B) -> B,
-        is_first_half: fn(&B) -> bool,
-    },
+    First,
+    Second,
+}
+
+/// The layers of a row's blocks: each block, or each half of a block.
+pub(super) enum Division<B> {
+    /// Each block is one layer.
+    Blocks,
+    /// Each half of a block is a layer. The fields are those of [`Halves`].
+    Halves { names: [&'static str; 2], join: fn(B, B) -> B, is_first_half: fn(&B) -> bool },
 }
 
 impl<B: Halves> Division<B> {
     pub fn halves() -> Self {
-        Self::Halves { names: B::NAMES, halves: B::halves, join: B::join, is_first_half: B::is_first_half }
+        Self::Halves { names: B::NAMES, join: B::join, is_first_half: B::is_first_half }
     }
 }
 
 impl<B> Division<B> {
-    /// Returns the number of layers of each block: 1, or 2 if its halves are layers.
+    /// Returns the number of layers of each block.
     pub fn layers(&self) -> usize {
         match self {
-            Self::Whole => 1,
+            Self::Blocks => 1,
             Self::Halves { .. } => 2,
         }
     }
 
-    /// Returns the name of a layer of the block with the name `block`. `layer` is its index in the block, 0 or 1.
-    pub fn name(&self, block: &str, layer: usize) -> String {
+    /// Returns the index of a layer's block, and the part of the block that is the layer. Layers are counted from 0 at
+    /// the first block.
+    pub fn place_of(&self, layer: usize) -> (usize, Piece) {
         match self {
-            Self::Whole => block.to_owned(),
-            Self::Halves { names, .. } => format!("{block}.{}", names[layer]),
+            Self::Blocks => (layer, Piece::Whole),
+            Self::Halves { .. } if layer.is_multiple_of(2) => (layer / 2, Piece::First),
+            Self::Halves { .. } => (layer / 2, Piece::Second),
         }
     }
 
-    /// Returns a layer of a whole block. `layer` is its index in the block, 0 or 1.
-    pub fn layer(&self, block: B, layer: usize) -> B {
-        match self {
-            Self::Whole => block,
-            Self::Halves { halves, .. } => {
-                let [first, second] = halves(block);
-                if layer == 0 { first } else { second }
-            }
+    /// Returns the name of a layer that is the part `piece` of the block with the name `block`.
+    pub fn name(&self, block: String, piece: Piece) -> String {
+        match (self, piece) {
+            (Self::Halves { names: [first, _], .. }, Piece::First) => format!("{block}.{first}"),
+            (Self::Halves { names: [_, second], .. }, Piece::Second) => format!("{block}.{second}"),
+            _ => block,
         }
     }
 
@@ -74,12 +114,29 @@ impl<B> Division<B> {
     pub fn joined(&self, layers: impl IntoIterator<Item = B>) -> Vec<B> {
         let Self::Halves { join, is_first_half, .. } = self else { return layers.into_iter().collect() };
         layers.into_iter().fold(Vec::new(), |mut blocks, layer| {
-            let first = blocks.pop_if(|last| is_first_half(last));
-            blocks.push(match first {
+            let layer = match blocks.pop_if(|last| is_first_half(last)) {
                 Some(first) => join(first, layer),
                 None => layer,
-            });
+            };
+            blocks.push(layer);
             blocks
         })
+    }
+}
+
+impl Piece {
+    /// Returns this part of a whole block.
+    pub fn of<B: Halves>(self, block: B) -> B {
+        match self {
+            Self::Whole => block,
+            Self::First => {
+                let [first, _] = block.halves();
+                first
+            }
+            Self::Second => {
+                let [_, second] = block.halves();
+                second
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::collections::HashSet;
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
 use burn::tensor::{DType, Tensor};
 
+use crate::build::halves::Piece;
 use crate::build::row::{Row, drawing_device};
 use crate::model::payload::bytes_of_kind;
 use crate::model::stage::{LossStage, Stage};
@@ -17,7 +18,8 @@ where
     L: LossStage<Input = F::Output>,
 {
     /// Passes every layer of the model to a mapper of burn right after the layer is created, such as one that reads its
-    /// parameters from a file. `mapper` is called for each layer and returns its mapper. The paths that the mapper sees
+    /// parameters from a file. `mapper` is called for each layer, which may be a half of a block, and returns
+    /// its mapper. The paths that the mapper sees
     /// begin with the layer's name, such as `blocks.3`, so set [`names`](Self::names) before.
     #[must_use]
     pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
@@ -26,8 +28,8 @@ where
         let [first_name, blocks_name, last_name] = names.clone();
         Self {
             first: Box::new(move |device| map_within(&[&first_name], first(device), of_first())),
-            block: Box::new(move |index, device| {
-                map_within(&[&blocks_name, &index.to_string()], block(index, device), of_block())
+            block: Box::new(move |index, piece, device| {
+                map_within(&[&blocks_name, &index.to_string()], block(index, piece, device), of_block())
             }),
             last: Box::new(move |device| map_within(&[&last_name], last(device), of_last())),
             blocks,
@@ -66,7 +68,7 @@ where
         unseeded(|| {
             visit_within(&[first], &(self.first)(&device), visitor);
             for index in 0..self.blocks {
-                visit_within(&[blocks, &index.to_string()], &(self.block)(index, &device), visitor);
+                visit_within(&[blocks, &index.to_string()], &(self.block)(index, Piece::Whole, &device), visitor);
             }
             visit_within(&[last], &(self.last)(&device), visitor);
         });

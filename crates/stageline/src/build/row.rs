@@ -8,7 +8,7 @@ use burn::tensor::Device;
 use crate::build::builder::PipelineBuilder;
 use crate::build::chain::StageConfig;
 use crate::build::cut::{Cut, CutError};
-use crate::build::halves::{Division, Halves};
+use crate::build::halves::{Division, Halves, Piece};
 use crate::model::stage::{LossStage, Stage};
 use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
@@ -69,7 +69,7 @@ pub struct Row<F, B, L> {
     pub(super) last: Create<L>,
     /// The number of blocks between the first and the last layer of the row.
     pub(super) blocks: usize,
-    /// The layers of each block: the block itself or its halves.
+    /// Whether each block is a layer, or each half of a block.
     pub(super) division: Division<B>,
     pub(super) seed: u64,
     /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
@@ -79,7 +79,8 @@ pub struct Row<F, B, L> {
 
 type Create<M> = Box<dyn Fn(&Device) -> M>;
 
-type CreateBlock<B> = Box<dyn Fn(usize, &Device) -> B>;
+/// A function that creates a block, or a half of a block, on a device. The number is the index of the block.
+type CreateBlock<B> = Box<dyn Fn(usize, Piece, &Device) -> B>;
 
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
 
@@ -121,10 +122,10 @@ where
     ) -> Self {
         Self {
             first: Box::new(first),
-            block: Box::new(block),
+            block: Box::new(move |index, _, device| block(index, device)),
             last: Box::new(last),
             blocks,
-            division: Division::Whole,
+            division: Division::Blocks,
             seed: 0,
             names: ["first", "blocks", "last"].map(str::to_owned),
             frozen_from: FrozenFrom::default(),
@@ -153,13 +154,21 @@ where
     }
 
     /// Makes each half of a block a layer of its own, so that a stage may begin or end with half a block. A model of n
-    /// blocks then has 2n + 2 layers. The names of parameters in checkpoints stay the same.
+    /// blocks then has 2n + 2 layers. In one stage, the two halves of a block are one block again, also for
+    /// [`Recompute`](crate::Recompute).
+    ///
+    /// Each half has a seed of its own, so new parameters have other values than without this call. Parameters have the
+    /// same names in checkpoints. The function that creates a block is called for each half, and the other half is
+    /// dropped before its lazy parameters are initialised. Call [`mapped`](Self::mapped) after this function, so that
+    /// its mapper sees only the half that is kept.
     #[must_use]
     pub fn halved(self) -> Self
     where
         B: Halves,
     {
-        Self { division: Division::halves(), ..self }
+        let block = self.block;
+        let block = move |index: usize, piece: Piece, device: &Device| piece.of(block(index, Piece::Whole, device));
+        Self { block: Box::new(block), division: Division::halves(), ..self }
     }
 
     /// Returns the number of layers of the model: its first layer, its blocks or their halves
@@ -224,32 +233,39 @@ where
 
     /// Reassembles the whole model from the stage modules of a pipeline. The pipeline must have been built from a row
     /// (first layer, blocks, last layer) with the same layer types. Returns the first layer, all blocks in order, and
-    /// the last layer. Each layer stays on the device of its stage.
+    /// the last layer. Each layer stays on the device of its stage; a block whose halves are in two stages is on two
+    /// devices.
     ///
     /// # Errors
     /// Returns [`ModuleError`] if the module of a stage was taken before, is lost, or does not have the types of this
-    /// row's layers.
+    /// row's layers, or if the stages do not have the blocks of this row.
     pub fn join(&self, mut modules: Modules) -> Result<(F, Vec<B>, L), ModuleError> {
         let last_stage = modules.stages().saturating_sub(1);
-        if last_stage == 0 {
-            return modules.take(0);
+        let (first, blocks, last) = if last_stage == 0 {
+            modules.take(0)?
+        } else {
+            let (first, mut blocks) = modules.take::<(F, Vec<B>)>(0)?;
+            for stage in 1..last_stage {
+                blocks.extend(modules.take::<Vec<B>>(stage)?);
+            }
+            let (rest, last) = modules.take::<(Vec<B>, L)>(last_stage)?;
+            blocks.extend(rest);
+            (first, blocks, last)
+        };
+        let blocks = self.division.joined(blocks);
+        if blocks.len() != self.blocks {
+            return Err(ModuleError::Blocks { found: blocks.len(), expected: self.blocks });
         }
-        let (first, mut blocks) = modules.take::<(F, Vec<B>)>(0)?;
-        for stage in 1..last_stage {
-            blocks.extend(modules.take::<Vec<B>>(stage)?);
-        }
-        let (rest, last) = modules.take::<(Vec<B>, L)>(last_stage)?;
-        blocks.extend(rest);
-        Ok((first, self.division.joined(blocks), last))
+        Ok((first, blocks, last))
     }
 
-    /// Creates the layers of one stage. `range` has their numbers in the model. Each layer is moved to the stage's
-    /// device before the next one is created.
+    /// Creates the layers of one stage, and joins the halves of its blocks. `range` has the numbers of the layers in the
+    /// model. Each layer is moved to the stage's device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
         let blocks = range.start.max(1)..range.end.min(self.layers() - 1);
-        let blocks = blocks.map(|layer| self.layer(layer, device, |home| self.part_of_block(layer, home)));
+        let blocks = blocks.map(|layer| self.layer(layer, device, |home| self.of_block(layer, home)));
         let blocks = || self.division.joined(blocks);
         let last = || self.layer(self.layers() - 1, device, |home| (self.last)(home));
         match (begins, ends) {
@@ -262,21 +278,15 @@ where
 
     /// Creates the block, or the half of a block, that is the layer with the number `layer` of the model. Its parameters
     /// are drawn later if they are lazy.
-    pub(super) fn part_of_block(&self, layer: usize, device: &Device) -> B {
-        let (block, part) = self.place_of(layer);
-        self.division.layer((self.block)(block, device), part)
+    pub(super) fn of_block(&self, layer: usize, device: &Device) -> B {
+        let (block, piece) = self.division.place_of(layer - 1);
+        (self.block)(block, piece, device)
     }
 
     /// Returns the name of a layer that is a block or a half of a block, such as `blocks.3` or `blocks.3.mlp`.
     pub(super) fn name_of(&self, layer: usize) -> String {
-        let (block, part) = self.place_of(layer);
-        self.division.name(&format!("{}.{block}", self.names[1]), part)
-    }
-
-    /// Returns the block of a layer that is a block or a half of one, and the layer's index in this block. `layer` is
-    /// its number in the model.
-    fn place_of(&self, layer: usize) -> (usize, usize) {
-        ((layer - 1) / self.division.layers(), (layer - 1) % self.division.layers())
+        let (block, piece) = self.division.place_of(layer - 1);
+        self.division.name(format!("{}.{block}", self.names[1]), piece)
     }
 
     /// Creates one layer of the model on `device`. Its parameters are drawn from a seed of its own, which depends on

@@ -98,4 +98,15 @@ pub enum ModuleError {
         /// The number, counted from 0, of the stage whose module is lost, so that the caller can never take it.
         stage: usize,
     },
+    /// The modules of all stages together do not have the blocks of the row that joins them.
+    #[error(
+        "the stages have {found} blocks, and the row has {expected}; join them with the row from which the pipeline was built, \
+         halved if that was"
+    )]
+    Blocks {
+        /// The number of blocks in the modules of all stages. Halves of blocks that cannot be joined count as blocks.
+        found: usize,
+        /// The number of blocks of the row.
+        expected: usize,
+    },
 }

@@ -115,8 +115,11 @@ pub fn block(config: &Config, index: usize, device: &Device) -> Block {
 }
 
 impl Residual for Attention {
+    fn normalise(&self, input: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(input)
+    }
+
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3], scope: Scope) -> Tensor<2> {
-        let input = self.norm.forward(input);
         let mut split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         if self.query_scale != 1.0 {
             let queries = split.clone().slice_dim(2, 0..width) * self.query_scale;
@@ -132,8 +135,12 @@ impl Residual for Attention {
 }
 
 impl Residual for Mlp {
+    fn normalise(&self, input: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(input)
+    }
+
     fn forward(&self, input: Tensor<2>, _: [usize; 3], _: Scope) -> Tensor<2> {
-        let hidden = self.up.forward(self.norm.forward(input));
+        let hidden = self.up.forward(input);
         self.down.forward(match self.activation {
             Activation::Gelu => gelu(hidden),
             Activation::GeluTanh => gelu_tanh(hidden),

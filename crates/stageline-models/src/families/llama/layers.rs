@@ -116,11 +116,14 @@ pub fn block(config: &Config, index: usize, angles: &RotaryAngles, device: &Devi
 }
 
 impl Residual for Attention {
+    fn normalise(&self, input: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(input)
+    }
+
     /// Positions count from the start of the sample, also if the sample has several documents. This does not change the
     /// scores. A rotary embedding makes a score depend only on the distance of query and key, and a query sees only
     /// keys of its own document.
     fn forward(&self, input: Tensor<2>, [batch, length, _]: [usize; 3], scope: Scope) -> Tensor<2> {
-        let input = self.norm.forward(input);
         let size = 2 * self.angles.frequencies().len();
         let normalised = |part: Tensor<2>, norm: &Option<RmsNorm>| match norm {
             Some(norm) => {
@@ -147,8 +150,11 @@ impl Residual for Attention {
 }
 
 impl Residual for Mlp {
+    fn normalise(&self, input: Tensor<2>) -> Tensor<2> {
+        self.norm.forward(input)
+    }
+
     fn forward(&self, input: Tensor<2>, _: [usize; 3], _: Scope) -> Tensor<2> {
-        let input = self.norm.forward(input);
         self.down.forward(swiglu(self.gate.forward(input.clone()), self.up.forward(input)))
     }
 

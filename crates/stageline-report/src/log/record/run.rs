@@ -119,7 +119,7 @@ pub struct EstimatedMemory {
 /// A layer of the model, as the log of a run describes it: its name, its stage, its relative cost and its size.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Layer {
-    /// The name of a layer of the model, such as `block 3`.
+    /// The name of a layer of the model, such as `blocks.3`, or `blocks.3.mlp` for a half of a block.
     pub name: String,
     /// The index, from 0, of the stage that a layer of the model belongs to.
     pub stage: usize,
