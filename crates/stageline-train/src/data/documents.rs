@@ -118,7 +118,7 @@ mod tests {
 
     use super::*;
     use crate::data::Data;
-    use crate::data::tokens::TokenWindows;
+    use crate::data::windows::TokenWindows;
 
     /// Tests samples of a text that is the alphabet, divided into four documents. Each letter belongs to one document,
     /// so the test knows where documents begin in a sample, and which targets to expect.

@@ -72,7 +72,7 @@ mod tests {
     use stageline_data::Bytes;
 
     use super::*;
-    use crate::data::tokens::{TokenSettings, open_tokens};
+    use crate::data::open::{TokenSettings, open_tokens};
 
     /// Tests that every token of the data for evaluation is evaluated once, whatever the number of samples in a step,
     /// and that the training data is as without it.

@@ -6,7 +6,7 @@ use anyhow::{Context, Result, ensure};
 
 use crate::data::documents::{Documents, TokenData};
 use crate::data::evaluation::HeldOut;
-use crate::data::tokens::{TokenSettings, open_tokens};
+use crate::data::open::{TokenSettings, open_tokens};
 
 /// The share of the data that is held out by default.
 const HELD_OUT: f64 = 0.05;

@@ -4,7 +4,8 @@
 //! the step begins; or the error of the step whose batch cannot be made. This folder owns the threads that read ahead,
 //! and the sources for language models. It must not know settings, move batches to devices, or decide which steps run.
 //!
-//! - `tokens`: opens the data of language models (`open_tokens`), and windows of a text (`TokenWindows`).
+//! - `open`: opens the data of language models (`open_tokens`).
+//! - `windows`: windows of a long text as samples (`TokenWindows`).
 //! - `rows`: a source for language models, of rows of tokens in a given order (`TokenRows`).
 //! - `packed`: a source for language models, of whole documents (`PackedDocuments`).
 //! - `labelled`: a source for models that classify texts (`LabelledTexts`).
@@ -19,12 +20,13 @@ pub mod documents;
 pub mod evaluation;
 pub mod flags;
 pub mod labelled;
+pub mod open;
 pub mod packed;
 pub mod prefetch;
 pub mod repeatable;
 pub mod rows;
 pub mod show;
-pub mod tokens;
+pub mod windows;
 
 use std::sync::Arc;
 

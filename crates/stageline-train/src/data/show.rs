@@ -106,7 +106,7 @@ mod tests {
 
     use super::*;
     use crate::data::packed::PackedDocuments;
-    use crate::data::tokens::TokenWindows;
+    use crate::data::windows::TokenWindows;
 
     #[test]
     fn targets_are_marked_and_padding_is_left_out() {
