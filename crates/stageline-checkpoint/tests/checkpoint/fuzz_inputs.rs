@@ -1,8 +1,7 @@
 //! Runs the fuzz target of checkpoints on its seeds and on mutations of the seeds.
 
-use std::env;
-use std::process::Command;
-
+#[path = "../../../../fuzz/src/little_memory.rs"]
+mod little_memory;
 #[path = "../../../../fuzz/src/manifest.rs"]
 mod manifest;
 #[path = "../../../../fuzz/src/mutations.rs"]
@@ -61,8 +60,5 @@ fn child_with_little_memory() {
 
 #[test]
 fn any_bytes_are_a_checkpoint_or_an_error_and_take_little_memory() {
-    let script = r#"ulimit -v 524288 && exec "$0" --exact fuzz_inputs::child_with_little_memory --ignored --nocapture"#;
-    let child = Command::new("sh").args(["-c", script]).arg(env::current_exe().unwrap()).output().unwrap();
-    let output = String::from_utf8_lossy(&child.stdout) + String::from_utf8_lossy(&child.stderr);
-    assert!(child.status.success() && output.contains("1 passed"), "{output}");
+    little_memory::run_with_little_memory("fuzz_inputs::child_with_little_memory");
 }
