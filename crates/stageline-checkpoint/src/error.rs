@@ -13,8 +13,8 @@ use crate::printable::{Printable, number};
 
 /// The most bytes of a path in an error message about a checkpoint, if the message has one path. A longer path is cut.
 const MOST_PATH: usize = 600;
-/// The most bytes of each path in an error message about a checkpoint, if the message has two paths. A longer path is
-/// cut.
+/// The maximum length, in bytes, of each path in an error message about a checkpoint that has two paths. A longer path
+/// is cut.
 const MOST_OF_TWO: usize = 300;
 /// The most bytes of a quoted reason, such as a parser's message, in an error message about a checkpoint. A longer
 /// reason is cut.

@@ -127,7 +127,8 @@ impl Moment {
         Self { year, month, day: rest + 1, day_of_year: day_of_year + 1, weekday, seconds: seconds % 86_400 }
     }
 
-    /// Returns what a directive such as `Y` stands for, without leading zeros if `is_short`; `None` if it is not known.
+    /// Returns the text that replaces a directive of a date format, such as the year for `Y` (`%Y`). If `is_short`, as
+    /// for `%-d`, numbers have no leading zeros. Returns `None` if this crate does not know the directive.
     fn field(&self, directive: char, is_short: bool) -> Option<String> {
         let number = |number: u64, width: usize| match is_short {
             true => number.to_string(),

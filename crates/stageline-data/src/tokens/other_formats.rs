@@ -14,19 +14,19 @@ use crate::tokens::json_object::{Fields as Object, kind};
 pub(crate) const FIELDS: [&str; 3] = ["instruction", "output", CONVERSATIONS];
 const CONVERSATIONS: &str = "conversations";
 
-/// The command that converts lines of Alpaca.
+/// The shell command that converts JSON lines in Alpaca's format to the `messages` of this crate's format.
 const FROM_ALPACA: &str = concat!(
     r#"jq -c '{messages: [{role: "user", content: ([.instruction, .input // ""] | map(select(. != "")) "#,
     r#"| join("\n\n"))}, {role: "assistant", content: .output}]}' OLD.jsonl > NEW.jsonl"#
 );
 
-/// The command that converts lines of ShareGPT.
+/// The shell command that converts JSON lines in ShareGPT's format to the `messages` of this crate's format.
 const FROM_SHAREGPT: &str = concat!(
     r#"jq -c '.messages = [.conversations[] | {role: ({human: "user", gpt: "assistant"}[.from] // .from), "#,
     r#"content: .value}] | del(.conversations)' OLD.jsonl > NEW.jsonl"#
 );
 
-/// The command that renames the field of a conversation.
+/// The shell command that renames the field `conversations` of JSON lines to `messages`.
 const RENAME: &str = "jq -c '.messages = .conversations | del(.conversations)' OLD.jsonl > NEW.jsonl";
 
 /// Recognises a line of a data set in another format (Alpaca, ShareGPT, or messages in the field `conversations`).

@@ -16,11 +16,11 @@ use crate::parameters::{HubTensor, Storage, check, parameters_of, values_of};
 ///
 /// A parameter's name is made in three steps. It begins as the path in the model: the name of the layer in the [`Row`],
 /// then the fields of its structs, such as `blocks.3.norm.gamma`. The variants of enums, and the batch norm inside an
-/// `AccumulatedBatchNorm`, add nothing. Then the last part becomes PyTorch's, as in the table below. Then the
-/// replacements of [`rename`](Self::rename) are made.
+/// `AccumulatedBatchNorm`, add nothing. Then PyTorch's name for the parameter replaces the last part of the path, as in
+/// the table below. Then the replacements of [`rename`](Self::rename) are made.
 ///
-/// The name of the struct that has the parameter selects the line of the table. So a struct of yours with another
-/// layout needs another name:
+/// The name of the struct that has the parameter selects the line of the table. So do not name a struct of your own
+/// `Linear` if its weights have another layout:
 ///
 /// | struct of burn or Stageline | PyTorch |
 /// | --- | --- |

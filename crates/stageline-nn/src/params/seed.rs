@@ -23,10 +23,11 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 ///
 /// - another thread that draws random numbers outside this function at the same time
 /// - a nested call within `init`, which seeds the device again for everything that `init` draws after it
-/// - on a CPU of another host, another program that draws on the same server at the same time; [`seeded_on`] draws on
-///   this host
+/// - if the device is on another host, another program that draws random numbers on the same server at the same time;
+///   [`seeded_on`] draws them on this host
 ///
-/// A builder of a pipeline waits until this function has returned, and then initialises layers without a seed.
+/// Building a pipeline also draws random numbers, for parameters that are not initialised yet. It waits until this
+/// function has returned, so it does not disturb the result.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};

@@ -245,7 +245,7 @@ pub struct TrainingFlags {
     /// Setting, such as `micro_batches=16`; it overrides --config, and flags override it
     #[arg(help_heading = "Settings", long, value_name = "NAME=VALUE")]
     pub set: Vec<String>,
-    /// Prints the settings as a file for --config, without those that follow from others, and exits
+    /// Prints the settings as a file for --config, without those that are derived from others, and exits
     #[arg(help_heading = "Settings", long)]
     pub print_config: bool,
     /// File for the log. It has one JSON object per line: the run, each step, each validation and the final result

@@ -37,8 +37,8 @@ pub(crate) enum Moved {
     /// Gradient sums, which each replica sends to the first replica at the end of a step, and the new parameters, which
     /// the first replica sends back.
     SumsOfReplicas,
-    /// Gradients of tied parameters, which a stage sends to the owner of the parameters, and the new parameters, which
-    /// the owner sends back.
+    /// Gradients of tied parameters, which a stage sends to the stage that owns the parameters, and the updated
+    /// parameters, which the owner sends back.
     TiedParameters,
 }
 

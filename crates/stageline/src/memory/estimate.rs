@@ -62,14 +62,14 @@ pub struct StageEstimate {
     pub output: u64,
     /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The gradients of tied parameters that the stage sends for one micro-batch to the owners of these parameters.
-    /// Each pair contains the index of the receiving stage, counted from 0, and the bytes.
+    /// The size of the gradients of tied parameters that the stage sends for one micro-batch to the stages that own
+    /// these parameters: the index of each such stage, counted from 0, and the number of bytes.
     pub tied_gradients: Vec<(usize, u64)>,
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
     pub(crate) independent_of_rows: IndependentOfRows,
-    /// The bytes of one micro-batch's parameter gradients that are in memory at the same time, in addition to the
-    /// gradient sums, because layers do not add them to the sums one by one.
+    /// The peak memory, in bytes, of one micro-batch's parameter gradients that are not yet added to the gradient sums.
+    /// It is 0 if each layer adds its gradients to the sums as soon as it has computed them.
     pub(crate) gradients_beside: u64,
     /// The bytes of the f32 gradient of the largest trained parameter that the stage owns (steps by its own optimizer).
     /// It stands for the size of this parameter.

@@ -108,8 +108,9 @@ pub(crate) struct Conclusion {
 pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
-    /// Prepares the stage for a pass over a batch. The first stage receives the inputs of its micro-batches from the
-    /// caller, and the last stage their targets.
+    /// Makes the stage ready for the next batch, in a training step, an evaluation or an inference (`pass`). In the
+    /// first stage, waits until the caller has sent the inputs of all micro-batches, and in the last stage until it has
+    /// sent their targets.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes that it
     /// sent to another stage; 0 unless it is a send.

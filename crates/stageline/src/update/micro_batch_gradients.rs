@@ -13,7 +13,7 @@ use stageline_nn::{Deferred, Sum};
 /// The gradients of one micro-batch for a stage's parameters, with the micro-batch's loss weight. Some of the gradients
 /// may be deferred, which means that they are not computed yet.
 pub(crate) struct MicroBatchGradients {
-    /// The gradients from burn's autodiff graph, or all gradients that are computed.
+    /// The gradients from burn's autodiff graph. After [`complete`](Self::complete), the gradients of all parameters.
     pub(crate) gradients: GradientsParams,
     /// The gradients that layers computed themselves, without burn's autodiff graph, and that are not in a gradient sum
     /// yet. A parameter may also have a gradient in `gradients`.

@@ -11,9 +11,11 @@ pub const PEERS: &str = "stageline/peers";
 /// The name of the operation that announces a session (a client's queue of requests to a device) to the server before
 /// the session gives or takes a tensor. The server replies with the number 1.
 pub const JOIN: &str = "stageline/join";
-/// The name of the operation that gives a tensor of one session to another session of the same program and server.
+/// The name of the operation that hands a tensor of one session over to another session of the same program on the same
+/// server.
 pub const GIVE: &str = "stageline/give";
-/// The name of the operation that takes a tensor that another session of the same program and server gives.
+/// The name of the operation by which a session receives a tensor that another session of the same program on the same
+/// server has handed over.
 pub const TAKE: &str = "stageline/take";
 pub(crate) const GELU: &str = "stageline/gelu";
 pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";

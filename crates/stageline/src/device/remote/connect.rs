@@ -61,8 +61,8 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
-/// Connects a device of another host: opens a session, checks that the server has this program's version, logs the
-/// server's kernels, and registers the device.
+/// Connects a device of another host: opens a session, checks that the server has this program's version, logs
+/// which operations the server computes with this project's own kernels, and registers the device.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
