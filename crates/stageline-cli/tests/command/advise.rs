@@ -130,8 +130,8 @@ fn another_batch_needs_another_learning_rate() {
 }
 
 /// Tests that the text of `stageline advise` has only one line with the flags of a training, in the recommendation at
-/// the beginning. The network links between workers are slow, so the recommended training has one worker with both layers of
-/// the model.
+/// the beginning. The network links between workers are slow, so the recommended training has one worker with both
+/// layers of the model.
 #[test]
 fn the_recommendation_has_the_only_flags() {
     let folder = tempfile::tempdir().unwrap();

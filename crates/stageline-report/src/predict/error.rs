@@ -152,8 +152,8 @@ pub enum PredictError {
         /// The requested number of workers.
         workers: usize,
     },
-    /// The search for the smallest number of micro-batches that keeps the bubble at or below a given share is refused. It
-    /// would simulate too many plans, for minutes or longer.
+    /// The search for the smallest number of micro-batches that keeps the bubble at or below a given share is refused.
+    /// It would simulate too many plans, for minutes or longer.
     #[error("plans of {stages} stages for every M up to {most} are too many to simulate; give --most {fewer} or less")]
     TooManyPlans {
         /// The number of stages of each plan in a search for the smallest number of micro-batches.

@@ -47,7 +47,8 @@ impl Outputs {
 }
 
 /// The figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, the time
-/// that the step waited for its batch, and the numbers of its samples and tokens. They go to the step's line in the log.
+/// that the step waited for its batch, and the numbers of its samples and tokens. They go to the step's line in the
+/// log.
 #[derive(Clone, Copy)]
 pub struct Figures {
     /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices or the model's

@@ -29,8 +29,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Pipeline", long, value_name = "V")]
     pub chunks: Option<usize>,
     /// Cut of the model into stages. `counted` balances FLOPs and parameters. `measured` balances the times of the
-    /// layers on the first device. A list such as 0,3,6 gives the number of the first layer of every stage. In models of
-    /// the Hugging Face hub each block is two layers, attention and feed-forward part
+    /// layers on the first device. A list such as 0,3,6 gives the number of the first layer of every stage. In models
+    /// of the Hugging Face hub each block is two layers, attention and feed-forward part
     #[arg(help_heading = "Pipeline", long, default_value = "counted", value_name = "CUT")]
     pub cut: CutBy,
     /// Relative speed of each device in the list of --device, such as 1,2,1. The cut gives faster devices more layers.
@@ -136,9 +136,10 @@ pub struct TrainingFlags {
     /// Activations that stages recompute in backwards instead of keeping them. `none` recomputes nothing. `selective`
     /// recomputes attention, and `feed-forward` the feed-forward parts. `full` recomputes all blocks, `first:N` the
     /// first N blocks of a stage, and `every:N` every N-th block. `blocks:0,2,3` recomputes the blocks with these
-    /// numbers, counted from 0 in each stage. A half of a block that is alone in a stage counts as a block. `segments:N` recomputes segments of N blocks and keeps only the inputs of
-    /// segments. `sqrt` does the same with segments of about sqrt(L) blocks, where L is the number of a stage's blocks.
-    /// `auto` recomputes only as much as the training needs to fit into the memory
+    /// numbers, counted from 0 in each stage. A half of a block that is alone in a stage counts as a block.
+    /// `segments:N` recomputes segments of N blocks and keeps only the inputs of segments. `sqrt` does the same with
+    /// segments of about sqrt(L) blocks, where L is the number of a stage's blocks. `auto` recomputes only as much as
+    /// the training needs to fit into the memory
     #[arg(help_heading = "Memory", long, default_value = "none")]
     pub recompute: RecomputeBy,
     /// Behaviour of a stage that has finished its part of a step. `together` waits for the other stages. `ahead` begins

@@ -259,8 +259,8 @@ where
         Ok((first, blocks, last))
     }
 
-    /// Creates the layers of one stage, and joins the halves of its blocks. `range` has the numbers of the layers in the
-    /// model. Each layer is moved to the stage's device before the next one is created.
+    /// Creates the layers of one stage, and joins the halves of its blocks. `range` has the numbers of the layers in
+    /// the model. Each layer is moved to the stage's device before the next one is created.
     fn part(&self, range: Range<usize>, device: &Device) -> Part<F, B, L> {
         let (begins, ends) = (range.start == 0, range.end == self.layers());
         let first = || self.layer(0, device, |home| (self.first)(home));
@@ -276,8 +276,8 @@ where
         }
     }
 
-    /// Creates the block, or the half of a block, that is the layer with the number `layer` of the model. Its parameters
-    /// are drawn later if they are lazy.
+    /// Creates the block, or the half of a block, that is the layer with the number `layer` of the model. Its
+    /// parameters are drawn later if they are lazy.
     pub(super) fn of_block(&self, layer: usize, device: &Device) -> B {
         let (block, piece) = self.division.place_of(layer - 1);
         (self.block)(block, piece, device)

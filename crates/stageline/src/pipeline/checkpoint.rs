@@ -99,8 +99,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Copies the parameters and optimizer states of all stages of the first replica to the host, as the last step left
-    /// them. With [`FrozenFrom::Model`], computes only the hashes of large frozen parameters, because a resumed training
-    /// has their values from its model.
+    /// them. With [`FrozenFrom::Model`], computes only the hashes of large frozen parameters, because a resumed
+    /// training has their values from its model.
     fn states(&mut self, frozen_from: FrozenFrom) -> Result<Vec<StageState>, StepError> {
         if self.overlap.is_in_flight {
             self.abandon();
