@@ -109,8 +109,8 @@ pub(crate) trait Runner: Send {
     fn replica(&self) -> Replica;
     fn stage(&self) -> usize;
     /// Makes the stage ready for the next batch, in a training step, an evaluation or an inference (`pass`). In the
-    /// first stage, waits until the caller has sent the inputs of all micro-batches, and in the last stage until it has
-    /// sent their targets.
+    /// first stage, waits until the caller has sent the inputs of all micro-batches. In the last stage, waits for their
+    /// targets, which an inference does not have.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
     /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes that it
     /// sent to another stage; 0 unless it is a send.
