@@ -36,7 +36,8 @@ struct Flags {
     /// Folder to which the LoRA adapters are written, in the format that PEFT reads
     #[arg(help_heading = "Outputs", long, value_name = "DIR")]
     export_adapter: Option<PathBuf>,
-    /// JSON file with an array of equally long arrays of tokens. Their logits are computed and written to --out
+    /// JSON file with an array of equally long arrays of token ids. After the training, the model's logits for them are
+    /// written to --out
     #[arg(help_heading = "Outputs", long, value_name = "TOKENS.json")]
     logits: Option<PathBuf>,
     /// File for the logits of --logits: the tensor `logits` [rows, length, vocabulary] in f32

@@ -105,5 +105,5 @@ fn a_programs_own_optimizer_decides_about_its_states() {
     };
     own("device").unwrap();
     let error = own("host").unwrap_err().to_string();
-    assert!(error.starts_with("--optimizer-state host: this program chooses its optimizer itself"), "{error}");
+    assert!(error.starts_with("--optimizer-state host: this program sets its optimizer in its code"), "{error}");
 }

@@ -310,7 +310,7 @@ fn a_server_names_what_it_cannot_serve_and_ends_on_sigterm() {
         ("--allow-anyone --key @bad-key".to_owned(), "bad-key cannot be used".to_owned()),
         ("--allow-anyone --relays public --key @key".to_owned(), "listens on this host only".to_owned()),
         ("--token-file @empty".to_owned(), "its first line is empty".to_owned()),
-        ("--token-file @token --device ws://gpu:1/0".to_owned(), "serve it there".to_owned()),
+        ("--token-file @token --device ws://gpu:1/0".to_owned(), "run `stageline serve` on that host".to_owned()),
         (String::new(), "--token-file".to_owned()),
     ] {
         let output = command(&flags, &place).output().unwrap();

@@ -180,7 +180,7 @@ pub enum Damage {
         value: f64,
     },
     /// The manifest of the checkpoint states more completed training steps than a checkpoint may have.
-    #[error("has {steps} steps, but at most {most} are possible")]
+    #[error("says that it was saved after {steps} steps, more than the {most} that are possible")]
     Steps {
         /// The number of completed training steps that the manifest of a checkpoint states, which is too large.
         steps: u64,

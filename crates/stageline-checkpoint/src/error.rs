@@ -252,7 +252,7 @@ pub enum CheckpointError {
     },
     /// The header of a checkpoint's tensor file, or the index of the parameters, cannot be written.
     #[error(
-        "cannot write {} as safetensors: {}; spread its tensors over more groups, or shorten their names",
+        "cannot write {} as safetensors: {}; give its tensors shorter names, or names of more layers, because each layer has a file",
         Printable::new(file),
         Printable::new(reason).at_most(MOST_REASON)
     )]

@@ -96,8 +96,12 @@ impl CostFlags {
                 let halves: Vec<_> = shared("--backward", backward)?.iter().map(|whole| whole / 2.0).collect();
                 [halves.clone(), halves]
             }
-            ([], [..], [_, ..]) => bail!("--weight-grad and --backward need --input-grad, the other half"),
-            ([..], [], [_, ..]) => bail!("--input-grad and --backward need --weight-grad, the other half"),
+            ([], [..], [_, ..]) => {
+                bail!("--weight-grad and --backward need --input-grad too, because a backward has both parts")
+            }
+            ([..], [], [_, ..]) => {
+                bail!("--input-grad and --backward need --weight-grad too, because a backward has both parts")
+            }
             (input, weight, _) => {
                 let or_one = |list: &[f64]| if list.is_empty() { vec![1.0] } else { list.to_vec() };
                 [shared("--input-grad", &or_one(input))?, shared("--weight-grad", &or_one(weight))?]

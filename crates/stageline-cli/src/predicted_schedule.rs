@@ -53,8 +53,8 @@ impl Chosen {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(
             has_generator(log) || own == (workers, micro_batches),
-            "the log has a plan for P = {} and M = {}, which no schedule generates for P = {workers} and M = {micro_batches}; \
-             give --schedule NAME, or --schedule {SEARCH} to search for a plan with the measured costs",
+            "the plan of the log was made for P = {} and M = {} alone, and no schedule generates it for P = {workers} and \
+             M = {micro_batches}; give --schedule NAME, or --schedule {SEARCH} to search for a plan with the measured costs",
             own.0,
             own.1
         );

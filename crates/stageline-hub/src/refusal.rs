@@ -46,7 +46,7 @@ pub enum Refusal {
     },
     /// The model cannot be written to the folder, because something other than a folder is at its path or at the path
     /// of a folder above it.
-    #[error("it is not a folder; remove it, or give the path of a folder")]
+    #[error("a file is there, and a folder is needed; give another path, or move the file")]
     NotAFolder,
     /// The target folder of the model contains a subfolder with the name of a file to write. A file cannot replace a
     /// folder.

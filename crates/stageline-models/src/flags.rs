@@ -16,11 +16,12 @@ pub struct ModelFlags {
     /// Folder of a model in the Hugging Face format: config.json, model.safetensors or its shards, and tokenizer.json
     #[arg(long, value_name = "DIR")]
     pub model: Option<PathBuf>,
-    /// Configuration of a new model: a file in the format of config.json, or a folder with one. The parameters are
-    /// drawn from --seed
+    /// Configuration of a new model, which is trained instead of that of --model: a file in the format of config.json,
+    /// or a folder with one. A tokenizer.json is read from the same folder. The parameters are drawn from --seed
     #[arg(long, value_name = "CONFIG.json")]
     pub init: Option<PathBuf>,
-    /// Parameters to freeze (they are not trained): a regular expression for the names of their tensors
+    /// Parameters to freeze (they are not trained): a regular expression that matches a part of the names of their
+    /// tensors, such as `embed_tokens|layers\.[0-3]\.`
     #[arg(long, value_name = "REGEX")]
     pub freeze: Option<String>,
     /// Trains LoRA adapters of this rank instead of the model's parameters, which are frozen
@@ -29,12 +30,12 @@ pub struct ModelFlags {
     /// Alpha of new LoRA adapters, which are scaled by alpha / rank [default: twice the rank]
     #[arg(help_heading = "LoRA", long, value_name = "ALPHA")]
     pub lora_alpha: Option<f64>,
-    /// Linear layers that get LoRA adapters: a regular expression for the names of their weights [default: all in the
-    /// model's blocks]
+    /// Linear layers that get LoRA adapters: a regular expression that matches a part of the names of their weights,
+    /// such as `q_proj|v_proj` [default: all in the model's blocks]
     #[arg(help_heading = "LoRA", long, value_name = "REGEX")]
     pub lora_targets: Option<String>,
-    /// Folder with the LoRA adapters to start with, as PEFT writes it: adapter_config.json and
-    /// adapter_model.safetensors
+    /// Folder with LoRA adapters to train on, as PEFT writes it: adapter_config.json and adapter_model.safetensors. It
+    /// is given instead of --lora, and has the rank, alpha and layers of the adapters
     #[arg(help_heading = "LoRA", long, value_name = "DIR")]
     pub adapter: Option<PathBuf>,
 }

@@ -202,8 +202,8 @@ fn rare_failures_are_reported_with_the_fix() {
         ),
         (
             CheckpointError::Header { file: "a.safetensors".into(), reason: "its header is too long".into() },
-            "cannot write a.safetensors as safetensors: its header is too long; spread its tensors over more groups, \
-             or shorten their names",
+            "cannot write a.safetensors as safetensors: its header is too long; give its tensors shorter names, or \
+             names of more layers, because each layer has a file",
         ),
         (
             CheckpointError::Thread { source: source() },

@@ -97,7 +97,11 @@ fn scales() -> Vec<WrongValue> {
 fn steps() -> Vec<WrongValue> {
     let most = 1u64 << 53;
     let steps = |steps: u64| {
-        ("/progress/steps", json!(steps), format!("has {steps} steps, but at most 9007199254740992 are possible"))
+        (
+            "/progress/steps",
+            json!(steps),
+            format!("was saved after {steps} steps, more than the 9007199254740992 that are possible"),
+        )
     };
     let optimizer = |place, value: u64, optimizer_steps: u64, steps: u64| {
         (place, json!(value), format!("has {optimizer_steps} optimizer steps, but only {steps} steps in all"))

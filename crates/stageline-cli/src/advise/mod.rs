@@ -123,8 +123,8 @@ impl Asked<'_> {
         if self.flags.schedule.is_none() && !has_generator(self.log) {
             let own = 100.0 * measured.predict(target)?.bubble;
             return Ok(format!(
-                "the log has a plan for M = {} and P = {workers}, with a bubble of {own:.1}%, which no schedule generates for other \
-                 numbers; give --schedule NAME to compare them\n",
+                "the plan of the log, with a bubble of {own:.1}%, was made for M = {} and P = {workers} alone; give --schedule NAME to \
+                 compare other numbers\n",
                 target.micro_batches
             ));
         }

@@ -67,7 +67,9 @@ pub(crate) fn run(flags: Flags) -> anyhow::Result<()> {
     }
     let names = DeviceName::parse_list(&flags.device).context("--device")?;
     if let Some(remote) = names.iter().find(|name| matches!(name, DeviceName::Remote(_))) {
-        bail!("--device: `{remote}` is a device of another host; serve it there");
+        bail!(
+            "--device: `{remote}` is a device of another host, and a server lends only those of its own; run `stageline serve` on that host"
+        );
     }
     let devices = DeviceName::open_all(&names, None).context("--device")?;
     let admission = match &flags.token_file {

@@ -286,7 +286,7 @@ fn a_plan_with_unequal_numbers_of_stages_is_compared_with_itself() {
     assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1,2\n"), "{advice}");
     for other in ["--stages 3", "--micro-batches 4"] {
         let refused = error(&format!("predict --from {log} {other}"));
-        assert!(refused.contains("a plan for P = 2 and M = 2, which no schedule generates"), "{refused}");
+        assert!(refused.contains("was made for P = 2 and M = 2 alone"), "{refused}");
     }
     let refused = error(&format!("predict --from {log} --chunks 1"));
     assert!(refused.contains("has 3 stages on 2 workers") && refused.contains("leave --chunks out"), "{refused}");

@@ -189,7 +189,9 @@ pub enum TokenError {
         most: usize,
     },
     /// A token is not in the vocabulary of its encoding.
-    #[error("the token {token} is not in the vocabulary of {vocabulary} tokens; use the encoding of these tokens")]
+    #[error(
+        "the token id {token} is not in the vocabulary, which has ids below {vocabulary}; use the tokenizer that made these tokens"
+    )]
     UnknownToken {
         /// The token id that is not in the vocabulary, because it is not smaller than the size of the vocabulary.
         token: u32,
@@ -223,7 +225,9 @@ pub enum TokenError {
         allowed: String,
     },
     /// There is no default folder for token files, because neither `XDG_CACHE_HOME` nor a home folder is set.
-    #[error("neither XDG_CACHE_HOME nor a home folder is set; give a folder for token files (TokenOptions::folder)")]
+    #[error(
+        "there is no folder for token files, because neither XDG_CACHE_HOME nor HOME is set; set one of them (in code, `TokenOptions::folder`)"
+    )]
     NoFolder,
 }
 

@@ -136,7 +136,7 @@ fn a_target_that_is_no_folder_or_is_below_a_file_is_refused() {
     let file = root.path().join("file").display().to_string();
     for (target, named) in [("file", file.as_str()), ("file/below", &file), ("link", "link")] {
         let target = root.path().join(target);
-        let error = assert_refused(&new(), source.path(), &target, &[named, "is not written: it is not a folder"]);
+        let error = assert_refused(&new(), source.path(), &target, &[named, "is not written: a file is there"]);
         assert!(matches!(error, FolderError::Refused { reason: Refusal::NotAFolder, .. }));
     }
     let long = root.path().join("new").join("x".repeat(300));

@@ -194,7 +194,7 @@ fn further_chat_templates_are_copied() {
 
     let target = toy::folder(&[("additional_chat_templates", b"a file")]);
     let error = copy_companions(source.path(), target.path()).unwrap_err();
-    toy::assert_says(&error, &["additional_chat_templates is not written: it is not a folder", "remove it"]);
+    toy::assert_says(&error, &["additional_chat_templates is not written: a file is there", "move the file"]);
 }
 
 #[test]

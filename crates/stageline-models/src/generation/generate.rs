@@ -55,7 +55,9 @@ pub enum GenerationError {
         positions: usize,
     },
     /// A token of the prompt is not in the model's vocabulary.
-    #[error("the prompt has the token {token}, and the vocabulary has {vocabulary}; is it the model's tokenizer?")]
+    #[error(
+        "the prompt has the token id {token}, and the model knows only ids below {vocabulary}; use the model's own tokenizer"
+    )]
     Token {
         /// The token of the prompt that is not in the model's vocabulary, because its number is too large.
         token: u32,

@@ -99,7 +99,8 @@ fn a_generation_ends_at_the_last_position_and_refuses_wrong_prompts() {
     assert_eq!(generate(&[]).unwrap_err().to_string(), "the prompt is empty; give at least one token");
     let long = "the prompt has 41 tokens, and the model is made for 40; give a shorter one";
     assert_eq!(generate(&[2; 41]).unwrap_err().to_string(), long);
-    let unknown = "the prompt has the token 37, and the vocabulary has 37; is it the model's tokenizer?";
+    let unknown =
+        "the prompt has the token id 37, and the model knows only ids below 37; use the model's own tokenizer";
     assert_eq!(generate(&[37]).unwrap_err().to_string(), unknown);
 }
 

@@ -30,8 +30,8 @@ pub enum PredictError {
     /// The costs of another micro-batch size cannot be computed from two runs: their micro-batches have the same size,
     /// their models have different numbers of layers, or the requested size is not above 0.
     #[error(
-        "no costs for micro-batches of {tokens} targets follow from runs of {} and {} layers with micro-batches of {} and {}: give \
-         runs of one model with two different sizes, and a size above 0",
+        "the two runs cannot predict micro-batches of {tokens} tokens: their models have {} and {} layers, and their micro-batches {} \
+         and {} tokens; give two runs of the same model with different micro-batch sizes, and ask for a size above 0",
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {

@@ -14,8 +14,9 @@ const HELD_OUT: f64 = 0.05;
 /// The flags that choose the data of a language model, and how samples are made of it.
 #[derive(Clone, Debug, clap::Args)]
 pub struct TokenFlags {
-    /// Text to train on, unless --steps is 0: a text file, a folder, JSON lines (`text`, `prompt` and `completion`, or
-    /// `messages`), or a .json file with arrays of tokens (in file order). Without tokenizer.json, each byte is a token
+    /// Path of the text to train on, unless --steps is 0: a text file; a .jsonl file, whose lines have `text`, `prompt`
+    /// and `completion`, or `messages`; a folder of such files; or a .json file with arrays of token ids, which are
+    /// trained on in their order. Without tokenizer.json, each byte is a token
     #[arg(long)]
     pub data: Option<PathBuf>,
     /// Text to evaluate on, in one of the forms of --data, instead of a part of --data
@@ -49,7 +50,7 @@ impl TokenFlags {
         );
         ensure!(
             self.eval_data.is_none() || self.held_out.is_none_or(|share| share == 0.0),
-            "--eval-data and --held-out exclude each other: give one of them (a resumed run has those of its checkpoint)"
+            "--eval-data and --held-out exclude each other; leave one out, or give --held-out 0 if it comes from the checkpoint"
         );
         Ok(())
     }
@@ -84,7 +85,7 @@ mod tests {
             let matches = command.try_get_matches_from(["train"].into_iter().chain(line.split_whitespace())).unwrap();
             TokenFlags::from_arg_matches(&matches).unwrap().check().map_err(|error| error.to_string())
         };
-        let both = "--eval-data and --held-out exclude each other: give one of them (a resumed run has those of its checkpoint)";
+        let both = "--eval-data and --held-out exclude each other; leave one out, or give --held-out 0 if it comes from the checkpoint";
         assert_eq!(checked("--data a --eval-data b --held-out 0.1").unwrap_err(), both);
         assert!(checked("--eval-data b").unwrap_err().starts_with("--eval-data needs --data"));
         assert_eq!(checked("--show-samples 2").unwrap_err(), "--show-samples needs --data");

@@ -77,7 +77,7 @@ impl LabelledTexts {
             let beyond = tokens.iter().find(|token| **token as usize >= vocabulary);
             if let Some(token) = beyond {
                 bail!(
-                    "line {line} has the token {token}, and the model's vocabulary has {vocabulary}; is it the model's tokenizer?"
+                    "line {line} has the token id {token}, and the model knows only ids below {vocabulary}; use the model's own tokenizer"
                 );
             }
         }

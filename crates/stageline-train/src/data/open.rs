@@ -162,7 +162,7 @@ fn tell(packing: Packing, context: usize) -> Result<()> {
     let Packing { samples, divided, cut, lost_tokens, left_out, padding } = packing;
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
     if divided > 0 {
-        say(format_args!("{divided} documents are longer, and are divided"))?;
+        say(format_args!("{divided} documents are longer than a sample, and are divided"))?;
     }
     if cut > 0 {
         tracing::warn!(
@@ -183,7 +183,7 @@ fn check_vocabulary(tokens: &TokenFile, vocabulary: usize) -> Result<()> {
         let largest = tokens.largest_token()?;
         ensure!(
             (largest as usize) < vocabulary,
-            "the text has the token {largest}, and the model's vocabulary has {vocabulary}; is it the model's tokenizer?"
+            "the text has the token id {largest}, and the model knows only ids below {vocabulary}; use the model's own tokenizer"
         );
     }
     Ok(())
@@ -203,7 +203,8 @@ mod tests {
         let options = TokenOptions { folder: Some(folder.path().join("tokens")), ..TokenOptions::default() };
         let tokens = prepare(&path, &Bytes, &options).unwrap();
         check_vocabulary(&tokens, 100).unwrap();
-        let message = "the text has the token 99, and the model's vocabulary has 99; is it the model's tokenizer?";
+        let message =
+            "the text has the token id 99, and the model knows only ids below 99; use the model's own tokenizer";
         assert_eq!(check_vocabulary(&tokens, 99).unwrap_err().to_string(), message);
     }
 }

@@ -110,12 +110,12 @@ impl PackedDocuments {
         ensure!(
             evaluated == 0 || !validation.is_empty(),
             "none of the {evaluated} documents that are held out has a token to evaluate among its first {context} after the \
-             first one; hold out more documents, or give a longer context"
+             very first, which is never a target; hold out more documents, or give a longer context"
         );
         ensure!(
             !training.is_empty(),
-            "no document{} has a token to train on among its first {context} after the first one; give a longer \
-             context, or data with completions or with messages of the role `assistant`",
+            "no document{} has a token to train on among its first {context} after the very first, which is never a target; \
+             give a longer context, or data with completions or with messages of the role `assistant`",
             if evaluated > 0 { " for training" } else { "" }
         );
         // Samples are chosen evenly, because the samples with the longest documents come first.
@@ -337,11 +337,11 @@ mod tests {
     #[test]
     fn data_without_anything_to_train_on_is_refused() {
         let refused = |lines: &[(&str, &str)], held_out| packed(lines, 4, held_out).map(drop).unwrap_err().to_string();
-        let message = "no document has a token to train on among its first 4 after the first one; give a longer \
-                       context, or data with completions or with messages of the role `assistant`";
+        let message = "no document has a token to train on among its first 4 after the very first, which is never a target; give a \
+                       longer context, or data with completions or with messages of the role `assistant`";
         assert_eq!(refused(&[("a long prompt", "x")], 0.0), message);
-        let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the first \
-                       one; hold out more documents, or give a longer context";
+        let message = "none of the 1 documents that are held out has a token to evaluate among its first 4 after the very \
+                       first, which is never a target; hold out more documents, or give a longer context";
         assert_eq!(refused(&[("a", "x"), ("a long prompt", "x")], 0.1), message);
         let message = "there is one document, so none can be held out; hold out the fraction 0, or give more documents";
         assert_eq!(refused(&[("a", "x")], 0.1), message);

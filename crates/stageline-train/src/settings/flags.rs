@@ -53,10 +53,13 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, default_value_t = 4)]
     pub micro_batch_size: usize,
     /// Schedule, which is the order of forwards and backwards. gpipe, 1f1b and eager-1f1b have one stage on each
-    /// worker. zb-h1 and zb-h2 also split each backward in two. interleaved and looped-breadth-first have 2 stages on
-    /// each worker, or --chunks. zb-v, v-half, v-min and dualpipe-v have 2 stages on each worker in a V: the first
-    /// worker has the first and the last stage. `search` finds the plan with the shortest simulated step. A CSV file
-    /// gives a plan, as `stageline search --csv` writes it
+    /// worker: gpipe keeps the activations of all micro-batches, 1f1b of at most P, and eager-1f1b of more than 1f1b,
+    /// so that slow transfers delay it less. zb-h1 and zb-h2 also split each backward in two to idle less; zb-h1 needs
+    /// the memory of 1f1b, and zb-h2 about twice that. interleaved and looped-breadth-first have 2 stages on each
+    /// worker, or --chunks. zb-v, v-half, v-min and dualpipe-v have 2 stages on each worker in a V: the first worker
+    /// has the first and the last stage. zb-v idles least at the memory of 1f1b; v-half needs about half and v-min a
+    /// third of that. `search` finds the plan with the shortest simulated step. A CSV file gives a plan, as
+    /// `stageline search --csv` writes it
     #[arg(help_heading = "Pipeline", long, default_value = "1f1b")]
     pub schedule: ScheduleBy,
     /// Number of optimizer steps
@@ -66,12 +69,14 @@ pub struct TrainingFlags {
     /// checkpoint, a settings file and the command line, the last one that sets --epochs or --steps decides
     #[arg(help_heading = "Training", long, default_value_t = 0.0)]
     pub epochs: f64,
-    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is --steps, but at least the
-    /// default of --steps. So a short run trains like the beginning of a longer one
+    /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is the number of steps of
+    /// --epochs, or --steps, but at least the default of --steps. So a short run trains like the beginning of a longer
+    /// one
     #[arg(help_heading = "Training", long, value_name = "STEPS")]
     pub schedule_steps: Option<usize>,
     /// Batch size, in samples, for which the number of steps and the learning rate were chosen. If the batch size of
-    /// the run differs, a warning tells the consequences. If unset, it is the batch size of the first run
+    /// the run differs, a warning says what that changes; nothing is rescaled. If unset, it is the batch size with
+    /// which the training began
     #[arg(help_heading = "Training", long, value_name = "SAMPLES")]
     pub tuned_for: Option<usize>,
     /// Peak learning rate, which is reached at the end of the warm-up
@@ -106,7 +111,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, value_name = "FACTOR")]
     pub loss_scale: Option<LossScaleBy>,
     /// Reaction to a step whose loss or gradients are NaN or infinite. `stop` ends the training with an error. `skip`
-    /// continues without updating parameters in this step
+    /// continues without updating parameters in this step. An overflow that a lower dynamic --loss-scale may avoid is
+    /// always skipped
     #[arg(help_heading = "Training", long, default_value = "stop")]
     pub on_non_finite: NonFiniteName,
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
@@ -120,8 +126,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Measurement", long, default_value_t = 10)]
     pub noise_every: usize,
     /// Optimizer. `adafactor` needs the least memory of the adaptive ones: its state for a parameter matrix is little
-    /// more than one row and one column. `muon` steps the matrices of blocks with Muon, and all other parameters with
-    /// AdamW
+    /// more than one row and one column. `sgd` has no momentum. `muon` steps the matrices of blocks with Muon, and all
+    /// other parameters with AdamW, both at the learning rate of AdamW
     #[arg(help_heading = "Training", long, default_value = "adamw")]
     pub optimizer: OptimizerName,
     /// AdamW's first beta: the share of the old average of gradients that remains in a step [default: 0.9]
@@ -188,16 +194,16 @@ pub struct TrainingFlags {
     /// FLOP/s of all devices, of which one that is listed twice counts once
     #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
-    /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list of devices. A list is for consecutive
-    /// workers, one replica after the other. `cuda:all` stands for all CUDA devices. A device of another host has the
+    /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list such as `cuda:0,cuda:1`, with at most one
+    /// device for each worker. The first devices are those of the first replica. If there are fewer devices than
+    /// workers, consecutive workers share one. `cuda:all` stands for all CUDA devices. A device of another host has the
     /// name that `stageline serve` prints on that host, such as `iroh:<id>/0` or `ws://gpu-2:4433/0`
     #[arg(help_heading = "Devices", long, default_value = "cpu")]
     pub device: String,
-    /// Reaction to an operation of a layer, such as attention, for which the stage's device has no kernel. `refuse`
-    /// ends the run with an error that names the layer. This is before the first step if the layer lists the operation,
-    /// and otherwise in the first forward. `warn` names the layer in a warning, and trains with slower operations. If
-    /// unset, GPUs refuse listed operations. CPUs then warn, because their kernels take f32 only. Attention with heads
-    /// so large that it stores its scores is refused only if `refuse` is given
+    /// Reaction to an operation, such as attention, for which the stage's device has no fast kernel. `refuse` ends the
+    /// run with an error that names the layer, before the first step or in the first forward. `warn` names the layer in
+    /// a warning, and trains with slower operations. If unset, GPUs refuse and CPUs warn. Attention with heads too
+    /// large for the kernels is refused only if `refuse` is given
     #[arg(help_heading = "Devices", long)]
     pub fallbacks: Option<FallbacksName>,
     /// File whose first line is the secret (token) of the hosts that serve devices to this run
@@ -227,8 +233,8 @@ pub struct TrainingFlags {
     /// Checkpoint from which the training resumes, or a folder, whose latest checkpoint is taken. `latest` looks in the
     /// folder of --checkpoint. `auto` does the same, and starts from the beginning if there is no checkpoint. Without
     /// --checkpoint, new checkpoints go to the folder of the old one. The settings under `Training` and the program's
-    /// own come from the checkpoint, unless they are given again. The number of micro-batches may change, but not the
-    /// number of samples in a batch
+    /// own, such as its model and data, come from the checkpoint, unless they are given again. The others, such as
+    /// --stages and --device, do not. The number of micro-batches may change, but not the number of samples in a batch
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub resume: Option<PathBuf>,
     /// Number of steps after which the training ends early, with a checkpoint. The steps of earlier runs of this

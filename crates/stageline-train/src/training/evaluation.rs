@@ -69,7 +69,9 @@ pub fn evaluate<Out: Payload, D: Data + ?Sized>(
     };
     let reports = batches.iter().filter_map(evaluated).collect::<Result<Vec<_>, _>>()?;
     if reports.is_empty() && !batches.is_empty() {
-        tracing::warn!("no held-out sample has an unmasked target, so there is no validation");
+        tracing::warn!(
+            "no held-out sample has a target that is trained on, so there is no validation; hold out more data"
+        );
     }
     let Some(report) = EvalReport::over(&reports) else { return Ok(None) };
     let shown: Vec<_> = report.metrics.iter().map(|metric| format!(", {} {:.4}", metric.name, metric.value)).collect();

@@ -109,8 +109,8 @@ impl<'a, M: Model> Recipe<'a, M> {
         let state = running.optimizer_state;
         ensure!(
             !self.owns_optimizer || state == OptimizerState::Device,
-            "--optimizer-state {state}: this program chooses its optimizer itself; leave the flag out, and give `Run::optimizer` \
-             an optimizer of `OptimizerState::Host.of`"
+            "--optimizer-state {state}: this program sets its optimizer in its code, so the flag has no effect; leave it out (in \
+             code, give `Run::optimizer` an optimizer that `OptimizerState::Host.of` returns)"
         );
         let recompute = running.recompute.policy();
         let config = |device: &Device| {

@@ -99,7 +99,7 @@ pub enum BuildError {
     },
     /// The configured settings of the loss scale are invalid.
     #[error(
-        "the loss cannot be scaled by {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
+        "the settings of the loss scale are invalid: {scale:?}; give positive and finite scales, a lowest that is not above the initial one, a \
          growth above 1, a back-off between 0 and 1, and an interval of at least 1 step"
     )]
     LossScale {
@@ -254,7 +254,7 @@ pub enum BuildError {
         watchdog: Watchdog,
     },
     /// The operating system did not start the threads that run a worker's kernels, such as matrix products, on the CPU.
-    #[error("the pool of {cores} cores of worker {worker} could not be started: {cause}; lower the cores a stage")]
+    #[error("the {cores} threads of worker {worker} could not be started: {cause}; give each stage fewer cores")]
     Pool {
         /// The index, counted from 0, of the worker whose threads for kernels could not be started.
         worker: usize,

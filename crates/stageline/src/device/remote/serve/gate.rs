@@ -52,7 +52,7 @@ pub(super) async fn accept(listener: TcpListener, inner: SocketAddr) {
             }
         };
         let Some(place) = Waiting::enter(&waiting, address.ip()) else {
-            tracing::warn!(%address, "a client is refused: too many connections are without a session");
+            tracing::warn!(%address, "a client is refused: it, or all clients together, have too many connections that have opened no session; it can try again");
             continue;
         };
         tokio::spawn(async move {

@@ -131,7 +131,7 @@ impl ProtocolHandler for Guarded {
             connection.close(REFUSED.into(), reason.as_bytes());
         };
         if !self.peers.enter(&connection) {
-            refuse("too many connections are without a session");
+            refuse("too many connections have opened no session");
             return Ok(());
         }
         let served = tokio::select! {
@@ -239,7 +239,7 @@ mod tests {
             sleep(Duration::from_millis(1)).await;
         }
         let one_more = client.connect(address.clone(), ALPN).await.unwrap();
-        assert_eq!(reason(&one_more).await, "too many connections are without a session");
+        assert_eq!(reason(&one_more).await, "too many connections have opened no session");
         for connection in &connections {
             assert!(reason(connection).await.starts_with("it opened no session within"));
         }
