@@ -170,7 +170,7 @@ impl fmt::Display for Report {
         writeln!(f, "longest span   {:.3} ms", self.span_ms)?;
         let (total, span) = (100.0 * self.bubble_total, 100.0 * self.bubble_span);
         writeln!(f, "bubble         {total:.2}% of the total, {span:.2}% by span")?;
-        let bytes = if self.peak_bytes.is_some() { "    peak bytes" } else { "" };
+        let bytes = if self.peak_bytes.is_some() { "   peak memory" } else { "" };
         writeln!(f, "worker  peak live{bytes}  idle ms: fill       drain   imbalance    transfer       flush")?;
         for (worker, (live, idle)) in self.peak_live.iter().zip(&self.idle_ms).enumerate() {
             write!(f, "{worker:>6}  {live:>9}")?;

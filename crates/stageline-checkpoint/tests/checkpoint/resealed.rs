@@ -100,7 +100,7 @@ fn steps() -> Vec<WrongValue> {
         (
             "/progress/steps",
             json!(steps),
-            format!("was saved after {steps} steps, more than the 9007199254740992 that are possible"),
+            format!("says that it was saved after {steps} steps, more than the 9007199254740992 that are possible"),
         )
     };
     let optimizer = |place, value: u64, optimizer_steps: u64, steps: u64| {

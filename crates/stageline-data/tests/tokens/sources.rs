@@ -218,7 +218,7 @@ fn an_encoding_that_exceeds_its_vocabulary_is_refused() {
     let room = Room::with("a.txt", "a字");
     let error = prepare(&room.source, &Characters { vocabulary: 1_000 }, &room.options).unwrap_err();
     let cause = error.source().unwrap().to_string();
-    assert!(cause.starts_with("the token 23383 is not in the vocabulary of 1000 tokens"), "{cause}");
+    assert!(cause.starts_with("the token id 23383 is not in the vocabulary, which has ids below 1000"), "{cause}");
 }
 
 #[test]

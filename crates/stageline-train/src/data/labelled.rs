@@ -211,7 +211,7 @@ mod tests {
         let texts = read(&lines(), 5).unwrap();
         assert!(texts.check(302).is_ok());
         let error = texts.check(301).unwrap_err().to_string();
-        assert!(error.starts_with("line 1 has the token 301, and the model's vocabulary has 301"), "{error}");
+        assert!(error.starts_with("line 1 has the token id 301, and the model knows only ids below 301"), "{error}");
     }
 
     #[test]

@@ -48,7 +48,8 @@ impl Costs {
     /// stage is as low as possible, and returns the partition.
     ///
     /// The cost of a layer is its time if it was measured. Otherwise it is the layer's fraction of the model's FLOPs
-    /// plus its fraction of the parameters, each from 0 to 1, so that both work and memory are balanced.
+    /// plus its fraction of the parameters, each from 0 to 1, so that both work and memory are balanced. If the blocks
+    /// report no FLOPs ([`blocks_report_flops`](Self::blocks_report_flops)), it is the fraction of the parameters.
     ///
     /// # Errors
     /// Returns [`CutError::Balance`] if there are more stages than layers, or no stages.
@@ -80,11 +81,19 @@ impl Costs {
         Ok(Cut::of(balance_for(plan, &self.weights(), speeds)?))
     }
 
+    /// Whether the layers between the first and the last one report FLOPs. burn's own layers report none. If one of
+    /// these layers has parameters and none reports FLOPs, the FLOPs of the other layers say little about the model.
+    pub fn blocks_report_flops(&self) -> bool {
+        let blocks = || self.0.iter().skip(1).take(self.0.len().saturating_sub(2));
+        blocks().any(|block| block.flops > 0.0) || blocks().all(|block| block.parameters == 0)
+    }
+
     /// Returns the cost of each layer as one number: the time in seconds if it was measured. Otherwise it is the
-    /// layer's share of the model's FLOPs plus its share of the parameters.
+    /// layer's share of the model's FLOPs, as far as blocks report them, plus its share of the parameters.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
-        let (parameters, flops) = (self.parameters() as f64, self.flops());
+        let flops = if self.blocks_report_flops() { self.flops() } else { 0.0 };
+        let parameters = self.parameters() as f64;
         let weight = |layer: &LayerCost| match layer.time {
             Some(time) => time.as_secs_f64(),
             None => share(layer.parameters as f64, parameters) + share(layer.flops, flops),
@@ -114,6 +123,18 @@ mod tests {
         assert_eq!(costs.cut_for(&[1.0, 1.0]).unwrap(), costs.cut(2).unwrap());
         assert_eq!(costs.cut_for(&[1.0, 2.0]).unwrap().to_string(), "0,2");
         assert_eq!(costs.cut_for(&[5.0, 1.0]).unwrap().to_string(), "0,5");
+    }
+
+    #[test]
+    fn flops_of_the_last_layer_alone_do_not_decide_the_cut() {
+        let mut costs = costs(&[0; 6]);
+        costs.0.iter_mut().for_each(|layer| (layer.time, layer.flops) = (None, 0.0));
+        costs.0[5].flops = 100.0;
+        assert!(!costs.blocks_report_flops());
+        assert_eq!(costs.cut(3).unwrap().to_string(), "0,2,4");
+        costs.0[1].flops = 100.0;
+        assert!(costs.blocks_report_flops());
+        assert_ne!(costs.cut(3).unwrap().to_string(), "0,2,4");
     }
 
     #[test]

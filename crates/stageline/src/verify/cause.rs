@@ -46,8 +46,8 @@ pub enum Cause {
     /// A batch norm normalises each micro-batch by the micro-batch's own statistics, instead of the statistics of the
     /// whole batch.
     #[error(
-        "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, which no \
-        accumulation can undo; take a norm over single samples, or accept it with `AccumulatedBatchNorm`"
+        "a batch norm, `{path}` of stage {stage}: it normalises each micro-batch by its own statistics, so its gradients depend on \
+         the number of micro-batches, also with `AccumulatedBatchNorm`; take a norm over single samples, such as a group norm"
     )]
     BatchNorm {
         /// The index, counted from 0, of the stage with the model's first batch norm, which is the likely cause of the
