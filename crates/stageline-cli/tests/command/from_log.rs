@@ -174,7 +174,7 @@ fn a_logged_plan_without_a_generator_predicts_its_own_numbers() {
 
     let advice = text(&format!("advise --from {log}"));
     assert!(
-        advice.contains("\nthe log has a plan for M = 2 and P = 2, with a bubble of 33.3%, which no schedule"),
+        advice.contains("\nthe plan of the log, with a bubble of 33.3%, was made for M = 2 and P = 2 alone; give"),
         "{advice}"
     );
     assert!(advice.contains("as flags of a training: --stages 2 --cut 0,1\n"), "{advice}");
