@@ -7,7 +7,7 @@ use stageline_schedule::{CheckError, ParsePlanError};
 #[non_exhaustive]
 pub enum LogError {
     /// The log of a run cannot be read because reading the file failed; the field is the error of the operating system.
-    #[error("the log cannot be read: {0}; give the file that a training writes with `--log`")]
+    #[error("the log cannot be read; give the file that a training writes with `--log`")]
     Io(#[from] std::io::Error),
     /// The log of a run cannot be read because one of its lines is not valid JSON or lacks a required field.
     #[error("line {line} of the log cannot be read: {cause}; write a new log with `--log`")]
