@@ -1,14 +1,16 @@
 //! Multiplies matrices with the kernels of the crate `gemm-f32`, on x86-64 processors with AVX2 or AVX-512.
 //!
-//! The crate `gemm` calls the same kernels. For the sizes of a training it takes up to a tenth more time, because it
-//! copies a matrix in an order in which the processor cannot read ahead, and does not load the output while it computes
-//! a tile.
+//! The crate `gemm` calls the same kernels. For the sizes of a training it takes more time, because it waits for the
+//! memory when it copies a matrix and when it writes a tile. Here the processor loads the numbers of the next copy, and
+//! those of the output, while it computes tiles.
 //!
 //! - `tile`: the part of a product that a kernel computes at once.
 //! - `panels`: copies of matrices in the order in which a kernel reads them.
+//! - `ahead`: loads the numbers of the next copy into the cache.
 //! - `parts`: the parts of matrices that are copied and computed.
 //! - `transpose`: transposes a matrix in vector registers.
 
+mod ahead;
 mod panels;
 mod parts;
 mod tile;
@@ -18,6 +20,7 @@ use std::cell::Cell;
 
 use super::cores::Cores;
 use super::view::{Matrix, MatrixMut};
+use ahead::Ahead;
 use panels::{Panels, by_rows};
 use parts::parts;
 pub use tile::Tile;
@@ -26,8 +29,12 @@ pub use tile::Tile;
 /// more, the strip of the left matrix that a tile reads would not stay in a core's L1 cache.
 const DEPTH: usize = 512;
 
-/// The largest number of columns of the right matrix that are copied at once. The copy then takes at most 1 MiB, which
-/// is the L2 cache of a core of most processors with AVX-512.
+/// The number of columns of the right matrix, in vector registers, that are copied at once for each core. The copy takes
+/// at most 128 KiB with AVX2 and 256 KiB with AVX-512. So it fits into a core's L2 cache together with the numbers of
+/// the next copy.
+const VECTORS: usize = 8;
+
+/// The largest number of columns of the right matrix that are copied at once for all cores.
 const COLUMNS: usize = 512;
 
 /// The largest number of rows of a transposed left matrix that are copied at once.
@@ -59,19 +66,20 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
     let mut buffers = BUFFERS.take();
     let depth = left.columns.div_ceil(left.columns.div_ceil(DEPTH));
     let rows_at_once = if left.column_stride == 1 { left.rows } else { ROWS };
+    let columns_at_once = COLUMNS.min(VECTORS * tile.lanes * cores.number());
     for summed in parts(left.columns, depth) {
         let add = add || summed.start > 0;
+        let right = right.rows(summed.clone());
         for rows in parts(left.rows, rows_at_once) {
             let left = by_rows(left.rows(rows.clone()).columns(summed.clone()), &mut buffers.rows, cores);
-            for columns in parts(right.columns, COLUMNS / tile.columns * tile.columns) {
-                let right = right.rows(summed.clone()).columns(columns.clone());
-                let panels = Panels::of(right, tile, &mut buffers.panels, cores);
+            for columns in parts(right.columns, columns_at_once) {
+                let next = columns.end..right.columns.min(columns.end + columns_at_once);
+                let panels = Panels::of(right.columns(columns.clone()), tile.columns, &mut buffers.panels, cores);
+                let ahead = Ahead::of(right.columns(next), left.rows.div_ceil(tile.rows) * panels.number());
                 let mut output = output.rows(rows.clone());
-                let strips = output.columns(columns).strips(tile.rows).zip(left.strips(tile.rows));
-                cores.each(strips, |(mut output, left)| {
-                    for (columns, panel) in parts(output.columns, tile.columns).zip(panels.iter()) {
-                        tile.multiply(output.columns(columns), left, panel, add);
-                    }
+                let strips = output.columns(columns).strips(tile.rows).zip(left.strips(tile.rows)).enumerate();
+                cores.each(strips, |(strip, (output, left))| {
+                    tile.multiply(output, left, panels, add, ahead.from(strip * panels.number()));
                 });
             }
         }

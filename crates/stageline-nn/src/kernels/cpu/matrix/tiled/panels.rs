@@ -1,15 +1,15 @@
 //! Copies of matrices in the order in which a kernel reads them ([`Panels`], [`by_rows`]).
 
+use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
 use std::mem::MaybeUninit;
 
 use super::super::super::wide::wide;
 use super::super::cores::Cores;
 use super::super::view::Matrix;
-use super::tile::Tile;
 use super::transpose::{LINE, transpose};
 
-/// The number of rows of a matrix that are copied into all panels before the next rows are copied. The processor reads
-/// ahead in each of these rows.
+/// The number of rows of a matrix that are copied into all panels before the next rows are copied. The processor loads
+/// the next rows meanwhile.
 const ROWS: usize = 8;
 
 /// A copy of a product's right matrix. Each panel has as many columns of the matrix as a tile, and its rows lie one
@@ -21,10 +21,10 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Copies the matrix `right` into panels for the tile `tile`, in the memory of `buffer`. If the last panel has
-    /// fewer columns than a tile, zeros take the place of the missing ones.
-    pub fn of(right: Matrix, tile: &Tile, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
-        let (width, number) = (tile.columns, right.columns.div_ceil(tile.columns));
+    /// Copies the matrix `right` into panels of `width` columns, the width of a tile, in the memory of `buffer`. If the
+    /// last panel has fewer columns, zeros take the place of the missing ones.
+    pub fn of(right: Matrix, width: usize, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
+        let number = right.columns.div_ceil(width);
         let of_a_panel = width * right.rows;
         let room = room(buffer, number * of_a_panel);
         let of_a_core = number.div_ceil(cores.number());
@@ -35,6 +35,11 @@ impl<'a> Panels<'a> {
         });
         // SAFETY: the parts above are all panels, and every number of a panel has been written.
         Self { numbers: unsafe { room.assume_init_ref() }, of_a_panel }
+    }
+
+    /// Returns the number of panels.
+    pub fn number(self) -> usize {
+        self.numbers.len() / self.of_a_panel
     }
 
     /// Returns the panels in the order of their columns.
@@ -97,6 +102,9 @@ wide! {
             for (index, panel) in panels.chunks_exact_mut(width * right.rows).enumerate() {
                 let columns = index * width..right.columns.min((index + 1) * width);
                 for row in first..right.rows.min(first + ROWS) {
+                    let later = right.values.as_ptr().wrapping_add((row + ROWS) * right.row_stride + columns.start);
+                    // SAFETY: a prefetch changes nothing, whatever its address.
+                    unsafe { _mm_prefetch::<_MM_HINT_T0>(later.cast()) };
                     let from = &right.values[row * right.row_stride..][columns.clone()];
                     let (to, beyond) = panel[row * width..][..width].split_at_mut(from.len());
                     // Not `write_copy_of_slice`, because a call of the system's function takes longer than this copy.

@@ -7,6 +7,8 @@ use gemm_f32::microkernel::{avx512f, fma};
 
 use super::super::super::wide::{has_avx2, has_avx512};
 use super::super::view::{Matrix, MatrixMut};
+use super::ahead::Loading;
+use super::panels::Panels;
 use super::transpose::LINE;
 
 /// The largest part of a product that the processor's vector registers can hold, and the kernels that compute it.
@@ -16,7 +18,7 @@ pub struct Tile {
     /// The number of columns of the largest tile.
     pub columns: usize,
     /// The number of f32 numbers in a vector register.
-    lanes: usize,
+    pub lanes: usize,
     /// The kernels of all tiles, ordered by their number of vectors in a row and then by their number of rows.
     kernels: &'static [MicroKernelFn<f32>],
 }
@@ -38,55 +40,68 @@ impl Tile {
         }
     }
 
-    /// Writes the product of `left` and a panel to `output`, or adds it to `output` if `add` is set. The panel has
-    /// [`columns`](Self::columns) numbers for each column of `left`; those beyond the columns of `output` are not used.
+    /// Writes the product of `left`, a strip of a left matrix, and the panels of a right matrix to `output`, tile by
+    /// tile, or adds it to `output` if `add` is set. `ahead` loads numbers for later with every tile.
     ///
     /// # Panics
-    /// Panics if the output is empty or larger than a tile, if the shapes do not fit each other, or if the rows of
-    /// `left` do not have consecutive numbers.
-    pub fn multiply(&self, output: MatrixMut, left: Matrix, panel: &[f32], add: bool) {
-        let (rows, columns, depth) = (output.rows, output.columns, left.columns);
-        let fits = (1..=self.rows).contains(&rows) && (1..=self.columns).contains(&columns) && left.rows == rows;
-        assert!(
-            fits && left.column_stride == 1 && panel.len() == depth * self.columns,
-            "the shapes of a tile must fit"
-        );
-        load(&output);
-        let kernel = self.kernels[(columns.div_ceil(self.lanes) - 1) * self.rows + rows - 1];
+    /// Panics if the strip is empty or higher than a tile, if the shapes do not fit each other, or if the rows of `left`
+    /// do not have consecutive numbers.
+    pub fn multiply(&self, output: MatrixMut, left: Matrix, panels: Panels, add: bool, mut ahead: Loading) {
+        let (rows, depth) = (output.rows, left.columns);
+        let fits = (1..=self.rows).contains(&rows) && left.rows == rows;
+        let covers = output.columns.div_ceil(self.columns) == panels.number();
+        assert!(fits && covers && left.column_stride == 1, "the shapes of a strip must fit");
         let [stride, width, left_stride] = [output.stride, self.columns, left.row_stride].map(|stride| stride as isize);
-        // SAFETY: `of_processor` found the kernel's instructions. The output, `left` and the panel have the numbers
-        // that the kernel accesses, as was just checked, and the output is borrowed exclusively. The kernel reads the
-        // output only if `add` is set.
-        unsafe {
-            kernel(
-                columns,
-                rows,
-                depth,
-                output.first,
-                panel.as_ptr(),
-                left.values.as_ptr(),
-                stride,
-                1,
-                width,
-                1,
-                left_stride,
-                f32::from(add),
-                1.0,
-                u8::from(add),
-                false,
-                false,
-                false,
-                std::ptr::null(),
-            );
+        let (mut first, mut columns_left) = (output.first, output.columns);
+        for panel in panels.iter() {
+            assert_eq!(panel.len(), depth * self.columns, "a panel has a row for each column of the strip");
+            let columns = columns_left.min(self.columns);
+            load([rows, columns], first, output.stride);
+            ahead.load();
+            let kernel = self.kernel([rows, columns]);
+            // SAFETY: `of_processor` found the kernel's instructions. The output, `left` and the panel have the numbers
+            // that the kernel accesses, as was just checked, and the output is borrowed exclusively. The kernel reads
+            // the output only if `add` is set.
+            unsafe {
+                kernel(
+                    columns,
+                    rows,
+                    depth,
+                    first,
+                    panel.as_ptr(),
+                    left.values.as_ptr(),
+                    stride,
+                    1,
+                    width,
+                    1,
+                    left_stride,
+                    f32::from(add),
+                    1.0,
+                    u8::from(add),
+                    false,
+                    false,
+                    false,
+                    std::ptr::null(),
+                );
+            }
+            (first, columns_left) = (first.wrapping_add(columns), columns_left - columns);
         }
+    }
+
+    /// Returns the kernel of a tile of `rows` rows and `columns` columns.
+    fn kernel(&self, [rows, columns]: [usize; 2]) -> MicroKernelFn<f32> {
+        // Most tiles have all columns, and a division takes as long as 20 multiplications.
+        let rest = if columns == self.columns { 0 } else { self.columns / self.lanes - columns.div_ceil(self.lanes) };
+        self.kernels[self.kernels.len() - (rest + 1) * self.rows + rows - 1]
     }
 }
 
 /// Asks the processor to load the cache lines of a tile's output, so that the kernel does not wait for them at its end.
-fn load(output: &MatrixMut) {
-    for row in 0..output.rows {
-        for column in (0..output.columns).step_by(LINE) {
-            let number = output.first.wrapping_add(row * output.stride + column);
+/// The output has `rows` rows, which begin `stride` numbers apart, and `columns` columns.
+fn load([rows, columns]: [usize; 2], first: *mut f32, stride: usize) {
+    for row in 0..rows {
+        for column in (0..columns).step_by(LINE) {
+            let number = first.wrapping_add(row * stride + column);
             // SAFETY: a prefetch changes nothing, whatever its address.
             unsafe { _mm_prefetch::<_MM_HINT_ET0>(number.cast_const().cast()) };
         }
