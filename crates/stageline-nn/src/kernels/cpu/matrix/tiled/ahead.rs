@@ -1,9 +1,9 @@
 //! Asks the processor to load numbers before they are used ([`Ahead`]).
 
-use std::arch::x86_64::{_MM_HINT_T1, _mm_prefetch};
+use std::arch::x86_64::_MM_HINT_T1;
 
 use super::super::view::Matrix;
-use super::transpose::LINE;
+use super::cache::{LINE, prefetch};
 
 /// Loads a matrix into a core's L2 cache while the core computes tiles, a few cache lines with each tile. A copy of the
 /// matrix then does not wait for the memory.
@@ -51,8 +51,7 @@ impl Loading<'_> {
             }
             let column = (self.line * LINE).min(rows.columns - 1);
             let number = rows.values.as_ptr().wrapping_add(self.row * rows.row_stride + column);
-            // SAFETY: a prefetch changes nothing, whatever its address.
-            unsafe { _mm_prefetch::<_MM_HINT_T1>(number.cast()) };
+            prefetch::<_MM_HINT_T1>(number);
             self.line += 1;
             if self.line == *of_a_row {
                 (self.row, self.line) = (self.row + 1, 0);

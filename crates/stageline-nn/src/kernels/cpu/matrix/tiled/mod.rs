@@ -7,10 +7,12 @@
 //! - `tile`: the part of a product that a kernel computes at once.
 //! - `panels`: copies of matrices in the order in which a kernel reads them.
 //! - `ahead`: loads the numbers of the next copy into the cache.
+//! - `cache`: the lines of a cache.
 //! - `parts`: the parts of matrices that are copied and computed.
 //! - `transpose`: transposes a matrix in vector registers.
 
 mod ahead;
+mod cache;
 mod panels;
 mod parts;
 mod tile;
@@ -75,11 +77,12 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
             for columns in parts(right.columns, columns_at_once) {
                 let next = columns.end..right.columns.min(columns.end + columns_at_once);
                 let panels = Panels::of(right.columns(columns.clone()), tile.columns, &mut buffers.panels, cores);
-                let ahead = Ahead::of(right.columns(next), left.rows.div_ceil(tile.rows) * panels.number());
+                let of_a_strip = panels.number();
+                let ahead = Ahead::of(right.columns(next), left.rows.div_ceil(tile.rows) * of_a_strip);
                 let mut output = output.rows(rows.clone());
                 let strips = output.columns(columns).strips(tile.rows).zip(left.strips(tile.rows)).enumerate();
                 cores.each(strips, |(strip, (output, left))| {
-                    tile.multiply(output, left, panels, add, ahead.from(strip * panels.number()));
+                    tile.multiply(output, left, panels, add, ahead.from(strip * of_a_strip));
                 });
             }
         }

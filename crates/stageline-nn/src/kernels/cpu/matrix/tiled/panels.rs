@@ -1,12 +1,13 @@
 //! Copies of matrices in the order in which a kernel reads them ([`Panels`], [`by_rows`]).
 
-use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+use std::arch::x86_64::_MM_HINT_T0;
 use std::mem::MaybeUninit;
 
 use super::super::super::wide::wide;
 use super::super::cores::Cores;
 use super::super::view::Matrix;
-use super::transpose::{LINE, transpose};
+use super::cache::{LINE, prefetch};
+use super::transpose::transpose;
 
 /// The number of rows of a matrix that are copied into all panels before the next rows are copied. The processor loads
 /// the next rows meanwhile.
@@ -103,8 +104,7 @@ wide! {
                 let columns = index * width..right.columns.min((index + 1) * width);
                 for row in first..right.rows.min(first + ROWS) {
                     let later = right.values.as_ptr().wrapping_add((row + ROWS) * right.row_stride + columns.start);
-                    // SAFETY: a prefetch changes nothing, whatever its address.
-                    unsafe { _mm_prefetch::<_MM_HINT_T0>(later.cast()) };
+                    prefetch::<_MM_HINT_T0>(later);
                     let from = &right.values[row * right.row_stride..][columns.clone()];
                     let (to, beyond) = panel[row * width..][..width].split_at_mut(from.len());
                     // Not `write_copy_of_slice`, because a call of the system's function takes longer than this copy.

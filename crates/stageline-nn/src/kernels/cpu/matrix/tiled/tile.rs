@@ -1,6 +1,6 @@
 //! Tiles, the parts of a product that a kernel of the crate `gemm-f32` computes at once ([`Tile`]).
 
-use std::arch::x86_64::{_MM_HINT_ET0, _mm_prefetch};
+use std::arch::x86_64::_MM_HINT_ET0;
 
 use gemm_common::microkernel::MicroKernelFn;
 use gemm_f32::microkernel::{avx512f, fma};
@@ -8,8 +8,9 @@ use gemm_f32::microkernel::{avx512f, fma};
 use super::super::super::wide::{has_avx2, has_avx512};
 use super::super::view::{Matrix, MatrixMut};
 use super::ahead::Loading;
+use super::cache::{LINE, prefetch};
 use super::panels::Panels;
-use super::transpose::LINE;
+use super::parts::parts;
 
 /// The largest part of a product that the processor's vector registers can hold, and the kernels that compute it.
 pub struct Tile {
@@ -52,13 +53,14 @@ impl Tile {
         let covers = output.columns.div_ceil(self.columns) == panels.number();
         assert!(fits && covers && left.column_stride == 1, "the shapes of a strip must fit");
         let [stride, width, left_stride] = [output.stride, self.columns, left.row_stride].map(|stride| stride as isize);
-        let (mut first, mut columns_left) = (output.first, output.columns);
-        for panel in panels.iter() {
+        // Most tiles have all columns. Their kernel is found once, because that takes a division.
+        let of_all_columns = self.kernel([rows, self.columns]);
+        for (columns, panel) in parts(output.columns, self.columns).zip(panels.iter()) {
             assert_eq!(panel.len(), depth * self.columns, "a panel has a row for each column of the strip");
-            let columns = columns_left.min(self.columns);
+            let (first, columns) = (output.first.wrapping_add(columns.start), columns.len());
             load([rows, columns], first, output.stride);
             ahead.load();
-            let kernel = self.kernel([rows, columns]);
+            let kernel = if columns == self.columns { of_all_columns } else { self.kernel([rows, columns]) };
             // SAFETY: `of_processor` found the kernel's instructions. The output, `left` and the panel have the numbers
             // that the kernel accesses, as was just checked, and the output is borrowed exclusively. The kernel reads
             // the output only if `add` is set.
@@ -84,15 +86,12 @@ impl Tile {
                     std::ptr::null(),
                 );
             }
-            (first, columns_left) = (first.wrapping_add(columns), columns_left - columns);
         }
     }
 
     /// Returns the kernel of a tile of `rows` rows and `columns` columns.
     fn kernel(&self, [rows, columns]: [usize; 2]) -> MicroKernelFn<f32> {
-        // Most tiles have all columns, and a division takes as long as 20 multiplications.
-        let rest = if columns == self.columns { 0 } else { self.columns / self.lanes - columns.div_ceil(self.lanes) };
-        self.kernels[self.kernels.len() - (rest + 1) * self.rows + rows - 1]
+        self.kernels[(columns.div_ceil(self.lanes) - 1) * self.rows + rows - 1]
     }
 }
 
@@ -101,9 +100,7 @@ impl Tile {
 fn load([rows, columns]: [usize; 2], first: *mut f32, stride: usize) {
     for row in 0..rows {
         for column in (0..columns).step_by(LINE) {
-            let number = first.wrapping_add(row * stride + column);
-            // SAFETY: a prefetch changes nothing, whatever its address.
-            unsafe { _mm_prefetch::<_MM_HINT_ET0>(number.cast_const().cast()) };
+            prefetch::<_MM_HINT_ET0>(first.wrapping_add(row * stride + column));
         }
     }
 }

@@ -1,15 +1,13 @@
 //! Transposes matrices in vector registers ([`transpose`]).
 
 use std::arch::x86_64::{
-    _MM_HINT_T0, _mm_loadu_ps, _mm_prefetch, _mm256_castps128_ps256, _mm256_insertf128_ps, _mm256_shuffle_ps,
-    _mm256_storeu_ps, _mm256_unpackhi_ps, _mm256_unpacklo_ps,
+    _MM_HINT_T0, _mm_loadu_ps, _mm256_castps128_ps256, _mm256_insertf128_ps, _mm256_shuffle_ps, _mm256_storeu_ps,
+    _mm256_unpackhi_ps, _mm256_unpacklo_ps,
 };
 use std::mem::MaybeUninit;
 
 use super::super::view::Matrix;
-
-/// The number of f32 numbers in a cache line.
-pub const LINE: usize = 16;
+use super::cache::{LINE, prefetch};
 
 /// The side of the squares in which a matrix is transposed: the number of f32 numbers in a register of AVX2.
 const SIDE: usize = 8;
@@ -29,7 +27,7 @@ pub fn transpose(matrix: Matrix, transpose: &mut [MaybeUninit<f32>], stride: usi
         for column in (0..columns).step_by(SIDE) {
             for row in first..first + LINE {
                 let number = matrix.values.as_ptr().wrapping_add(row * matrix.row_stride + column + AHEAD);
-                _mm_prefetch::<_MM_HINT_T0>(number.cast());
+                prefetch::<_MM_HINT_T0>(number);
             }
             for row in (first..first + LINE).step_by(SIDE) {
                 let from = &matrix.values[row * matrix.row_stride + column..];
