@@ -21,12 +21,10 @@ impl Products for Flex {
         let [Some(rows), Some(columns)] = [&input, &weight].map(matrix) else {
             return Flex::linear(input, weight, bias);
         };
-        let mut output = rows.times(columns);
-        if let Some(bias) = bias {
-            let (bias, columns) = (bias.to_contiguous(), columns.shape()[1]);
-            assert_eq!(bias.shape().num_elements(), columns, "the bias must have one element for each output");
-            add_to_rows(&mut output, numbers(&bias));
-        }
+        let output = match bias {
+            Some(bias) => rows.times_plus(columns, numbers(&bias.to_contiguous())),
+            None => rows.times(columns),
+        };
         of_numbers(output, [rows.shape()[0], columns.shape()[1]])
     }
 
@@ -125,17 +123,6 @@ fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
 /// Returns the matrix product of `left` and `right` as a CPU tensor `[rows of left, columns of right]`.
 fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
     of_numbers(left.times(right), [left.shape()[0], right.shape()[1]])
-}
-
-wide! {
-    // Adds the bias to every row.
-    fn add_to_rows(rows: &mut [f32], bias: &[f32]) {
-        for row in rows.chunks_exact_mut(bias.len()) {
-            for (number, bias) in row.iter_mut().zip(bias) {
-                *number += bias;
-            }
-        }
-    }
 }
 
 wide! {

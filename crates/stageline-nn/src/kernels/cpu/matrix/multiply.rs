@@ -6,6 +6,7 @@ use std::ops::Range;
 
 use gemm::{Parallelism, gemm};
 
+use super::addends::Addends;
 use super::cores::Cores;
 #[cfg(target_arch = "x86_64")]
 use super::tiled;
@@ -44,8 +45,19 @@ impl Matrix<'_> {
     /// do not depend on the number of cores.
     pub fn times(self, right: Matrix) -> Vec<f32> {
         let mut product = Vec::new();
-        self.append_times(right, &mut product, self.cores(right));
+        self.append_times(right, None, &mut product, self.cores(right));
         product
+    }
+
+    /// Returns the product of this matrix and the matrix `right`, plus `bias` in every row, as a list of numbers, row by
+    /// row. The result has the bits of adding the bias to the result of [`times`](Self::times).
+    ///
+    /// # Panics
+    /// Panics if the bias does not have a number for each column of `right`.
+    pub fn times_plus(self, right: Matrix, bias: &[f32]) -> Vec<f32> {
+        let mut sum = Vec::new();
+        self.append_times(right, Some(bias), &mut sum, self.cores(right));
+        sum
     }
 
     /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The result has the bits
@@ -56,7 +68,7 @@ impl Matrix<'_> {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
             let output = MatrixMut::whole(sum, [self.rows, right.columns]);
-            multiply(output, self, right, true, self.cores(right));
+            multiply(output, self, right, Addends { output: true, bias: None }, self.cores(right));
         }
         has_same_bits
     }
@@ -70,15 +82,17 @@ impl Matrix<'_> {
     /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on one
     /// core.
     pub fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
-        self.append_times(right, output, Cores::This);
+        self.append_times(right, None, output, Cores::This);
     }
 
-    /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on `cores`.
-    fn append_times(self, right: Matrix, output: &mut Vec<f32>, cores: Cores) {
+    /// Appends the product of this matrix and the matrix `right`, plus `bias` in every row, to the list `output`, row by
+    /// row, computed on `cores`.
+    fn append_times(self, right: Matrix, bias: Option<&[f32]>, output: &mut Vec<f32>, cores: Cores) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
         let first = output.spare_capacity_mut().as_mut_ptr().cast();
-        multiply(MatrixMut { first, rows, columns, stride: columns, of: PhantomData }, self, right, false, cores);
+        let product = MatrixMut { first, rows, columns, stride: columns, of: PhantomData };
+        multiply(product, self, right, Addends { output: false, bias }, cores);
         // SAFETY: `reserve` made room for `rows * columns` numbers, and `multiply` has written all of them.
         unsafe { output.set_len(output.len() + rows * columns) };
     }
@@ -87,29 +101,35 @@ impl Matrix<'_> {
 impl MatrixMut<'_> {
     /// Overwrites a matrix with the product of the matrices `left` and `right`, computed on one core.
     pub fn set_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, false, Cores::This);
+        multiply(self.rows(0..self.rows), left, right, Addends::default(), Cores::This);
     }
 
     /// Adds the product of the matrices `left` and `right` to a matrix, computed on one core.
     pub fn add_product(&mut self, left: Matrix, right: Matrix) {
-        multiply(self.rows(0..self.rows), left, right, true, Cores::This);
+        multiply(self.rows(0..self.rows), left, right, Addends { output: true, bias: None }, Cores::This);
     }
 }
 
-/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set. Panics
-/// if the shapes of the three matrices do not fit each other or contain a zero.
-fn multiply(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
+/// Writes the matrix product of `left` and `right`, plus `addends`, to `output`. Panics if the shapes of the matrices and
+/// the bias do not fit each other or contain a zero.
+fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends, cores: Cores) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
     assert!(fits && shapes.iter().flatten().all(|size| *size > 0), "{shapes:?} are not the shapes of a product");
+    let biases = addends.bias.map_or(output.columns, <[f32]>::len);
+    assert_eq!(biases, output.columns, "the bias must have one element for each output");
     #[cfg(target_arch = "x86_64")]
     if left.rows >= FEWEST_ROWS
         && let Some(tile) = tiled::Tile::of_processor()
     {
-        return tiled::multiply(tile, output, left, right, add, cores);
+        return tiled::multiply(tile, output, left, right, addends, cores);
     }
+    let rows = 0..output.rows;
     // SAFETY: the shapes fit.
-    unsafe { multiply_with_gemm(output, left, right, add, cores) }
+    unsafe { multiply_with_gemm(output.rows(rows), left, right, addends.output, cores) }
+    if let Some(bias) = addends.bias {
+        output.add_to_rows(bias);
+    }
 }
 
 /// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set, with
@@ -277,7 +297,7 @@ mod tests {
             |left, right| {
                 let product = || {
                     let mut sum = Vec::new();
-                    left.append_times(right, &mut sum, Cores::OfPool);
+                    left.append_times(right, None, &mut sum, Cores::OfPool);
                     bits(sum)
                 };
                 let expected = one.install(product);
@@ -315,6 +335,28 @@ mod tests {
             assert_eq!(left.add_times_to(right, &mut sum), has_same_bits);
             assert_eq!(bits(sum), bits(expected), "{rows} x {inner} x {columns}");
         }
+    }
+
+    #[test]
+    fn a_bias_added_to_a_product_has_the_bits_of_a_separate_addition() {
+        let bits = |numbers: Vec<f32>| numbers.into_iter().map(f32::to_bits).collect::<Vec<_>>();
+        let check = |left: Matrix, right: Matrix| {
+            let columns = right.shape()[1];
+            let bias: Vec<_> = (0..columns).map(|column| (column as f32).cos()).collect();
+            let sums = left.times(right).into_iter().enumerate().map(|(at, number)| number + bias[at % columns]);
+            assert_eq!(bits(left.times_plus(right, &bias)), bits(sums.collect()), "{:?} x {columns}", left.shape());
+        };
+        for_products_in_tiles(|index| (index as f32).sin(), check);
+        // Too few rows for tiles.
+        let numbers = [0.5, -0.25, 3.0, 1.0, 0.125, 7.0];
+        check(Matrix::new(&numbers, [2, 3], 3), Matrix::new(&numbers, [3, 2], 2));
+    }
+
+    #[test]
+    #[should_panic = "the bias must have one element for each output"]
+    fn a_bias_of_another_length_is_rejected() {
+        let matrix = Matrix::new(&[1.0; 4], [2, 2], 2);
+        matrix.times_plus(matrix, &[1.0]);
     }
 
     #[test]

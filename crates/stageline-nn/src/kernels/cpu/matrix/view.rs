@@ -57,6 +57,16 @@ pub struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
+    /// Adds `numbers`, one for each column, to every row.
+    pub(super) fn add_to_rows(&mut self, numbers: &[f32]) {
+        assert_eq!(numbers.len(), self.columns, "there must be a number for each column");
+        for row in 0..self.rows {
+            // SAFETY: the row lies in the slice that the matrix borrows exclusively.
+            let row = unsafe { std::slice::from_raw_parts_mut(self.first.add(row * self.stride), self.columns) };
+            row.iter_mut().zip(numbers).for_each(|(number, added)| *number += added);
+        }
+    }
+
     /// Splits a slice, which has rows of `stride` numbers, into writable matrices that lie side by side. Each matrix
     /// has `columns` columns.
     ///

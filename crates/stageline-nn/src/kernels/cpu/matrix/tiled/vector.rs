@@ -1,0 +1,109 @@
+//! Vector registers of f32 numbers ([`Vector`]).
+
+use std::arch::x86_64::*;
+
+/// A vector register of f32 numbers.
+///
+/// # Safety
+/// The processor must have the instructions of the register when a function is called. The addresses must be valid for
+/// the numbers that are loaded or stored.
+pub trait Vector: Copy {
+    /// The number of f32 numbers in the register.
+    const LANES: usize;
+    /// The number of registers in a row of the largest tile, and so in a row of a panel.
+    const IN_A_ROW: usize;
+
+    /// Returns `number` in all lanes.
+    unsafe fn all(number: f32) -> Self;
+    /// Loads a number for each lane.
+    unsafe fn load(from: *const f32) -> Self;
+    /// Loads the first `lanes` numbers, fewer than the register has, and zeros in the other lanes.
+    unsafe fn load_first(from: *const f32, lanes: usize) -> Self;
+    /// Stores the numbers of all lanes.
+    unsafe fn store(self, to: *mut f32);
+    /// Stores the numbers of the first `lanes` lanes, which are fewer than the register has.
+    unsafe fn store_first(self, to: *mut f32, lanes: usize);
+    /// Returns the sums of both registers' numbers.
+    unsafe fn plus(self, other: Self) -> Self;
+    /// Adds the products of `one` and `other`, and rounds once.
+    unsafe fn plus_product(self, one: Self, other: Self) -> Self;
+}
+
+/// Implements [`Vector`] for a register with these instructions. `mask` returns the mask of the first lanes.
+macro_rules! vector {
+    ($register:ty: $lanes:literal lanes, $in_a_row:literal in a row; $all:ident $load:ident $load_first:ident
+     $store:ident $store_first:ident $add:ident $fma:ident $mask:ident) => {
+        impl Vector for $register {
+            const LANES: usize = $lanes;
+            const IN_A_ROW: usize = $in_a_row;
+
+            #[inline(always)]
+            unsafe fn all(number: f32) -> Self {
+                // SAFETY: by the contract of `Vector`.
+                unsafe { $all(number) }
+            }
+
+            #[inline(always)]
+            unsafe fn load(from: *const f32) -> Self {
+                // SAFETY: by the contract of `Vector`.
+                unsafe { $load(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn load_first(from: *const f32, lanes: usize) -> Self {
+                // SAFETY: by the contract of `Vector`; the mask leaves out all other numbers.
+                unsafe { $load_first(from, $mask(lanes)) }
+            }
+
+            #[inline(always)]
+            unsafe fn store(self, to: *mut f32) {
+                // SAFETY: by the contract of `Vector`.
+                unsafe { $store(to, self) }
+            }
+
+            #[inline(always)]
+            unsafe fn store_first(self, to: *mut f32, lanes: usize) {
+                // SAFETY: by the contract of `Vector`; the mask leaves out all other numbers.
+                unsafe { $store_first(to, $mask(lanes), self) }
+            }
+
+            #[inline(always)]
+            unsafe fn plus(self, other: Self) -> Self {
+                // SAFETY: by the contract of `Vector`.
+                unsafe { $add(self, other) }
+            }
+
+            #[inline(always)]
+            unsafe fn plus_product(self, one: Self, other: Self) -> Self {
+                // SAFETY: by the contract of `Vector`.
+                unsafe { $fma(one, other, self) }
+            }
+        }
+    };
+}
+
+vector!(__m512: 16 lanes, 4 in a row; _mm512_set1_ps _mm512_loadu_ps load_of_512
+    _mm512_storeu_ps _mm512_mask_storeu_ps _mm512_add_ps _mm512_fmadd_ps mask_of_512);
+vector!(__m256: 8 lanes, 2 in a row; _mm256_set1_ps _mm256_loadu_ps _mm256_maskload_ps
+    _mm256_storeu_ps _mm256_maskstore_ps _mm256_add_ps _mm256_fmadd_ps mask_of_256);
+
+/// Loads the numbers of the mask's lanes, and zeros in the other lanes.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn load_of_512(from: *const f32, mask: __mmask16) -> __m512 {
+    // SAFETY: the numbers are valid by the contract of `Vector`.
+    unsafe { _mm512_maskz_loadu_ps(mask, from) }
+}
+
+/// Returns the mask of the first `lanes` lanes, at most 15.
+#[inline(always)]
+fn mask_of_512(lanes: usize) -> __mmask16 {
+    (1 << lanes) - 1
+}
+
+/// Returns the mask of the first `lanes` lanes.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn mask_of_256(lanes: usize) -> __m256i {
+    _mm256_cmpgt_epi32(_mm256_set1_epi32(lanes as i32), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7))
+}
