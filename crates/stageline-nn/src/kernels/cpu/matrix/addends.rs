@@ -1,8 +1,8 @@
-//! What is added to a product ([`Addends`]).
+//! The numbers that are added to a product ([`Addends`]).
 
 use std::ops::Range;
 
-/// What is added to a product when it is written.
+/// The numbers that are added to a product when it is written.
 #[derive(Clone, Copy, Default)]
 pub struct Addends<'a> {
     /// Whether the numbers of the output are added. Otherwise the output need not be initialised.
@@ -12,7 +12,7 @@ pub struct Addends<'a> {
 }
 
 impl Addends<'_> {
-    /// Returns what is added to these columns of the product.
+    /// Returns the numbers that are added to these columns of the product.
     pub fn of_columns(self, columns: Range<usize>) -> Self {
         Self { bias: self.bias.map(|bias| &bias[columns]), ..self }
     }

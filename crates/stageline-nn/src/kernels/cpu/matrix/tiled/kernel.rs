@@ -19,7 +19,7 @@ const STEP: usize = 8;
 /// The processor must have the instructions of the kernel, and all numbers that [`Operands`] describes must be valid.
 pub type Kernel = unsafe fn(Operands, &mut Ahead);
 
-/// What a kernel reads and writes. The number of rows of the tile and its number of vectors in a row are those of the
+/// The numbers that a kernel reads and writes. The number of rows of the tile and its number of vectors in a row are those of the
 /// kernel.
 pub struct Operands<'a> {
     /// The number of columns of the left matrix, and of rows of the panel.
@@ -36,7 +36,7 @@ pub struct Operands<'a> {
     pub output_stride: usize,
     /// The number of columns of the output. Only the last vector of a row may lie partly beyond it.
     pub columns: usize,
-    /// What is added to the product.
+    /// The numbers that are added to the product.
     pub addends: Addends<'a>,
 }
 
@@ -166,8 +166,8 @@ macro_rules! kernels {
 
 /// The kernels with vectors of 16 f32 numbers, ordered by their number of vectors in a row and then by their number of
 /// rows.
-pub static AVX512: [[Kernel; ROWS]; 4] = kernels!(avx512: 1 2 3 4);
+pub static AVX512: [[Kernel; ROWS]; __m512::IN_A_ROW] = kernels!(avx512: 1 2 3 4);
 
 /// The kernels with vectors of 8 f32 numbers, ordered by their number of vectors in a row and then by their number of
 /// rows.
-pub static AVX2: [[Kernel; ROWS]; 2] = kernels!(avx2: 1 2);
+pub static AVX2: [[Kernel; ROWS]; __m256::IN_A_ROW] = kernels!(avx2: 1 2);

@@ -1,5 +1,7 @@
 //! Tiles, the parts of a product that a kernel computes at once ([`Tile`]).
 
+use std::arch::x86_64::{__m256, __m512};
+
 use super::super::super::wide::{has_avx2, has_avx512};
 use super::super::addends::Addends;
 use super::super::view::{Matrix, MatrixMut};
@@ -7,6 +9,7 @@ use super::ahead::Ahead;
 use super::kernel::{self, Kernel, Operands};
 use super::panels::Panels;
 use super::parts::parts;
+use super::vector::Vector;
 
 /// The largest part of a product that the processor's vector registers can hold, and the kernels that compute it.
 pub struct Tile {
@@ -24,8 +27,11 @@ impl Tile {
 
     /// Returns the tile of this host's processor; `None` if it has neither AVX2 nor AVX-512.
     pub fn of_processor() -> Option<&'static Self> {
-        static AVX512: Tile = Tile { columns: 64, lanes: 16, kernels: &kernel::AVX512 };
-        static AVX2: Tile = Tile { columns: 16, lanes: 8, kernels: &kernel::AVX2 };
+        const fn with<V: Vector>(kernels: &'static [[Kernel; kernel::ROWS]]) -> Tile {
+            Tile { columns: V::LANES * V::IN_A_ROW, lanes: V::LANES, kernels }
+        }
+        static AVX512: Tile = with::<__m512>(&kernel::AVX512);
+        static AVX2: Tile = with::<__m256>(&kernel::AVX2);
         if has_avx512() {
             Some(&AVX512)
         } else if has_avx2() {
