@@ -332,8 +332,9 @@ mod files {
         let flags = "--steps 2 --every 1 --checkpoint @locked";
         let said = refusal(&place, &unprivileged(&place, flags).output().unwrap());
         assert!(
-            said.starts_with("Error: --checkpoint\n")
-                && said.contains("cannot open @locked/.lock; free space on its disk, or make the folder writable"),
+            said.starts_with(
+                "Error: --checkpoint: cannot open @locked/.lock; free space on its disk, or make the folder writable; "
+            ),
             "{said}"
         );
         fs::set_permissions(&folder, fs::Permissions::from_mode(0o777)).unwrap();
@@ -344,7 +345,7 @@ mod files {
         fs::set_permissions(&text, fs::Permissions::from_mode(0o000)).unwrap();
         let said = refusal(&place, &unprivileged(&place, "--steps 1").output().unwrap());
         assert!(
-            said.starts_with("Error: cannot read @text; make it readable, or move it out of the corpus\n"),
+            said.starts_with("Error: cannot read @text; make it readable, or move it out of the corpus: "),
             "{said}"
         );
         fs::set_permissions(&text, fs::Permissions::from_mode(0o644)).unwrap();

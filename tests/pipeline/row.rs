@@ -1,6 +1,8 @@
 //! Tests of `Row`, a model as a first layer, blocks and a last layer: its parameters and training do not depend on the
 //! partition into stages, and its checkpoints fit every partition.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, Quantizer};
 use burn::nn::LinearConfig;
 use burn::optim::AdamWConfig;
@@ -244,16 +246,30 @@ impl LossStage for Four {
     }
 }
 
+/// Returns a row of four blocks, of which the second and the fourth halve the number of columns. Its last layer takes
+/// four columns.
+fn halving_row() -> Row<Narrow, Narrow, Four> {
+    let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };
+    let four = |device: &Device| Four { linear: LinearConfig::new(4, 3).init(device).into() };
+    Row::new(move |d| narrow(false, d), 4, move |block, d| narrow(block % 2 == 1, d), four)
+}
+
 /// Tests the counted parameters and FLOPs of a model whose blocks have the same parameter shapes, although some blocks
 /// halve the number of columns. All layers must be counted.
 #[test]
 fn blocks_that_change_the_shape_are_counted() {
-    let narrow = |halves, device: &Device| Narrow { scale: Param::from_tensor(Tensor::ones([1], device)), halves };
-    let four = |device: &Device| Four { linear: LinearConfig::new(4, 3).init(device).into() };
-    let row = Row::new(move |d| narrow(false, d), 4, move |block, d| narrow(block % 2 == 1, d), four);
-    let costs = row.count(Tensor::zeros([2, 16], &Device::flex()));
+    let costs = halving_row().count(Tensor::zeros([2, 16], &Device::flex()));
     assert_eq!(costs.layers().len(), 6);
     assert_eq!((costs.parameters(), costs.flops()), (5 + 4 * 3 + 3, 2.0 * 2.0 * 4.0 * 3.0));
+}
+
+/// Tests a sample of twelve columns, of which the last layer gets three instead of four.
+#[test]
+fn a_layer_that_fails_on_the_sample_is_named() {
+    let count = || halving_row().count(Tensor::zeros([2, 12], &Device::flex()));
+    let panic = catch_unwind(AssertUnwindSafe(count)).unwrap_err();
+    let text = panic.downcast_ref::<String>().unwrap();
+    assert!(text.starts_with("the layer `last` failed on the sample input: it panicked: "), "{text}");
 }
 
 /// A model in one struct, whose forward consists of three functions: for the first part, for each block, and for the

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, anyhow};
 use clap::Args;
 use serde::Serialize;
-use stageline_report::{Cut, Link, Measured, RunLog, Target, layer_range, run_page};
+use stageline_report::{Cut, Link, Measured, RunLog, Target, Unit, layer_range, run_page};
 use stageline_schedule::Schedule;
 
 use crate::costs::{amount, rate};
@@ -111,6 +111,8 @@ struct Predicted<'a> {
     step_seconds: f64,
     bubble: f64,
     tokens_per_s: f64,
+    /// The unit of `tokens_per_s`: `tokens`, or `samples` if the data has no tokens.
+    unit: Unit,
     peak_live: &'a [usize],
     /// The predicted peak memory of each worker in bytes; `None` if the run did not count memory.
     peak_bytes: Option<&'a [f64]>,
@@ -154,6 +156,7 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
         step_seconds: prediction.step,
         bubble: prediction.bubble,
         tokens_per_s: prediction.tokens_per_s,
+        unit: prediction.unit,
         peak_live: &prediction.peak_live,
         peak_bytes: prediction.peak_bytes.as_deref(),
         layers: layers(&log, &prediction.cut),
@@ -165,7 +168,8 @@ pub(crate) fn predict(flags: &PredictFlags) -> Result<()> {
 }
 
 fn text(predicted: &Predicted) -> String {
-    let Predicted { schedule, stages, micro_batches, step_seconds, bubble, tokens_per_s, peak_live, .. } = predicted;
+    let Predicted { schedule, stages, micro_batches, step_seconds, bubble, tokens_per_s, unit, peak_live, .. } =
+        predicted;
     let chunks = match predicted.chunks {
         None | Some(1) => String::new(),
         Some(chunks) => format!(", V = {chunks}"),
@@ -194,7 +198,7 @@ fn text(predicted: &Predicted) -> String {
          {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
-         throughput     {tokens_per_s:.0} tokens a second\n\
+         throughput     {tokens_per_s:.0} {unit} a second\n\
          peak live      {peak_live:?} micro-batches a worker\n\
          {memory}\
          {layers}\

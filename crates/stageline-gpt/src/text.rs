@@ -121,8 +121,8 @@ impl Data for Source {
         self.corpus.fingerprint()
     }
 
-    fn tokens_per_sample(&self) -> usize {
-        self.context
+    fn tokens_per_sample(&self) -> Option<usize> {
+        Some(self.context)
     }
 
     fn show_loss(&self, loss: f64) -> String {

@@ -23,7 +23,7 @@ mod page;
 mod predict;
 
 pub use export::{TensorBoard, Trace};
-pub use log::record::{self, Link};
+pub use log::record::{self, Link, Unit};
 pub use log::{Cause, LogError, NoNoise, NoiseScales, RisingLoss, RunLog, layer_range};
 pub use page::{Line, LineChart, Page, Scale, Series, StackedBars, run_page};
 pub use predict::{

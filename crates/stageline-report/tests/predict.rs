@@ -5,7 +5,7 @@ mod synthetic;
 use std::ops::Range;
 
 use stageline_report::record::{Line, Run};
-use stageline_report::{Cause, Cut, Hosts, Link, Measured, PredictError, Prediction, RunLog, Target, run_page};
+use stageline_report::{Cause, Cut, Hosts, Link, Measured, PredictError, Prediction, RunLog, Target, Unit, run_page};
 use stageline_schedule::{GPipe, Interleaved, OneFOneB, Schedule, ZbH1, ZbV};
 
 use synthetic::{log, simulated};
@@ -307,6 +307,8 @@ fn times_come_from_synchronised_steps_and_throughput_from_the_others() {
     (synchronised.synchronised, synchronised.step_seconds, synchronised.tokens_per_s) = (true, 2.0, 0.5);
     assert_eq!((log.typical(), log.throughput()), (Some((2.0, 0.25)), Some(1.0)));
     assert!(run_page(&log).contains("1 tokens a second in the other steps"));
+    log.run.unit = Unit::Samples;
+    assert!(run_page(&log).contains("1 samples a second in the other steps"));
 }
 
 #[test]

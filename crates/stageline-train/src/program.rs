@@ -82,7 +82,7 @@ impl<F: Parser> Program<F> {
     /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
-        tell(format_args!("Error: {}", message(&error)));
+        tell(format_args!("Error: {error:#}"));
         let mut cause = error.downcast_ref::<StepError>();
         while let Some(StepError::Torn { cause: inner, .. }) = cause {
             cause = Some(inner);
@@ -172,13 +172,6 @@ impl<F: Parser> Program<F> {
     }
 }
 
-/// Returns an error's message and the messages of its causes, each on lines of its own. anyhow's own format may add a
-/// backtrace, which hides the message.
-fn message(error: &anyhow::Error) -> String {
-    let causes: Vec<_> = error.chain().skip(1).map(|cause| cause.to_string().replace('\n', "\n    ")).collect();
-    if causes.is_empty() { error.to_string() } else { format!("{error}\n\nCaused by:\n    {}", causes.join("\n    ")) }
-}
-
 /// Prints log messages on stderr, above the progress bar. By default these are the warnings of all crates, and the
 /// messages of Stageline's crates from level INFO on. The environment variable `RUST_LOG` replaces these levels. For
 /// example, `stageline=trace` also shows the spans of all steps and actions.
@@ -213,10 +206,9 @@ fn show_warnings(progress: &Progress) {
 
 #[cfg(test)]
 mod tests {
-    use anyhow::anyhow;
     use clap::Parser;
 
-    use super::{Program, message};
+    use super::Program;
 
     /// Flags whose values no checkpoint can keep, one of each kind.
     #[derive(Parser)]
@@ -249,12 +241,5 @@ mod tests {
         assert_eq!(error::<List>(), list);
         assert!(error::<Off>().contains("`shuffle` (SetFalse): use a bool that is true with the flag"));
         assert!(error::<Counted>().contains("`deep` (Count): use a number"));
-    }
-
-    #[test]
-    fn an_error_is_its_message_and_its_causes_without_a_backtrace() {
-        assert_eq!(message(&anyhow!("--steps 0: give 1 or more")), "--steps 0: give 1 or more");
-        let error = anyhow!("line 1\nline 2").context("the file").context("--config");
-        assert_eq!(message(&error), "--config\n\nCaused by:\n    the file\n    line 1\n    line 2");
     }
 }

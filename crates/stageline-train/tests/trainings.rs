@@ -18,7 +18,7 @@ use signal_hook::consts::SIGTERM;
 use signal_hook::low_level::raise;
 use stageline::checkpoint::Saved;
 use stageline::{Batch, CountingAllocator, Pipeline, PipelineBuilder, StageConfig};
-use stageline_report::{Measured, RunLog};
+use stageline_report::{Measured, RunLog, Unit};
 use stageline_train::{Data, HandCut, NoFlags, Program, Run};
 
 use support::{Layer, row};
@@ -101,6 +101,12 @@ fn a_full_disk_under_the_trace_does_not_lose_the_page() {
     let error = trained.unwritten.first().unwrap_err().to_string();
     assert!(error.contains("/dev/full"), "{error}");
     assert!(fs::read_to_string(page).unwrap().contains("</html>"));
+}
+
+#[test]
+fn the_log_of_data_without_tokens_counts_samples() {
+    let log = log(&[], |run| drop(run.train(&row(), Ones::default()).unwrap()));
+    assert_eq!((log.run.unit, log.run.tokens_per_micro_batch), (Unit::Samples, 3.0));
 }
 
 #[test]

@@ -6,7 +6,7 @@ use std::ops::Range;
 
 use anyhow::{Context, Result};
 use stageline_report::record::{Layer, Run};
-use stageline_report::{Cut, Measured, RunLog, Target};
+use stageline_report::{Cut, Measured, RunLog, Target, Unit};
 use stageline_train::record_of_step;
 
 use crate::bubble::flags::{Case, Flags, Kind};
@@ -65,6 +65,7 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
             memory: Vec::new(),
             cut_by_hand: false,
             batch_bytes: 0,
+            unit: Unit::Samples,
             tokens_per_micro_batch: run.case.micro_batch_size as f64,
             machine: BTreeMap::new(),
             configuration: BTreeMap::new(),

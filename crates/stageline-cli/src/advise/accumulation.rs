@@ -8,7 +8,7 @@ use anyhow::Result;
 use serde_json::Value;
 use stageline_report::{
     Advice, Alternatives, Change, Measured, NoiseScales, PredictError, PredictedTraining, Question, Recommendation,
-    RunLog, Target, record::Run,
+    RunLog, Target, Unit, record::Run,
 };
 use stageline_schedule::{Schedule, schedule_named};
 
@@ -62,9 +62,15 @@ impl Accumulation<'_> {
         let Self { log, other_size, memory, most_workers, .. } = *self;
         let question = Question { log, noise, target, other_size, memory, most_workers };
         let Advice { trainings, alternatives, recommendation, unchanged } = measured.advise(&question)?;
-        let mut tables = format!("to the loss of this run, by its noise scale ({}):\n", scale(noise));
+        let mut tables =
+            format!("to the loss of this run, by its noise scale ({}):\n", scale(noise, self.log.run.unit));
         let fits = |training: &PredictedTraining| question.fits(training);
-        tables += &table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        tables += &table(
+            "M",
+            self.log.run.unit,
+            trainings.iter().map(|training| (training.micro_batches.to_string(), training)),
+            fits,
+        );
         tables += without_memory(&trainings);
         tables += &beside_workers(&log.run);
         if !alternatives.found.is_empty() {
@@ -72,7 +78,7 @@ impl Accumulation<'_> {
             let rows = alternatives.found.iter();
             let name =
                 |(change, training): &(_, PredictedTraining)| format!("{change}, M = {}", training.micro_batches);
-            tables += &table("setting", rows.map(|row| (name(row), &row.1)), fits);
+            tables += &table("setting", self.log.run.unit, rows.map(|row| (name(row), &row.1)), fits);
         }
         tables += &left_out(&alternatives);
         if log.run.cut_by_hand {
@@ -161,8 +167,9 @@ impl Accumulation<'_> {
             false => String::new(),
         };
         format!(
-            "the batch has {times:.2} times the tokens of the run's, and each batch is predicted with its best learning rate: tune it \
-             again{first}\n"
+            "the batch has {times:.2} times the {} of the run's, and each batch is predicted with its best learning rate: tune it \
+             again{first}\n",
+            self.log.run.unit
         )
     }
 
@@ -174,7 +181,12 @@ impl Accumulation<'_> {
         let fits = |training: &PredictedTraining| {
             self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
         };
-        let table = table("M", trainings.iter().map(|training| (training.micro_batches.to_string(), training)), fits);
+        let table = table(
+            "M",
+            self.log.run.unit,
+            trainings.iter().map(|training| (training.micro_batches.to_string(), training)),
+            fits,
+        );
         let table = table + without_memory(&trainings) + &beside_workers(&self.log.run);
         Ok(Answer {
             tables: format!("by throughput alone:\n{table}"),
@@ -199,18 +211,19 @@ fn left_out(alternatives: &Alternatives) -> String {
     by_reason.iter().map(|(reason, changes)| format!("not compared: {}: {reason}\n", changes.join("; "))).collect()
 }
 
-fn scale(noise: &NoiseScales) -> String {
-    let tokens = |scale: f64| match scale.is_finite() {
-        true => format!("{scale:.0} tokens"),
+fn scale(noise: &NoiseScales, unit: Unit) -> String {
+    let shown = |scale: f64| match scale.is_finite() {
+        true => format!("{scale:.0} {unit}"),
         false => "more than can be measured".to_owned(),
     };
-    format!("median {}, at its end {}", tokens(noise.typical()), tokens(noise.last()))
+    format!("median {}, at its end {}", shown(noise.typical()), shown(noise.last()))
 }
 
 /// Returns a text table with a row for each predicted run. A dash stands for a value that is not predicted, and an
 /// asterisk marks a run that needs more memory than the limit.
 fn table<'a>(
     heading: &str,
+    unit: Unit,
     rows: impl Iterator<Item = (String, &'a PredictedTraining)>,
     fits: impl Fn(&PredictedTraining) -> bool,
 ) -> String {
@@ -218,7 +231,14 @@ fn table<'a>(
     let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0).max(heading.len()).max(5);
     let mut text = format!(
         "{heading:>width$} {:>10} {:>13} {:>10} {:>7} {:>10}  {:>9} {:>11} {:>10}\n",
-        "batch", "step", "tokens/s", "bubble", "memory", "steps", "tokens", "time"
+        "batch",
+        "step",
+        format!("{unit}/s"),
+        "bubble",
+        "memory",
+        "steps",
+        unit.to_string(),
+        "time"
     );
     for (name, training) in &rows {
         let empty = || "-".to_owned();
@@ -318,6 +338,7 @@ mod tests {
             memory: Vec::new(),
             cut_by_hand: false,
             batch_bytes: 0,
+            unit: Unit::Tokens,
             tokens_per_micro_batch: 1.0,
             machine: BTreeMap::new(),
             configuration: BTreeMap::from([("schedule".to_owned(), "my plan.csv".into())]),

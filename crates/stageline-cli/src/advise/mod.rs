@@ -134,10 +134,11 @@ impl Asked<'_> {
             ));
         };
         Ok(format!(
-            "a bubble of at most {share:.1}% needs M = {micro_batches} or more under {name} at P = {workers}: {:.1}%, {:.0} tokens a \
+            "a bubble of at most {share:.1}% needs M = {micro_batches} or more under {name} at P = {workers}: {:.1}%, {:.0} {} a \
              second, at most {} live micro-batches\n",
             100.0 * prediction.bubble,
             prediction.tokens_per_s,
+            prediction.unit,
             most_live(&prediction),
         ))
     }

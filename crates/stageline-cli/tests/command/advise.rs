@@ -1,5 +1,7 @@
 //! Tests the answer of `stageline advise` to how many micro-batches (M) a step should have.
 
+use std::fs;
+
 use crate::logs::{LOG, by_hand, log_of_chunks, log_of_equal, log_of_four, noisy, with_noise, write};
 use crate::{error, json, text};
 
@@ -30,6 +32,23 @@ fn the_table_has_the_time_to_the_loss_of_the_run() {
         assert!((time - steps * step).abs() < 0.051, "{advice}");
     }
     assert!(row(&advice, "256")[0] == 256.0 && !advice.contains("\n  512 "), "{advice}");
+}
+
+#[test]
+fn a_run_without_tokens_is_counted_in_samples() {
+    let folder = tempfile::tempdir().unwrap();
+    let log = noisy(40).replace(r#""tokens_per_micro_batch""#, r#""unit":"samples","tokens_per_micro_batch""#);
+    let log = write(folder.path(), "run.jsonl", &log);
+    let advice = text(&format!("advise --from {log}"));
+    assert!(advice.contains("by its noise scale (median 40 samples, at its end 40 samples):\n"), "{advice}");
+    assert!(advice.contains(" samples/s ") && !advice.contains("token"), "{advice}");
+    let predicted = text(&format!("predict --from {log}"));
+    assert!(predicted.contains(" samples a second\n"), "{predicted}");
+    assert_eq!(json(&format!("predict --from {log} --json"))["unit"], "samples");
+    let page = folder.path().join("run.html");
+    text(&format!("page --from {log} --html {}", page.display()));
+    let page = fs::read_to_string(page).unwrap();
+    assert!(page.contains("samples a second") && !page.contains("token"), "{page}");
 }
 
 #[test]

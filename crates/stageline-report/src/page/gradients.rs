@@ -19,14 +19,17 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     if measured.is_empty() {
         return;
     }
-    let about = "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger \
-                 ones more tokens to the same loss. Solid lines are smoothed over the measured steps so far, dashed lines are of one step.";
+    let unit = log.run.unit;
+    let about = format!(
+        "At the noise scale, the gradient of a batch has as much noise as signal; smaller batches need more steps, and larger ones more \
+         {unit} to the same loss. Solid lines are smoothed over the measured steps so far, dashed lines are of one step."
+    );
     let end = match log.noise_scales().map(|scales| scales.last()) {
         Ok(scale) if scale.is_infinite() => " At the end of the run the noise hides the gradient.".to_owned(),
-        Ok(scale) => format!(" At the end of the run it is {} tokens.", number(scale)),
+        Ok(scale) => format!(" At the end of the run it is {} {unit}.", number(scale)),
         Err(reason) => format!(" The noise scale of the run is not known: {reason}."),
     };
-    page.section("Gradient noise", &(about.to_owned() + &end));
+    page.section("Gradient noise", &(about + &end));
     let stages = 0..log.plan.stages();
     let total = scales(&measured, "total", log.plan.stages(), |noise| (noise.scale, noise.smoothed_scale));
     let of_stage = |stage: usize| {
@@ -42,9 +45,9 @@ pub(super) fn noise(page: &mut Page, log: &RunLog) {
     let of_stages: Vec<_> = stages.flat_map(of_stage).collect();
     let beside = if of_stages.iter().all(|series| series.points.is_empty()) { Vec::new() } else { total.clone() };
     let pictures = [
-        chart("Noise scale", "tokens", total),
-        chart("Noise scale of each stage", "tokens", of_stages.into_iter().chain(beside).collect()),
-        chart("Noise of each stage", "variance of a token's gradient", variances.collect()),
+        chart("Noise scale", &unit.to_string(), total),
+        chart("Noise scale of each stage", &unit.to_string(), of_stages.into_iter().chain(beside).collect()),
+        chart("Noise of each stage", &format!("variance of a {}'s gradient", unit.one()), variances.collect()),
     ];
     page.pictures(pictures.into_iter().flatten());
 }

@@ -17,16 +17,22 @@ use crate::log::{RunLog, layer_range, median};
 pub fn run_page(log: &RunLog) -> String {
     let mut page = Page::new("A pipeline run");
     page.section("Summary", &summary(log));
-    let all: Vec<_> = log.steps.iter().collect();
+    let (unit, all) = (log.run.unit, log.steps.iter().collect::<Vec<_>>());
     // Waiting for devices slows a step down, so synchronised steps do not count as throughput.
     let free: Vec<_> = log.steps.iter().filter(|step| !step.synchronised).collect();
     page.pictures([
-        over_steps(&all, "Loss", "per token", &[("training", Line::Solid, |step| step.loss)], validations(log)),
+        over_steps(
+            &all,
+            "Loss",
+            &format!("per {}", unit.one()),
+            &[("training", Line::Solid, |step| step.loss)],
+            validations(log),
+        ),
         over_steps(
             &free,
             "Throughput",
-            "tokens a second",
-            &[("tokens", Line::Solid, |step| step.has_target().then_some(step.tokens_per_s))],
+            &format!("{unit} a second"),
+            &[(&unit.to_string(), Line::Solid, |step| step.has_target().then_some(step.tokens_per_s))],
             None,
         ),
         over_steps(
@@ -108,8 +114,9 @@ fn summary(log: &RunLog) -> String {
     if let Some(throughput) = log.throughput() {
         let _ = write!(
             text,
-            " Throughput: {} tokens a second{}.",
+            " Throughput: {} {} a second{}.",
             number(throughput),
+            log.run.unit,
             if synchronised { " in the other steps" } else { "" }
         );
     }

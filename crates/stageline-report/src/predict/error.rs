@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use stageline_schedule::{BalanceError, CheckError, ScheduleError};
 
-use crate::log::record::Link;
+use crate::log::record::{Link, Unit};
 
 /// Why the performance of a plan cannot be predicted from the log of a run.
 #[derive(Debug, thiserror::Error)]
@@ -30,15 +30,17 @@ pub enum PredictError {
     /// The costs of another micro-batch size cannot be computed from two runs: their micro-batches have the same size,
     /// their models have different numbers of layers, or the requested size is not above 0.
     #[error(
-        "the two runs cannot predict micro-batches of {tokens} tokens: their models have {} and {} layers, and their micro-batches {} \
-         and {} tokens; give two runs of the same model with different micro-batch sizes, and ask for a size above 0",
+        "the two runs cannot predict micro-batches of {size} {unit}: their models have {} and {} layers, and their micro-batches {} \
+         and {} {unit}; give two runs of the same model with different micro-batch sizes, and ask for a size above 0",
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested micro-batch size: its number of tokens, summed over the data-parallel replicas.
-        tokens: f64,
-        /// The micro-batch sizes of the two logged runs, each as a number of tokens, summed over the data-parallel
+        /// The requested micro-batch size, in `unit`: its number of tokens or samples, summed over the data-parallel
         /// replicas.
+        size: f64,
+        /// The unit in which the logs count micro-batches.
+        unit: Unit,
+        /// The micro-batch sizes of the two logged runs, in `unit`, each summed over the data-parallel replicas.
         of_runs: [f64; 2],
         /// The numbers of layers of the models of the two logged runs.
         layers: [usize; 2],

@@ -55,6 +55,7 @@ impl Measured {
             cut,
             cut_by_hand: log.run.cut_by_hand,
             tokens: log.run.tokens_per_micro_batch * log.run.replicas as f64,
+            unit: log.run.unit,
             weight: weight / micro_batches as f64,
             step_overhead,
             action_overhead: (other - step_overhead) / actions_of_worker(&log.plan).max(1.0),

@@ -9,7 +9,7 @@ use super::error::PredictError;
 use super::footprint::Footprint;
 use super::network::{Hosts, Network, checked};
 use super::target::{Cut, Target};
-use crate::log::record::Link;
+use crate::log::record::{Link, Unit};
 
 /// The costs of a logged run, divided among the layers of its model: times, bytes and memory. All predictions of other
 /// plans start from it: [`of`](Self::of) reads it from a log, and [`predict`](Self::predict) simulates another plan.
@@ -24,6 +24,8 @@ pub struct Measured {
     /// The number of tokens in one micro-batch, summed over the data-parallel replicas, which each have a micro-batch
     /// of their own.
     pub(super) tokens: f64,
+    /// The unit of `tokens`.
+    pub(super) unit: Unit,
     /// The loss weight of one micro-batch, over all data-parallel replicas; for a language model, the number of
     /// unmasked tokens.
     pub(super) weight: f64,

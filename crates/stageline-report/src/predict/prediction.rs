@@ -20,6 +20,7 @@ use super::error::PredictError;
 use super::measured::{Measured, actions_of_worker};
 use super::plan_costs::Crossing;
 use super::target::{Cut, Target, is_cut};
+use crate::log::record::Unit;
 
 /// The largest product of stages x M x M in a search through all plans up to M micro-batches. The time of such a search
 /// grows with this product, and is about 10 s for the largest one.
@@ -35,6 +36,8 @@ pub struct Prediction {
     /// The predicted throughput of a plan: the weight of the targets that it trains on per second. In most models, this
     /// is the number of unmasked tokens per second. The throughput in a log counts masked tokens, too.
     pub tokens_per_s: f64,
+    /// The unit in which the log counts data, by which texts name the weight of targets.
+    pub unit: Unit,
     /// The peak number of live micro-batches of each worker, summed over its chunks (stages). A micro-batch is live
     /// while the worker keeps its activations for a backward pass.
     pub peak_live: Vec<usize>,
@@ -105,6 +108,7 @@ impl Measured {
             step,
             bubble: 1.0 - busy / (step * workers as f64),
             tokens_per_s: self.weight * micro_batches as f64 / step,
+            unit: self.unit,
             peak_live: plan.peak_live(),
             peak_bytes: self.footprint.as_ref().map(|footprint| footprint.peaks(cut, plan)),
             cut: cut.clone(),

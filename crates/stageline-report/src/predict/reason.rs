@@ -39,16 +39,17 @@ impl Compared<'_> {
     /// its throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble.
     /// The larger of the two comes first, and the smaller one is left out if its factor is below [`NAMED`].
     pub(super) fn because(&self) -> String {
+        let unit = self.training.prediction.unit;
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
         let (fewer_tokens, faster) = (tokens(self.other) / tokens(self.training), self.throughput());
-        let of_tokens = || format!("it needs {:.0}% fewer tokens", 100.0 * (1.0 - 1.0 / fewer_tokens));
+        let of_tokens = || format!("it needs {:.0}% fewer {unit}", 100.0 * (1.0 - 1.0 / fewer_tokens));
         let of_rate = || {
             let [bubble, other] = [self.training, self.other].map(|training| 100.0 * training.prediction.bubble);
             if other - bubble >= 0.5 {
                 return format!("its bubble is {bubble:.0}% instead of {other:.0}%");
             }
             let [rate, slower] = [self.training, self.other].map(PredictedTraining::tokens_per_s);
-            format!("it trains {rate:.0} tokens a second instead of {slower:.0}")
+            format!("it trains {rate:.0} {unit} a second instead of {slower:.0}")
         };
         let has_both = fewer_tokens.min(faster) >= NAMED;
         match (fewer_tokens > faster, has_both) {
@@ -77,12 +78,21 @@ pub(super) fn about_as_short(
 mod tests {
     use super::super::prediction::Prediction;
     use super::*;
+    use crate::log::record::Unit;
 
     #[test]
     fn only_trainings_of_about_the_same_time_are_called_as_fast() {
         let of_steps = |steps: f64| {
             let (peak_live, peak_bytes, cut) = (Vec::new(), None, Vec::new());
-            let prediction = Prediction { step: 1.0, bubble: 0.0, tokens_per_s: 1.0, peak_live, peak_bytes, cut };
+            let prediction = Prediction {
+                step: 1.0,
+                bubble: 0.0,
+                tokens_per_s: 1.0,
+                unit: Unit::Tokens,
+                peak_live,
+                peak_bytes,
+                cut,
+            };
             PredictedTraining { micro_batches: 1, batch: 1.0, prediction, steps: Some(steps) }
         };
         for (steps, expected) in [

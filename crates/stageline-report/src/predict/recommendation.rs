@@ -170,14 +170,15 @@ fn of_change(question: &Question, own: &PredictedTraining, change: Change, train
         }
         Change::Workers(_) => format!("P = {} with M = {m}", question.target.workers),
     };
+    let unit = training.prediction.unit;
     let because = match change {
         Change::Workers(workers) if workers > question.target.workers => format!(
-            "because {workers} workers train {:.1} times the tokens a second at a bubble of {:.0}%",
+            "because {workers} workers train {:.1} times the {unit} a second at a bubble of {:.0}%",
             compared.throughput(),
             100.0 * training.prediction.bubble
         ),
         Change::Rows(_) if (training.batch / own.batch - 1.0).abs() < 1e-9 => format!(
-            "because a batch of {:.0} tokens takes {} instead of {}",
+            "because a batch of {:.0} {unit} takes {} instead of {}",
             own.batch,
             milliseconds(training.prediction.step),
             milliseconds(own.prediction.step)
@@ -233,7 +234,10 @@ fn beside_another(question: &Question, trainings: &[PredictedTraining], own: &Pr
     let (compared, scale) = (Compared { training: own, other }, question.noise.typical());
     let because = if own.micro_batches == 1 && own.batch > scale {
         let times = own.batch / scale;
-        format!("because a batch of one micro-batch is {times:.1} times the noise scale of {scale:.0} tokens")
+        format!(
+            "because a batch of one micro-batch is {times:.1} times the noise scale of {scale:.0} {}",
+            own.prediction.unit
+        )
     } else {
         compared.because()
     };

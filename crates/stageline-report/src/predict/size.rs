@@ -16,7 +16,8 @@ impl Measured {
         let distance = other.tokens - self.tokens;
         if distance == 0.0 || self.layers.len() != other.layers.len() || tokens.is_nan() || tokens <= 0.0 {
             return Err(PredictError::Size {
-                tokens,
+                size: tokens,
+                unit: self.unit,
                 of_runs: [self.tokens, other.tokens],
                 layers: [self.layers.len(), other.layers.len()],
             });

@@ -2,8 +2,8 @@
 
 use std::collections::BTreeMap;
 
-use stageline_report::RunLog;
 use stageline_report::record::{Account, Layer, Line, Run, StageCosts, Step, WorkerMemory};
+use stageline_report::{RunLog, Unit};
 use stageline_schedule::{Costs, OneFOneB, Plan, Schedule, StageCost, check, simulate};
 
 fn costs_of(forward: f64) -> StageCosts {
@@ -53,6 +53,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
         layers: layers.iter().enumerate().map(layer).collect(),
         cut_by_hand: false,
         batch_bytes: 0,
+        unit: Unit::Tokens,
         tokens_per_micro_batch: 100.0,
         machine: BTreeMap::new(),
         configuration: BTreeMap::from([("data".to_owned(), "made up".into())]),

@@ -55,7 +55,7 @@ impl Data for WithEvaluation {
         self.training.samples_per_epoch()
     }
 
-    fn tokens_per_sample(&self) -> usize {
+    fn tokens_per_sample(&self) -> Option<usize> {
         self.training.tokens_per_sample()
     }
 

@@ -144,8 +144,8 @@ impl Data for LabelledTexts {
         Some(self.epochs.samples())
     }
 
-    fn tokens_per_sample(&self) -> usize {
-        self.length
+    fn tokens_per_sample(&self) -> Option<usize> {
+        Some(self.length)
     }
 }
 

@@ -89,9 +89,10 @@ pub trait Data: Send + Sync + 'static {
         None
     }
 
-    /// Returns the number of tokens in a sample, for the throughput in tokens per second; 1 by default.
-    fn tokens_per_sample(&self) -> usize {
-        1
+    /// Returns the number of tokens in a sample, by which the progress and the log count the data. Returns `None` by
+    /// default, for samples that are not sequences of tokens; samples are then counted.
+    fn tokens_per_sample(&self) -> Option<usize> {
+        None
     }
 
     /// Formats a validation loss as text for the user. The default, which an implementation may replace, is the word
@@ -121,7 +122,7 @@ impl<D: Data + ?Sized> Data for Arc<D> {
         D::samples_per_epoch(self)
     }
 
-    fn tokens_per_sample(&self) -> usize {
+    fn tokens_per_sample(&self) -> Option<usize> {
         D::tokens_per_sample(self)
     }
 

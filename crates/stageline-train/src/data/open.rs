@@ -118,7 +118,7 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
 /// Opens a JSON file of rows of tokens, with the form of its rows.
 fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
     let rows = TokenRows::read(path)?;
-    let context = rows.tokens_per_sample();
+    let context = rows.context();
     ensure!(
         settings.context.is_none_or(|asked| asked == context),
         "{}: its rows have a context of {context} tokens; give no context, or rows of another length",

@@ -215,8 +215,8 @@ impl Data for PackedDocuments {
         Some(self.epochs.samples())
     }
 
-    fn tokens_per_sample(&self) -> usize {
-        self.context
+    fn tokens_per_sample(&self) -> Option<usize> {
+        Some(self.context)
     }
 
     fn show_loss(&self, loss: f64) -> String {
@@ -305,7 +305,7 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert!(data.validation(2).unwrap().is_empty());
-        assert_eq!(data.tokens_per_sample(), 6);
+        assert_eq!(data.tokens_per_sample(), Some(6));
     }
 
     #[test]

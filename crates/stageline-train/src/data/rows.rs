@@ -56,6 +56,11 @@ impl TokenRows {
         Ok(())
     }
 
+    /// Returns the number of tokens of a row that the model reads: all but the last, which is only a target.
+    pub fn context(&self) -> usize {
+        self.rows[0].len() - 1
+    }
+
     /// Returns the token ids of all rows of the training data as the input of a model, `[rows, length]`.
     pub fn input(&self) -> Tokens {
         tensor(self.rows.iter().flatten().map(|token| *token as i32), [self.rows.len(), self.rows[0].len()])
@@ -83,8 +88,8 @@ impl Data for TokenRows {
         Some(self.rows.len() as u64)
     }
 
-    fn tokens_per_sample(&self) -> usize {
-        self.rows[0].len() - 1
+    fn tokens_per_sample(&self) -> Option<usize> {
+        Some(self.context())
     }
 
     fn show_loss(&self, loss: f64) -> String {

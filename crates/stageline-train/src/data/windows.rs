@@ -120,8 +120,8 @@ impl Data for TokenWindows {
         Some(self.epochs.samples())
     }
 
-    fn tokens_per_sample(&self) -> usize {
-        self.context
+    fn tokens_per_sample(&self) -> Option<usize> {
+        Some(self.context)
     }
 
     fn show_loss(&self, loss: f64) -> String {

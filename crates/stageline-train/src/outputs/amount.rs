@@ -1,6 +1,7 @@
 //! The amount of data in a training step and in an epoch ([`Amount`]).
 
 use anyhow::Result;
+use stageline_report::Unit;
 
 use crate::data::Data;
 use crate::terminal::say;
@@ -10,8 +11,8 @@ use crate::terminal::say;
 pub struct Amount {
     /// The number of samples in a step.
     samples: usize,
-    /// The number of tokens in a sample; 1 if the samples are no sequences of tokens.
-    tokens: usize,
+    /// The number of tokens in a sample; `None` if the samples are not sequences of tokens.
+    tokens: Option<usize>,
     /// The number of samples in an epoch; `None` if the data does not tell it.
     epoch: Option<u64>,
 }
@@ -26,15 +27,20 @@ impl Amount {
         }
     }
 
-    /// Returns the unit of [`per_step`](Self::per_step): `tokens` or `samples`.
-    pub fn unit(self) -> &'static str {
-        if self.tokens == 1 { "samples" } else { "tokens" }
+    /// Returns the unit of [`of_samples`](Self::of_samples) and [`per_step`](Self::per_step).
+    pub fn unit(self) -> Unit {
+        if self.tokens.is_some() { Unit::Tokens } else { Unit::Samples }
     }
 
-    /// Returns the number of tokens that a step reads, including padding and tokens without a target. Returns the
+    /// Returns the number of tokens in `samples` samples, including padding and tokens without a target. Returns the
     /// number of samples if they are not sequences of tokens.
+    pub fn of_samples(self, samples: usize) -> f64 {
+        samples as f64 * self.tokens.unwrap_or(1) as f64
+    }
+
+    /// Returns the number of tokens or samples that a step reads.
     pub fn per_step(self) -> f64 {
-        self.samples as f64 * self.tokens as f64
+        self.of_samples(self.samples)
     }
 
     /// Returns the number of epochs in `steps` training steps; `None` if the data has no epochs.

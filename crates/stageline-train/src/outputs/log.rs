@@ -12,7 +12,7 @@ use burn::tensor::Device;
 use serde_json::Value;
 use stageline::StepReport;
 use stageline_report::record::{Line, Noise, Run, Step, Validation};
-use stageline_report::{RunLog, TensorBoard, Trace, run_page};
+use stageline_report::{RunLog, TensorBoard, Trace, Unit, run_page};
 
 use crate::outputs::amount::Amount;
 use crate::outputs::record;
@@ -155,12 +155,12 @@ impl Log {
         // JSON has no NaN and no infinity.
         metrics.retain(|_, value| value.is_finite());
         step.metrics = metrics;
-        self.scalars(&step)?;
+        self.scalars(&step, figures.amount.unit())?;
         self.write(&Line::Step(Box::new(step)))
     }
 
     /// Writes the scalars of a training step to the TensorBoard files, if the run has any.
-    fn scalars(&mut self, step: &Step) -> Result<()> {
+    fn scalars(&mut self, step: &Step, unit: Unit) -> Result<()> {
         let Some(board) = &mut self.board else { return Ok(()) };
         // On a GPU only synchronised steps have the device's bubbles, and only the other steps its full throughput.
         let (timed, free) = match self.synchronise_every {
@@ -169,12 +169,13 @@ impl Log {
         };
         let [measured, simulated] =
             ["measured", "simulated"].map(|bubble| format!("bubble/{bubble}, {}", step.clock()));
+        let rate = format!("{unit} a second");
         let figures = [
             ("loss", step.loss),
             ("learning rate", step.learning_rate),
             ("gradient norm", step.gradient_norm),
             ("epoch", step.epoch),
-            ("tokens a second", (free && step.has_target()).then_some(step.tokens_per_s)),
+            (&rate, (free && step.has_target()).then_some(step.tokens_per_s)),
             ("model FLOP utilisation", step.model_flop_utilisation),
             (&measured, timed.then_some(step.bubble)),
             (&simulated, timed.then_some(step.bubble_simulated)),

@@ -25,6 +25,7 @@ use crate::memory::check::Demand;
 use crate::model::Model;
 use crate::optimizers::adamw::AdamW;
 use crate::optimizers::named::without_decay;
+use crate::outputs::amount::Amount;
 use crate::outputs::record;
 use crate::plan::Planned;
 use crate::settings::job::Job;
@@ -182,15 +183,14 @@ impl<'a, M: Model> Recipe<'a, M> {
 
     /// Returns the description of a run, which becomes the first line of its log. `costs` are the costs of the model's
     /// layers, and `estimate` is the estimated memory. `links` are the network links between consecutive stages, as
-    /// [`links`] returns them. `tokens_per_micro_batch` is the number of tokens in a micro-batch of one replica, or of
-    /// samples if the data has no tokens. `batch_bytes` is the memory of the batches on the host, in bytes.
+    /// [`links`] returns them. `amount` is the amount of data in a step. `batch_bytes` is the memory of the batches on the host, in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,
         costs: Option<&Costs>,
         estimate: Option<&MemoryEstimate>,
         links: Vec<Option<Link>>,
-        tokens_per_micro_batch: f64,
+        amount: Amount,
         batch_bytes: u64,
     ) -> Result<RunLine> {
         let Job { training, running, settings, .. } = self.job;
@@ -214,7 +214,8 @@ impl<'a, M: Model> Recipe<'a, M> {
             links,
             memory: estimate.map(|estimate| record::estimate(estimate, plan.workers())).unwrap_or_default(),
             batch_bytes,
-            tokens_per_micro_batch,
+            unit: amount.unit(),
+            tokens_per_micro_batch: amount.of_samples(training.micro_batch_size),
             machine: machine(&running.devices),
             configuration,
         })

@@ -212,9 +212,9 @@ impl<F> Run<F> {
         let demand = recipe.demand(most_stages, start, saved.is_some(), batches);
         let estimate = check::estimate(&mut pipeline, &*data, &demand)?;
         let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
-        let tokens = (training.micro_batch_size * data.tokens_per_sample()) as f64;
+        let amount = Amount::of(&*data, training.batch_size);
         let (links, batch_bytes) = (links(&devices)?, batches.total(&job));
-        let run = recipe.run_line(&pipeline, costs.as_ref(), estimate.as_ref(), links, tokens, batch_bytes)?;
+        let run = recipe.run_line(&pipeline, costs.as_ref(), estimate.as_ref(), links, amount, batch_bytes)?;
         let (steps, gpus) = (start..training.steps, gpus(&job.running.devices));
         let mut log = Log::create(job.outputs.clone(), run, steps, pipeline.synchronise_every(), gpus)?;
         warn_of_mean(&mut pipeline, &*data)?;
@@ -223,7 +223,6 @@ impl<F> Run<F> {
         };
         validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
         let utilisation = utilisation(&job, costs.as_ref(), parameters);
-        let amount = Amount::of(&*data, training.batch_size);
         amount.tell(training.steps)?;
         training.beyond_the_schedule().filter(|_| !has_own_rate).iter().for_each(|text| tracing::warn!("{text}"));
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();

@@ -1,6 +1,7 @@
 //! Counts or measures the costs of a row's layers.
 
 use std::hint::black_box;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
@@ -10,6 +11,7 @@ use crate::build::cost::{Costs, LayerCost};
 use crate::build::row::{Row, drawing_device};
 use crate::model::payload::{Payload, PayloadMapper};
 use crate::model::stage::{LossStage, Stage};
+use crate::threads::failure::Failure;
 use crate::transfer::hand_over::place;
 use crate::transfer::leaves::{Leaves, track};
 use stageline_nn::counting_flops;
@@ -40,12 +42,18 @@ where
     /// it reports for a forward pass. No times are measured.
     ///
     /// One layer after another is initialised and run on the CPU, so at most one is in memory.
+    ///
+    /// # Panics
+    /// Panics if a layer's forward pass panics on its input; the message names the layer.
     pub fn count(&self, sample: F::Input) -> Costs {
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Count, drawing_device(None))))
     }
 
     /// Returns the costs of the layers for a sample input as [`count`](Self::count) does, and measures the time of each
     /// layer's forward and backward pass on `device`.
+    ///
+    /// # Panics
+    /// Panics if a layer's forward pass panics on its input; the message names the layer.
     pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
     }
@@ -98,11 +106,14 @@ impl Costing {
     }
 
     /// Runs a layer on `input` and records its cost under the name `name`. Returns the layer's output, which is the
-    /// next layer's input.
+    /// next layer's input. Panics with the layer's name if its forward pass panics.
     fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
         let parameters = parameters(&layer);
         let input = place(input, &self.device);
-        let (output, flops) = counting_flops(|| layer.valid().forward(input.clone()));
+        let forward = || counting_flops(|| layer.valid().forward(input.clone()));
+        let (output, flops) = catch_unwind(AssertUnwindSafe(forward)).unwrap_or_else(|panic| {
+            panic!("the layer `{name}` failed on the sample input: {}", Failure::of_panic(panic))
+        });
         let is_first = self.costs.is_empty();
         let time =
             (self.method == CostMethod::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));

@@ -7,9 +7,11 @@
 //!
 //! - `run`: the description of a run, its layers, network links and estimated memory.
 //! - `step`: the measurements of a step, with the time of each worker by cause, and the costs, memory and events.
+//! - `unit`: the unit in which data is counted.
 
 mod run;
 mod step;
+mod unit;
 
 use std::collections::BTreeMap;
 
@@ -22,6 +24,7 @@ pub(crate) use step::clock;
 pub use step::{
     Account, DeviceMemory, Event, Health, Noise, SignalAndNoise, StageCosts, StageNoise, Step, WorkerMemory, layer_of,
 };
+pub use unit::Unit;
 
 /// A parsed line of a run's log, with a variant for each kind of line.
 #[derive(Clone, Debug, PartialEq, Serialize)]

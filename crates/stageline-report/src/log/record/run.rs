@@ -6,6 +6,8 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::unit::Unit;
+
 /// Returns 1, the number of replicas of a run if the log does not state the number.
 fn one() -> usize {
     1
@@ -51,6 +53,9 @@ pub struct Run {
     /// ahead and batches for validation count. These bytes are part of no worker's estimated `memory`.
     #[serde(default)]
     pub batch_bytes: u64,
+    /// The unit of `tokens_per_micro_batch` and of every step's `tokens_per_s`; tokens in older logs.
+    #[serde(default)]
+    pub unit: Unit,
     /// The number of tokens in a micro-batch of one replica; the number of samples if the data has no tokens.
     pub tokens_per_micro_batch: f64,
     /// Facts about the hardware and software of the run, by name, such as the system and the number of cores.
