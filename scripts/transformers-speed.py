@@ -7,8 +7,9 @@
 Needs torch and transformers. Both train the same new model in f32 with AdamW and clipping, on the same tokens, with one core (one
 thread) a stage. With --lora, both train LoRA adapters of this rank on all linear layers of the blocks, transformers with the library
 PEFT. transformers runs in eager mode, with plain accumulation over the micro-batches. Prints the processor's model,
-the tokens a second as the median of every run, and the median ratio of all rounds: ours to transformers' for one stage, and two
-stages to one, with the schedules 1F1B and ZB-H1.
+the tokens a second as the median of every run. At the end it prints the median ratio of all rounds, and the ratio of both sides' fastest
+steps, which other programs on the machine disturb less: ours to transformers' for one stage, and two stages to one, with the schedules
+1F1B and ZB-H1.
 """
 
 import argparse
@@ -41,7 +42,7 @@ def configuration(arguments):
 
 
 def theirs(config, rows, arguments):
-    """Returns the median time of a step of transformers, in seconds."""
+    """Returns the seconds of the steps of transformers, without the first."""
     torch.set_num_threads(1)
     model = LlamaForCausalLM._from_config(config, attn_implementation="eager").train()
     model.config.use_cache = False
@@ -62,11 +63,11 @@ def theirs(config, rows, arguments):
         optimizer.step()
         optimizer.zero_grad()
         times.append(time.perf_counter() - began)
-    return statistics.median(times[1:])
+    return times[1:]
 
 
 def ours(folder, stages, arguments, schedule="1f1b"):
-    """Returns the median time of a step of Stageline, in seconds."""
+    """Returns the seconds of the steps of Stageline, without the first."""
     log = folder / "log.jsonl"
     log.unlink(missing_ok=True)
     flags = {
@@ -79,7 +80,7 @@ def ours(folder, stages, arguments, schedule="1f1b"):
     environment = {name: value for name, value in os.environ.items() if name != "OMP_NUM_THREADS"}
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL, env=environment)
     lines = [json.loads(line) for line in log.read_text().splitlines()]
-    return statistics.median([line["step_seconds"] for line in lines if "step_seconds" in line][1:])
+    return [line["step_seconds"] for line in lines if "step_seconds" in line][1:]
 
 
 def main():
@@ -102,17 +103,24 @@ def main():
         folder = Path(place)
         (folder / "config.json").write_text(json.dumps(config.to_dict()))
         (folder / "rows.json").write_text(json.dumps(rows))
-        ratios, speedups, split = [], [], []
+        programs = {
+            "P = 1": lambda: ours(folder, 1, arguments),
+            "P = 2": lambda: ours(folder, 2, arguments),
+            "transformers": lambda: theirs(config, rows, arguments),
+            "P = 2 with ZB-H1": lambda: ours(folder, 2, arguments, "zb-h1"),
+        }
+        rounds = []
         for _ in range(arguments.rounds):
-            one, two, other = ours(folder, 1, arguments), ours(folder, 2, arguments), theirs(config, rows, arguments)
-            halves = ours(folder, 2, arguments, "zb-h1")
-            ratios.append(other / one)
-            speedups.append(one / two)
-            split.append(one / halves)
-            speeds = {"P = 1": one, "P = 2": two, "P = 2 with ZB-H1": halves, "transformers": other}
-            print(", ".join(f"{name} {tokens / seconds:.0f}" for name, seconds in speeds.items()), "tokens/s")
-        for name, found in {"P = 1 to transformers": ratios, "P = 2 to P = 1": speedups, "P = 2 with ZB-H1 to P = 1": split}.items():
-            print(f"{name}: {statistics.median(found):.3f} ({min(found):.3f} to {max(found):.3f})")
+            rounds.append({name: run() for name, run in programs.items()})
+            medians = {name: statistics.median(times) for name, times in rounds[-1].items()}
+            print(", ".join(f"{name} {tokens / seconds:.0f}" for name, seconds in medians.items()), "tokens/s", flush=True)
+        fastest = {name: min(min(times[name]) for times in rounds) for name in programs}
+        for name, other in [("P = 1", "transformers"), ("P = 2", "P = 1"), ("P = 2 with ZB-H1", "P = 1")]:
+            ratios = [statistics.median(times[other]) / statistics.median(times[name]) for times in rounds]
+            print(
+                f"{name} to {other}: {statistics.median(ratios):.3f} ({min(ratios):.3f} to {max(ratios):.3f}); "
+                f"by the fastest steps {fastest[other] / fastest[name]:.3f}"
+            )
 
 
 if __name__ == "__main__":
