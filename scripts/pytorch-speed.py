@@ -8,7 +8,8 @@ Needs torch and numpy. Both train in f32 with AdamW, on blocks of pre-LN attenti
 one core (one thread) a stage. PyTorch runs plain accumulation for one stage, and for two stages Schedule1F1B of
 `torch.distributed.pipelining` in two processes over gloo. Prints the processor's model, the speed of our matrix products on one core,
 the share of it that a step reaches, and seconds a step, optimizer included, as the median of every run. At the end it prints the median
-ratio of all rounds, and the ratio of both programs' fastest steps, which other programs on the machine disturb less. Flags set the shape of the model and of a step; the number of heads follows from the width, as in the example.
+ratio of all rounds, and the ratio of both programs' fastest steps, which other programs on the machine disturb less. Flags set the
+shape of the model and of a step; the number of heads follows from the width, as in the example.
 """
 
 import argparse
@@ -204,7 +205,7 @@ def main():
         mine, rival = fastest[name]
         print(
             f"{name}: {statistics.median(each):.3f} of PyTorch's tokens/s ({min(each):.3f} to {max(each):.3f}); "
-            f"by the fastest steps, {mine:.3f} s and {rival:.3f} s, {rival / mine:.3f}"
+            f"by the fastest steps {rival / mine:.3f} (ours {mine:.3f} s, PyTorch's {rival:.3f} s)"
         )
 
 

@@ -189,6 +189,24 @@ fn every_fault() {
 }
 
 #[test]
+fn the_failed_layer_of_a_stage_is_named() {
+    quiet_workers();
+    let panic = (Fault::PanicInForward, "it panicked: a fault for the test");
+    for (fault, expected) in [panic, (Fault::ErrorInForward, "a fault for the test")] {
+        let Mlp { layers, error } = Mlp::new(4, 4, 83);
+        let faults = [Fault::None, Fault::None, fault, Fault::None];
+        let mut layers = layers.into_iter().zip(faults).map(|(layer, fault)| Faulty::new(layer, fault, 1));
+        let first = layers.next().unwrap();
+        let config = StageConfig::new(device(), SgdConfig::new().init(), 0.1);
+        let chain = Pipeline::builder().stage((first, layers.collect::<Vec<_>>()), config.clone());
+        let mut pipeline = chain.loss(error, config).micro_batches(MICRO_BATCHES).build().unwrap();
+        let found = pipeline.step(batch()).unwrap_err().to_string();
+        let place = "stage 0 failed in layer `1.1`, in action 0F1, micro-batch 1, of step 0";
+        assert_eq!(found, format!("{place}: {expected}"));
+    }
+}
+
+#[test]
 fn two_concurrent_faults_give_one_error() {
     within_a_minute(two_faults);
 }

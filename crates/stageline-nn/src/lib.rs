@@ -52,7 +52,7 @@ pub use autograd::weight_gradients::{Deferred, put_off};
 pub use forward::after_step;
 pub use forward::fallback::{Fallback, Reason, finding_fallbacks};
 pub use forward::flops::{counting_flops, report_flops};
-pub use forward::layer_path::{in_layer, in_layers};
+pub use forward::layer_path::{failed_layer, in_layer, in_layers, try_in_layer};
 pub use forward::recomputation::is_recomputation;
 pub use forward::samples::Samples;
 pub use kernels::attention_blocks::AttentionHeads;

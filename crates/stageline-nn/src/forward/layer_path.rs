@@ -2,24 +2,36 @@
 //! it.
 
 use std::cell::RefCell;
+use std::thread::panicking;
 
 thread_local! {
     /// The position of the layer that runs on this thread: its index, from 0, in each sequence of layers that contains
     /// it. The index in the outermost sequence comes first. Empty outside [`in_layers`].
     static PATH: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+
+    /// The path of the innermost layer that failed in the last outermost sequence of this thread; empty if none failed.
+    static FAILED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// Calls `forward`, which runs a sequence of layers on this thread, and returns its result. Messages can then name the
-/// running layer by its index, which counts the layers that ran inside [`in_layer`] before it. So `forward` must run
-/// each layer inside [`in_layer`].
+/// running layer by its index, which counts the layers that ran inside [`in_layer`] or [`try_in_layer`] before it. So
+/// `forward` must run each layer inside one of these. If a layer panics, [`failed_layer`] has its path.
 pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
         fn drop(&mut self) {
+            if panicking() {
+                note_failure();
+            }
             PATH.with_borrow_mut(|path| path.pop());
         }
     }
-    PATH.with_borrow_mut(|path| path.push(0));
+    PATH.with_borrow_mut(|path| {
+        if path.is_empty() {
+            FAILED.take();
+        }
+        path.push(0);
+    });
     let _leave = Leave;
     forward()
 }
@@ -29,8 +41,42 @@ pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
 /// recomputation, the layer has no index.
 pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     let result = forward();
-    PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));
+    go_on();
     result
+}
+
+/// Does the same as [`in_layer`] for a layer that can return an error. If it does, [`failed_layer`] has its path.
+///
+/// # Errors
+/// Returns the error of `forward`.
+pub fn try_in_layer<R, E>(forward: impl FnOnce() -> Result<R, E>) -> Result<R, E> {
+    let result = forward();
+    match result {
+        Ok(_) => go_on(),
+        Err(_) => note_failure(),
+    }
+    result
+}
+
+/// Returns the path of the innermost layer that panicked or returned an error in the last outermost sequence of layers
+/// of this thread, such as `1.3` (the layer 3 inside the layer 1, both counted from 0). Returns `None` if no layer
+/// failed.
+pub fn failed_layer() -> Option<String> {
+    Some(FAILED.with_borrow(String::clone)).filter(|path| !path.is_empty())
+}
+
+/// Makes the next layer of the innermost sequence the running one.
+fn go_on() {
+    PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));
+}
+
+/// Keeps the path of the running layer for [`failed_layer`], unless a layer inside it has failed before.
+fn note_failure() {
+    FAILED.with_borrow_mut(|failed| {
+        if failed.is_empty() {
+            *failed = layer_path();
+        }
+    });
 }
 
 /// Returns the path of the layer that runs on this thread, such as `1.3` (the layer 3 inside the layer 1, both counted
@@ -65,5 +111,29 @@ mod tests {
     fn a_panic_leaves_the_sequence() {
         let panicked = std::panic::catch_unwind(|| in_layers(|| in_layer(|| panic!("a forward panics"))));
         assert!(panicked.is_err() && layer_path().is_empty());
+    }
+
+    #[test]
+    fn the_innermost_layer_that_fails_is_named() {
+        let inner = |fails: bool| {
+            in_layers(|| {
+                in_layer(|| ());
+                in_layer(|| assert!(!fails, "a forward panics"));
+            });
+        };
+        let outer = |fails: bool| {
+            in_layers(|| {
+                try_in_layer(|| Ok(()))?;
+                try_in_layer(|| Ok(()))?;
+                in_layer(|| inner(fails));
+                try_in_layer(|| Err("a forward fails"))
+            })
+        };
+        assert!(std::panic::catch_unwind(|| outer(true)).is_err());
+        assert_eq!(failed_layer().as_deref(), Some("2.1"));
+        assert_eq!(outer(false), Err("a forward fails"));
+        assert_eq!(failed_layer().as_deref(), Some("3"));
+        inner(false);
+        assert_eq!(failed_layer(), None);
     }
 }

@@ -35,8 +35,7 @@ pub enum PredictError {
         .layers[0], .layers[1], .of_runs[0], .of_runs[1]
     )]
     Size {
-        /// The requested micro-batch size, in `unit`: its number of tokens or samples, summed over the data-parallel
-        /// replicas.
+        /// The requested number of tokens or samples in a micro-batch, summed over the data-parallel replicas.
         size: f64,
         /// The unit in which the logs count micro-batches.
         unit: Unit,

@@ -36,7 +36,7 @@ pub struct Prediction {
     /// The predicted throughput of a plan: the weight of the targets that it trains on per second. In most models, this
     /// is the number of unmasked tokens per second. The throughput in a log counts masked tokens, too.
     pub tokens_per_s: f64,
-    /// The unit in which the log counts data, by which texts name the weight of targets.
+    /// The unit of `tokens_per_s`: tokens, or samples for data without tokens.
     pub unit: Unit,
     /// The peak number of live micro-batches of each worker, summed over its chunks (stages). A micro-batch is live
     /// while the worker keeps its activations for a backward pass.

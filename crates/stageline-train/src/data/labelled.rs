@@ -143,10 +143,6 @@ impl Data for LabelledTexts {
     fn samples_per_epoch(&self) -> Option<u64> {
         Some(self.epochs.samples())
     }
-
-    fn tokens_per_sample(&self) -> Option<usize> {
-        Some(self.length)
-    }
 }
 
 #[cfg(test)]

@@ -190,8 +190,8 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Measurement", long, value_name = "STEPS")]
     pub synchronise_every: Option<usize>,
     /// Peak TFLOP/s of one device in the precision of --precision, such as 989 for an H200 in bf16. If set, the log and
-    /// the progress bar show the model FLOP utilisation (MFU): tokens per second x training FLOPs per token / peak
-    /// FLOP/s of all devices, of which one that is listed twice counts once
+    /// the progress bar show the model FLOP utilisation (MFU): the FLOPs of the training per second / the peak FLOP/s
+    /// of all devices, of which one that is listed twice counts once
     #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
     /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list such as `cuda:0,cuda:1`, with at most one

@@ -183,7 +183,8 @@ impl<'a, M: Model> Recipe<'a, M> {
 
     /// Returns the description of a run, which becomes the first line of its log. `costs` are the costs of the model's
     /// layers, and `estimate` is the estimated memory. `links` are the network links between consecutive stages, as
-    /// [`links`] returns them. `amount` is the amount of data in a step. `batch_bytes` is the memory of the batches on the host, in bytes.
+    /// [`links`] returns them. `amount` is the amount of data in a step. `batch_bytes` is the memory of the batches on
+    /// the host, in bytes.
     pub fn run_line(
         &self,
         pipeline: &PipelineOf<M>,

@@ -53,7 +53,7 @@ where
     /// layer's forward and backward pass on `device`.
     ///
     /// # Panics
-    /// Panics if a layer's forward pass panics on its input; the message names the layer.
+    /// Panics if a layer's forward or backward pass panics on its input; the message names the layer.
     pub fn measure(&self, sample: F::Input, device: &Device) -> Costs {
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
     }
@@ -106,17 +106,18 @@ impl Costing {
     }
 
     /// Runs a layer on `input` and records its cost under the name `name`. Returns the layer's output, which is the
-    /// next layer's input. Panics with the layer's name if its forward pass panics.
+    /// next layer's input. Panics with the layer's name if one of its passes panics.
     fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
         let parameters = parameters(&layer);
         let input = place(input, &self.device);
-        let forward = || counting_flops(|| layer.valid().forward(input.clone()));
-        let (output, flops) = catch_unwind(AssertUnwindSafe(forward)).unwrap_or_else(|panic| {
+        let (is_first, is_timed) = (self.costs.is_empty(), self.method == CostMethod::Measure);
+        let run = || {
+            let (output, flops) = counting_flops(|| layer.valid().forward(input.clone()));
+            (output, flops, is_timed.then(|| shortest(|| forward_and_backward(&layer, &input, is_first))))
+        };
+        let (output, flops, time) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             panic!("the layer `{name}` failed on the sample input: {}", Failure::of_panic(panic))
         });
-        let is_first = self.costs.is_empty();
-        let time =
-            (self.method == CostMethod::Measure).then(|| shortest(|| forward_and_backward(&layer, &input, is_first)));
         self.costs.push(LayerCost { name, parameters, flops, time });
         output
     }

@@ -21,7 +21,7 @@ impl DeviceErrors {
 impl fmt::Display for DeviceErrors {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let each: Vec<_> = self.0.iter().map(DeviceError::to_string).collect();
-        write!(f, "{}", each.join("\n"))
+        write!(f, "{}", each.join("; "))
     }
 }
 

@@ -12,7 +12,7 @@ use crate::threads::failure::Failure;
 /// The failure of one stage, which stops the pipeline: what the stage was doing at that time, and the panic or error
 /// that ended it.
 #[derive(Debug, thiserror::Error)]
-#[error("{} failed in {activity} of {during}: {failure}{}", replica.stage(*stage), logs_of(elsewhere))]
+#[error("{} failed in {}{activity} of {during}: {failure}{}", replica.stage(*stage), in_its(layer), logs_of(elsewhere))]
 #[non_exhaustive]
 pub struct StageFailure {
     /// The data-parallel replica that contains the failed stage.
@@ -21,6 +21,10 @@ pub struct StageFailure {
     pub stage: usize,
     /// The failed activity of the stage, such as a forward pass or the optimizer step.
     pub activity: Activity,
+    /// The path of the layer whose forward pass failed, in the form of burn's parameter paths: `1.3` is the layer 3 of
+    /// the list that is the layer 1 of the stage, both counted from 0. `None` if the stage is not a tuple or list
+    /// of layers, or if another activity than a forward pass failed.
+    pub layer: Option<String>,
     /// The step, evaluation or other pass over a batch that ran when the stage failed.
     pub during: During,
     /// The panic or error that ended the failed stage.
@@ -28,6 +32,11 @@ pub struct StageFailure {
     /// The addresses of the other hosts that run stages of the pipeline. An error on one of these hosts may show up
     /// only at a stage on another host. The log of `stageline serve` on each of these hosts may then show the cause.
     pub elsewhere: Vec<HostName>,
+}
+
+/// Returns the words for the layer that failed, before those for the activity; empty if the layer is not known.
+fn in_its(layer: &Option<String>) -> String {
+    layer.as_ref().map_or_else(String::new, |layer| format!("layer `{layer}`, in "))
 }
 
 fn logs_of(hosts: &[HostName]) -> String {

@@ -8,7 +8,7 @@ use crate::model::loss_weight::Weight;
 use crate::model::payload::Payload;
 use crate::model::segments::{in_segments, parts};
 use crate::threads::failure::BoxError;
-use stageline_nn::{Operation, in_layer, in_layers};
+use stageline_nn::{Operation, in_layer, in_layers, try_in_layer};
 
 // The example that must not compile stands beside the same example with matching types, because a stable compiler does
 // not compare error codes. A separate harness for such examples would build burn again.
@@ -207,7 +207,7 @@ where
         in_layers(|| match parts(self.len(), &input) {
             // A recomputed part cannot return an error, so a stage in it ends with a panic instead.
             Some(parts) => Ok(in_segments(parts, self, input, one::<S>)),
-            None => self.iter().try_fold(input, |value, stage| in_layer(|| stage.try_forward(value))),
+            None => self.iter().try_fold(input, |value, stage| try_in_layer(|| stage.try_forward(value))),
         })
     }
 
@@ -253,8 +253,8 @@ macro_rules! tuple_stage {
             fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
                 let ($first, $($next),*) = self;
                 in_layers(|| {
-                    let value = in_layer(|| $first.try_forward(input))?;
-                    $(let value = in_layer(|| $next.try_forward(value))?;)*
+                    let value = try_in_layer(|| $first.try_forward(input))?;
+                    $(let value = try_in_layer(|| $next.try_forward(value))?;)*
                     Ok::<_, BoxError>(value)
                 })
             }

@@ -17,7 +17,7 @@ pub enum VerifyError {
     /// verification makes. If the memory was too small, split the reference's batch with
     /// [`Verify::reference_micro_batches`](crate::Verify::reference_micro_batches).
     #[error("the reference failed: {0}")]
-    Reference(#[from] StepError),
+    Reference(StepError),
     /// The caller has split the batches into micro-batches by hand. They cannot be joined to a full batch for the
     /// reference run on one device.
     #[error(
@@ -61,4 +61,10 @@ pub enum VerifyError {
         /// fewer parameters.
         expected: String,
     },
+}
+
+impl From<StepError> for VerifyError {
+    fn from(error: StepError) -> Self {
+        Self::Reference(error)
+    }
 }

@@ -28,7 +28,7 @@ pub(crate) mod messages;
 mod spans;
 mod speculate;
 
-use stageline_schedule::{Activity, Checked, Instruction};
+use stageline_schedule::{Action, Activity, Checked, Compute, Instruction};
 
 use crate::worker::spans::note_wait;
 use crate::worker::spans::span;
@@ -54,6 +54,7 @@ use crate::update::flush::Verdict;
 use crate::worker::last_verdict::Last;
 use crate::worker::messages::{Asked, Command, Recorded, ReplySenders, Run, WorkerChannels};
 use stageline_nn::after_step;
+use stageline_nn::failed_layer;
 use stageline_nn::kernels::prepare_thread;
 
 pub(crate) struct Started {
@@ -183,7 +184,11 @@ impl Worker {
     /// sent before the failure is logged. Logging may run the user's code, a tracing subscriber, which may panic.
     fn fail(&self, failure: Failure) {
         let Diary { replica, stage, activity, during, .. } = self.diary;
-        let failure = StageFailure { replica, stage, activity, during, failure, elsewhere: Vec::new() };
+        // A backward runs layers too, if it recomputes them, but outside the sequence of the whole stage.
+        let is_forward =
+            matches!(activity, Activity::Instruction(Instruction::Compute(Action { compute: Compute::Forward, .. })));
+        let layer = failed_layer().filter(|_| is_forward);
+        let failure = StageFailure { replica, stage, activity, layer, during, failure, elsewhere: Vec::new() };
         self.waits.raise(StepError::Stage(Box::new(failure)));
         tracing::error!(stage, replica = replica.index, %activity, %during, "a stage failed, so the pipeline stops");
     }

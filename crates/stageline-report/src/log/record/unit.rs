@@ -4,15 +4,16 @@ use std::fmt::{self, Display, Formatter};
 
 use serde::{Deserialize, Serialize};
 
-/// The unit in which the log of a run counts the data of batches and the throughput. Texts about the run use it as
-/// well, for the sizes of batches and for the noise scale of the gradient.
+/// The unit in which the log of a run counts the data of batches and the throughput. Pages and predictions also use it
+/// for loss weights, such as the size of a batch and the noise scale of the gradient. This is right if the loss weight
+/// of a sample is its number of trained tokens, or 1 for data without tokens.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Unit {
-    /// The unit for data whose samples are sequences of tokens, and of older logs.
+    /// Tokens: for data whose samples are sequences of tokens, and for older logs.
     #[default]
     Tokens,
-    /// The unit for other data, such as images.
+    /// Samples: for other data, such as images.
     Samples,
 }
 
