@@ -123,10 +123,10 @@ mod tests {
         };
         let outer = |fails: bool| {
             in_layers(|| {
-                try_in_layer(|| Ok(()))?;
-                try_in_layer(|| Ok(()))?;
+                try_in_layer(|| Ok::<_, &str>(()))?;
+                try_in_layer(|| Ok::<_, &str>(()))?;
                 in_layer(|| inner(fails));
-                try_in_layer(|| Err("a forward fails"))
+                try_in_layer(|| Err::<(), _>("a forward fails"))
             })
         };
         assert!(std::panic::catch_unwind(|| outer(true)).is_err());

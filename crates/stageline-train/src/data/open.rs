@@ -7,7 +7,6 @@ use std::sync::Arc;
 use anyhow::{Context, Result, ensure};
 use stageline_data::{Encode, TokenFile, TokenOptions, files_left_out, prepare};
 
-use crate::data::Data;
 use crate::data::documents::{Documents, TokenData};
 use crate::data::evaluation::{HeldOut, WithEvaluation};
 use crate::data::packed::{PackedDocuments, Packing};
