@@ -275,7 +275,7 @@ fn explain(refused: &DoesNotFit, running: &Running) -> String {
     if refused.beside_workers == 0 {
         return message;
     }
-    format!("{message}; a smaller --read-ahead keeps fewer batches in memory")
+    format!("{message}\na smaller --read-ahead keeps fewer batches in memory")
 }
 
 /// Returns the memory that a device has for a training job, in bytes; `None` if it is not known. If `--memory` is
