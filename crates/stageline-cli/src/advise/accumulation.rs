@@ -65,12 +65,7 @@ impl Accumulation<'_> {
         let mut tables =
             format!("to the loss of this run, by its noise scale ({}):\n", scale(noise, self.log.run.unit));
         let fits = |training: &PredictedTraining| question.fits(training);
-        tables += &table(
-            "M",
-            self.log.run.unit,
-            trainings.iter().map(|training| (training.micro_batches.to_string(), training)),
-            fits,
-        );
+        tables += &self.by_micro_batches(&trainings, fits);
         tables += without_memory(&trainings);
         tables += &beside_workers(&log.run);
         if !alternatives.found.is_empty() {
@@ -173,6 +168,12 @@ impl Accumulation<'_> {
         )
     }
 
+    /// Returns a text table with a row for each number of micro-batches (M).
+    fn by_micro_batches(&self, trainings: &[PredictedTraining], fits: impl Fn(&PredictedTraining) -> bool) -> String {
+        let rows = trainings.iter().map(|training| (training.micro_batches.to_string(), training));
+        table("M", self.log.run.unit, rows, fits)
+    }
+
     fn by_throughput(&self, measured: &Measured, target: &Target, reason: &dyn Error) -> Result<Answer> {
         let trainings = measured.trainings(None, target)?;
         if self.memory.is_some() && trainings.iter().any(|training| training.peak_bytes().is_none()) {
@@ -181,12 +182,7 @@ impl Accumulation<'_> {
         let fits = |training: &PredictedTraining| {
             self.memory.is_none_or(|limit| training.peak_bytes().is_some_and(|peak| peak <= limit))
         };
-        let table = table(
-            "M",
-            self.log.run.unit,
-            trainings.iter().map(|training| (training.micro_batches.to_string(), training)),
-            fits,
-        );
+        let table = self.by_micro_batches(&trainings, fits);
         let table = table + without_memory(&trainings) + &beside_workers(&self.log.run);
         Ok(Answer {
             tables: format!("by throughput alone:\n{table}"),
