@@ -16,7 +16,7 @@ const MOST_REASON: usize = 300;
 /// Why a file of a checkpoint is refused when the checkpoint is read, such as a wrong length or hash.
 ///
 /// If the damaged file is the manifest (`manifest.json`, the checkpoint's list of files and tensors), the fault may be
-/// its entry for another file, such as an impossible size.
+/// in its entry for another file. An example is an impossible size of that file.
 ///
 /// `Display` and `Debug` give the same text, which is as safe to print as the text of a
 /// [`CheckpointError`](crate::CheckpointError). The fields contain text from the file: print them as [`Printable`].
@@ -40,15 +40,15 @@ pub enum Damage {
     /// The length of a checkpoint file differs from the length that the manifest lists for it.
     #[error("has {found} bytes, but the manifest lists {expected}")]
     Size {
-        /// The length in bytes of the file on disk.
+        /// The length in bytes of the checkpoint file on disk, which differs from the length in the manifest.
         found: u64,
-        /// The length in bytes that the manifest lists for the file.
+        /// The length in bytes that the manifest of the checkpoint lists for the file.
         expected: u64,
     },
     /// The manifest file of a checkpoint is longer than any manifest may be.
     #[error("has {found} bytes, but such a file has at most {most}")]
     TooLong {
-        /// The length in bytes of the manifest file on disk.
+        /// The length in bytes of the checkpoint's manifest file on disk, which is above the limit.
         found: u64,
         /// The largest length in bytes that a checkpoint's manifest file may have, 64 MiB.
         most: u64,
@@ -87,8 +87,8 @@ pub enum Damage {
         /// The name of the file that the manifest of the checkpoint lists twice.
         file: String,
     },
-    /// The manifest of the checkpoint does not list a file that the checkpoint must have: a file of one of its tensors,
-    /// or the index `model.safetensors.index.json`.
+    /// The manifest of the checkpoint does not list a file that the checkpoint must have. This file contains one of its
+    /// tensors, or it is the index `model.safetensors.index.json`.
     #[error("does not list the file `{}`, which this checkpoint must have", Printable::new(file))]
     Unlisted {
         /// The name of the checkpoint file that is missing in the manifest's list of files.
@@ -117,21 +117,21 @@ pub enum Damage {
         Printable::new(format!("{shape:?}"))
     )]
     Shape {
-        /// The name of the tensor.
+        /// The name of the checkpoint's tensor whose type and shape in the manifest are impossible.
         tensor: String,
-        /// The type of the tensor's elements in the manifest.
+        /// The type that the manifest of the checkpoint states for the tensor's elements.
         dtype: Dtype,
-        /// The length of each dimension of the tensor in the manifest.
+        /// The length of each dimension of the tensor, as the manifest of the checkpoint states it.
         shape: Vec<usize>,
     },
-    /// The manifest of the checkpoint lists an impossible length for a file: too short or too long for a file with its
-    /// header and tensors, or above the limit for the index `model.safetensors.index.json`.
+    /// The manifest of the checkpoint lists an impossible length for a file. The length is too short or too long for
+    /// the file's header and tensors, or above the limit for the index `model.safetensors.index.json`.
     #[error(
         "gives the file `{}` {found} bytes, which is impossible with {tensors} bytes of tensors",
         Printable::new(file)
     )]
     Total {
-        /// The name of the file.
+        /// The name of the checkpoint file for which the manifest lists an impossible length.
         file: String,
         /// The length in bytes that the manifest lists for the file. It is too short or too long for the contents of
         /// the file.
@@ -148,9 +148,9 @@ pub enum Damage {
     /// A tensor file of the checkpoint contains more tensors than the manifest lists for the file.
     #[error("has {found} tensors, but the manifest lists {expected}")]
     Count {
-        /// The number of tensors that the file contains, which is larger than `expected`.
+        /// The number of tensors that the checkpoint file contains, which is larger than `expected`.
         found: usize,
-        /// The number of tensors that the manifest lists for the file.
+        /// The number of tensors that the manifest of the checkpoint lists for the file.
         expected: usize,
     },
     /// A tensor of the checkpoint has another type or shape in its file than in the manifest.
@@ -161,7 +161,7 @@ pub enum Damage {
         Printable::new(expected)
     )]
     Differs {
-        /// The name of the tensor.
+        /// The name of the checkpoint's tensor whose type or shape differs between its file and the manifest.
         tensor: String,
         /// The type and shape that the tensor has in its file, as text.
         found: String,

@@ -46,8 +46,8 @@ pub(crate) fn or_here(path: &Path) -> &Path {
     if path.as_os_str().is_empty() { Path::new(".") } else { path }
 }
 
-/// Returns the kind of an entry of the file system in words for an error message: "a folder", "a file", "a symbolic
-/// link", or "a device, a pipe or a socket".
+/// Returns the kind of an entry of the file system, in words for an error message. It is "a folder", "a file", "a
+/// symbolic link", or "a device, a pipe or a socket".
 pub(crate) fn kind(metadata: &fs::Metadata) -> &'static str {
     match () {
         () if metadata.is_dir() => "a folder",

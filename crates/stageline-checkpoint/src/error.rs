@@ -37,7 +37,7 @@ pub enum CheckpointError {
     /// The path that was given for reading a checkpoint cannot be accessed, for example for lack of permission.
     #[error("cannot access {}; make it readable", alone(path))]
     Look {
-        /// The path where a checkpoint was to be read, and that the operating system cannot access.
+        /// The path from which a checkpoint was to be read. The operating system cannot access it.
         path: PathBuf,
         /// The error of the operating system from accessing the path of a checkpoint.
         source: io::Error,
@@ -54,7 +54,7 @@ pub enum CheckpointError {
         /// The path of the folder that contains no checkpoint yet.
         path: PathBuf,
     },
-    /// The folder that was given for reading a checkpoint is neither a checkpoint nor a folder of checkpoints: it
+    /// The folder that was given for reading a checkpoint is neither a checkpoint nor a folder of checkpoints. It
     /// contains other things, but no checkpoint and no `manifest.json`, the JSON file of metadata of a checkpoint.
     #[error(
         "{} is neither a checkpoint (there is no manifest.json) nor a folder of checkpoints (with names such as \
@@ -140,7 +140,7 @@ pub enum CheckpointError {
         /// The error of the operating system for the operation that failed while a checkpoint was saved.
         source: io::Error,
     },
-    /// The new checkpoint is complete and has its final name, but a power loss may remove it: the folder could not be
+    /// The new checkpoint is complete and has its final name, but a power loss may remove it. The folder could not be
     /// synced, and the rename to this name could not be undone. No old checkpoint is removed.
     #[error(
         "{} is complete, but a power loss may remove it: its folder cannot be synced; check the disk, then write \
@@ -192,15 +192,16 @@ pub enum CheckpointError {
         bytes(*expected)
     )]
     Length {
-        /// The name of the tensor to save.
+        /// The name of the tensor to save that has the wrong number of bytes.
         tensor: String,
-        /// The type of the tensor's elements.
+        /// The type of the elements of the tensor to save.
         dtype: Dtype,
-        /// The length of each dimension of the tensor.
+        /// The length of each dimension of the tensor to save.
         shape: Vec<usize>,
-        /// The number of bytes in the tensor.
+        /// The number of bytes that the tensor to save has, which does not fit its type and shape.
         found: usize,
-        /// The number of bytes that the type and the shape need; `None` if the number overflows or is not whole.
+        /// The number of bytes that the tensor to save needs, according to its type and shape; `None` if the number
+        /// overflows or is not whole.
         expected: Option<usize>,
     },
     /// A tensor to save in a checkpoint has the name `__metadata__`, which the safetensors format reserves.
@@ -228,7 +229,7 @@ pub enum CheckpointError {
     /// The number of completed training steps in the checkpoint to save is larger than the limit for checkpoints.
     #[error("the step count is {steps}; it must be at most {most}")]
     Steps {
-        /// The number of completed training steps in the checkpoint to save.
+        /// The number of completed training steps in the checkpoint to save, which is above the limit.
         steps: u64,
         /// The largest number of completed training steps that a checkpoint may state, 2^53.
         most: u64,
@@ -262,15 +263,15 @@ pub enum CheckpointError {
         /// Why the file cannot be written: its header or index is too long, for example.
         reason: String,
     },
-    /// The manifest of the checkpoint to save cannot be written, because a reader would refuse its text, or would not
-    /// get the same values back from it. The manifest is `manifest.json`, the checkpoint's JSON file of metadata.
+    /// The manifest of the checkpoint to save cannot be written. A reader would refuse its text, or would not get the
+    /// same values back from it. The manifest is `manifest.json`, the checkpoint's JSON file of metadata.
     #[error(
         "the manifest of {bytes} bytes could not be read back: {}; make `run` smaller and less deeply nested",
         Printable::new(reason).at_most(MOST_REASON)
     )]
     Manifest {
         /// The length in bytes of the JSON text of the manifest, which is not written because it could not be read
-        /// back; 0 if the manifest cannot be converted to JSON.
+        /// back. It is 0 if the manifest cannot be converted to JSON.
         bytes: usize,
         /// Why the manifest, the checkpoint's JSON file of metadata, would not survive being written and read back. For
         /// example, its text is longer than 64 MiB, its values are nested too deeply, or a value would change.
@@ -321,8 +322,8 @@ fn one_of_two(path: &Path) -> Printable<'_> {
     Printable::new(path.to_string_lossy()).at_most(MOST_OF_TWO)
 }
 
-/// Returns the last part of the error message about a damaged checkpoint, which says what to do: make the file
-/// readable, resume from the older checkpoint at `older`, or restore the checkpoint from a copy.
+/// Returns the last part of the error message about a damaged checkpoint, which says what to do. The user can make the
+/// file readable, resume from the older checkpoint at `older`, or restore the checkpoint from a copy.
 fn recovery(damage: &Damage, older: Option<&Path>) -> String {
     match older {
         _ if matches!(damage, Damage::Io(error) if error.kind() == io::ErrorKind::PermissionDenied) => {

@@ -49,9 +49,9 @@
 //! - A new checkpoint gets the highest sequence number in the folder plus one. The latest checkpoint is the one with
 //!   the highest number, whatever its steps and times. A run that has saved step 100, and then resumes from step 50,
 //!   continues in the same folder.
-//! - The layer group of a tensor is the first part of its name, and the second part if that is a number: `blocks.3` for
-//!   `blocks.3.up.weight`, `embedding` for `embedding.weight`. A tensor of the optimizer state belongs to the layer
-//!   group of its parameter, whose name is the part before the last `/`.
+//! - The layer group of a tensor is the first part of its name, and the second part if that is a number. It is
+//!   `blocks.3` for `blocks.3.up.weight`, and `embedding` for `embedding.weight`. A tensor of the optimizer state
+//!   belongs to the layer group of its parameter, whose name is the part before the last `/`.
 //! - File names encode the layer group. Every byte outside `A-Z a-z 0-9 _ . -`, and a leading dot, becomes `%` and two
 //!   hexadecimal digits. An empty group becomes `%`. A name of more than 150 bytes is cut to 100, followed by `~` and
 //!   half of the group's SHA-256.
@@ -89,24 +89,24 @@
 //! # Guarantees
 //!
 //! - **Complete or absent.** The name of a checkpoint refers to a complete checkpoint or to nothing, at whatever moment
-//!   the writer is killed. The checkpoint is written into a temporary folder; its files, its folders and finally its
-//!   manifest are synced; then the folder is renamed, and `DIR` is synced. If the disk keeps what it has acknowledged,
+//!   the writer is killed. The checkpoint is written into a temporary folder. Its files, its folders and finally its
+//!   manifest are synced. Then the folder is renamed, and `DIR` is synced. If the disk keeps what it has acknowledged,
 //!   the guarantee also covers a power loss.
 //! - **Failed saves.** A save that fails before it removes old checkpoints leaves the checkpoints as they were. If
 //!   `DIR` cannot be synced, the rename is undone. If the undo fails too, the checkpoint stays, and the error says that
 //!   a power loss may remove it ([`CheckpointError::NotDurable`]). Old checkpoints are removed only after `DIR` was
 //!   synced.
-//! - **Pruning.** Old checkpoints are removed when the new one is complete; they lose their names, and that is synced,
-//!   before they lose their files. Nothing else in the folder is removed. If a writer is killed in between, more
-//!   checkpoints than the limit of [`Store::open`] remain until the next one is written. So do files that cannot be
-//!   removed at once.
+//! - **Pruning.** Old checkpoints are removed when the new one is complete. Each is renamed first, and the rename is
+//!   synced, before its files are removed. Nothing else in the folder is removed. If a writer is killed in between,
+//!   more checkpoints than the limit of [`Store::open`] remain until the next one is written. So do files that cannot
+//!   be removed at once.
 //! - **Finite values.** A checkpoint with an infinity or a NaN is not written, so it never replaces good ones; nor is
 //!   it read. The check covers F16, BF16, F32, F64 and C64.
-//! - **Damage.** A damaged checkpoint is refused with the file and the reason. It is never read in part, and no older
-//!   one is taken silently, even if a link has the name of the latest. A checkpoint that is pruned while it is read is
-//!   [`CheckpointError::Removed`].
+//! - **Damage.** A damaged checkpoint is refused with the file and the reason. It is never read in part. No older one
+//!   is read in its place without an error, even if a link has the name of the latest. A checkpoint that is pruned
+//!   while it is read is [`CheckpointError::Removed`].
 //! - **Hostile input.** A malicious checkpoint cannot make the reader panic, leave the folder, or allocate memory out
-//!   of proportion to the bytes on disk: its names and sizes must agree with each other before any file is opened.
+//!   of proportion to the bytes on disk. Its names and sizes must agree with each other before any file is opened.
 //! - **Safe messages.** No error message contains characters that a terminal executes instead of showing, or more than
 //!   [`CheckpointError::MOST_BYTES`], whatever text the checkpoint contains. [`Printable`] does the same for text that
 //!   a caller takes from a checkpoint.
@@ -126,7 +126,7 @@
 //!
 //! # Modules
 //!
-//! Imports go from the later to the earlier modules.
+//! A module imports only from the modules that are listed before it.
 //!
 //! - `printable`: [`Printable`], untrusted text that is safe to print. `damage`: [`Damage`], which says why a file is
 //!   refused. `error`: [`CheckpointError`].

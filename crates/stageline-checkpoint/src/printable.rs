@@ -9,8 +9,8 @@ use std::fmt::{self, Write};
 
 /// Text of unknown origin, such as a name from a checkpoint, that is safe to print.
 ///
-/// - Invisible characters are escaped: control characters (line breaks too), format characters such as those that
-///   change the direction of text, characters without width, line separators, and spaces other than ` `.
+/// - Invisible characters are escaped. These are control characters (line breaks too), characters without width, line
+///   separators, spaces other than ` `, and format characters such as those that change the direction of text.
 /// - Text of more than [`MOST_BYTES`](Self::MOST_BYTES) is cut in its middle and gets `...` there.
 ///
 /// Letters, quotes and backslashes are unchanged, so printing a printed text again gives the same text.

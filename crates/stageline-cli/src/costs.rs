@@ -13,8 +13,8 @@ use stageline_schedule::{Costs, Memory, Placement, StageCost, StageMemory, Trans
 /// - P x V entries are the costs of the stages, in order.
 /// - P entries are the totals of groups of V consecutive stages. Each is divided evenly among its group.
 ///
-/// The times of transfers are not divided. In their lists of P entries, `--transfer` has the latency of what each
-/// worker sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
+/// The times of transfers are not divided. In a list of P entries, `--transfer` has the latency of the tensors that
+/// each worker sends, and `--bytes` and `--bandwidth` have the link from each worker to the next.
 #[derive(Args)]
 pub(crate) struct CostFlags {
     /// Time of the forward of one micro-batch on a worker, in ms, which is divided evenly among the worker's stages. A
@@ -64,7 +64,7 @@ pub(crate) struct CostFlags {
 }
 
 /// The flags for the memory of stages, in bytes. The memory of a micro-batch is a comma-separated list for P workers,
-/// each with V stages (chunks): one total of each worker, P x V sizes of the stages, or P totals of groups of V
+/// each with V stages (chunks). It has one total of each worker, P x V sizes of the stages, or P totals of groups of V
 /// consecutive stages. Totals are divided evenly among the stages.
 #[derive(Args)]
 pub(crate) struct MemoryFlags {
@@ -141,8 +141,8 @@ impl CostFlags {
         Ok(costs.with_latencies(&latencies).with_links(self.links(placement)?))
     }
 
-    /// Returns the time in ms that one transfer between each stage and the next occupies the network link: its bytes
-    /// divided by the bandwidth, or 0 if --bytes is unset.
+    /// Returns, for each stage, the time in ms for which one transfer to the next stage occupies the network link. It
+    /// is the bytes of the transfer divided by the bandwidth, or 0 if --bytes is unset.
     fn links(&self, placement: &Placement) -> anyhow::Result<Vec<f64>> {
         const BYTES_A_MS: f64 = 1e6; // at 1 GB/s
         if self.bytes.is_empty() {
@@ -174,7 +174,8 @@ impl MemoryFlags {
     }
 }
 
-/// The meaning of the entries of a command-line flag for costs, if its list has P entries: as many as workers.
+/// The meaning of an entry in the list of a command-line flag for costs, if the list has P entries, one for each
+/// worker.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Entry {
     /// Entry i, counted from 0, is the total of the i-th group of V consecutive stages, where V is the number of stages

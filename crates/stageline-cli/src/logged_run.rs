@@ -118,8 +118,9 @@ struct Predicted<'a> {
     peak_bytes: Option<&'a [f64]>,
     /// The names of the layers of each stage in the predicted plan.
     layers: Vec<Vec<&'a str>>,
-    /// The number of the host's cores, if each worker would have more or fewer cores than in the logged run. Its times
-    /// would then differ from the logged ones. `None` if the number of cores per worker is the same or not known.
+    /// The number of the host's cores, if each worker would have more or fewer cores than in the logged run, and would
+    /// therefore be faster or slower than the log shows. `None` if the number of cores per worker is the same or not
+    /// known.
     other_cores: Option<usize>,
     /// The relative error of the step time that is simulated for the logged run itself, with its own plan: |simulated /
     /// measured - 1|. If the run has no network links, predictions are corrected for this error.
@@ -210,8 +211,8 @@ fn text(predicted: &Predicted) -> String {
     )
 }
 
-/// Returns a line that says that each worker of a predicted run has more or fewer of the host's cores than in the
-/// logged run; empty if that is not so.
+/// Returns a line of text if each worker of a predicted run has more or fewer of the host's cores than in the logged
+/// run. The line says so, and asks for the log of a run with `workers` workers. Otherwise returns an empty text.
 pub(crate) fn other_cores(log: &RunLog, workers: usize) -> String {
     log.other_cores(workers).map_or_else(String::new, |cores| of_other_cores(cores, workers))
 }
@@ -230,8 +231,8 @@ fn joined(log: &RunLog, cut: &[Range<usize>]) -> Option<usize> {
     (log.run.cut_by_hand && cut.len() < own).then_some(own)
 }
 
-/// The errors of a prediction for the logged run itself: the relative error of the step time, |simulated / measured -
-/// 1|, and the absolute error of the bubble, |predicted - measured|. A bubble is the idle fraction of workers x step
+/// The errors of a prediction for the logged run itself. The relative error of its step time is |simulated / measured -
+/// 1|, and the absolute error of its bubble is |predicted - measured|. A bubble is the idle fraction of workers x step
 /// time.
 struct OwnError {
     step: f64,

@@ -9,9 +9,9 @@
 //! - `devices`: lists the devices of this host, and `serve`: serves them to training programs on another host. Only
 //!   these two need burn.
 //!
-//! The subcommands share `plan_flags` (the flags that choose a plan), `predicted_schedule` (the schedule of a
-//! prediction), `measured_search` (searches with the costs of a log), `costs` (the flags for times and sizes) and
-//! `output` (writes to files and to the terminal).
+//! The subcommands share some modules: `plan_flags` (the flags that choose a plan), `predicted_schedule` (the schedule
+//! of a prediction) and `measured_search` (searches with the costs of a log). They also share `costs` (the flags for
+//! times and sizes) and `output` (writes to files and to the terminal).
 
 mod advise;
 mod check;

@@ -28,8 +28,9 @@ impl<'a> MeasuredSearch<'a> {
     /// (`measured`).
     ///
     /// # Errors
-    /// Returns an error in three cases: the model has fewer layers than workers; the model is cut by hand into stages
-    /// that cannot be divided evenly among the workers; or a link between neighbouring workers is not known.
+    /// Returns an error if the model has fewer layers than workers, or if a link between neighbouring workers, or the
+    /// bytes that it carries, are not known. Also returns one if the model is cut by hand into stages that cannot be
+    /// divided evenly among the workers.
     pub(crate) fn new(measured: Measured, workers: usize) -> Result<Self> {
         let (layers, by_hand) = (measured.layers(), measured.is_cut_by_hand());
         ensure!(
@@ -72,9 +73,9 @@ impl<'a> MeasuredSearch<'a> {
         Ok(best_placed(self.workers, micro_batches, least..=most, |placement| self.stages(placement).ok())?)
     }
 
-    /// Returns the input of the search for the given placement of stages on workers: the costs of each stage in ms, the
-    /// bytes that one micro-batch occupies on each stage, and the memory limit of a worker. The bytes and the limit are
-    /// those of the flags. Without the flags for memory, workers have no limit.
+    /// Returns the input of the search for the given placement of stages on workers. It is the costs of each stage in
+    /// ms, the bytes that one micro-batch occupies on each stage, and the memory limit of a worker. The bytes and the
+    /// limit come from the flags for memory; without these flags, workers have no limit.
     fn stages(&self, placement: &Placement) -> Result<(Costs, Memory)> {
         let (workers, chunks) = (self.workers, placement.stages() / self.workers);
         let costs = self.measured.costs(placement, &self.measured.balanced(placement.stages())?)?.times(MS);
@@ -92,8 +93,8 @@ impl<'a> MeasuredSearch<'a> {
     }
 }
 
-/// Returns the index of the first layer of each stage, counted from 0. The flag `--cut` of training programs has these
-/// numbers.
+/// Returns the index of the first layer of each stage, counted from 0, as the flag `--cut` of training programs takes
+/// it.
 pub(crate) fn starts(cut: &[Range<usize>]) -> Vec<usize> {
     cut.iter().map(|range| range.start).collect()
 }

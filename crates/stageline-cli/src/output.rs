@@ -11,8 +11,8 @@ use stageline_schedule::Timeline;
 const MOST_BARS: usize = 200_000;
 
 /// Returns the time in ms of one column of characters in a timeline that is printed as text. It is the duration of the
-/// shortest forward pass, backward pass or half of a backward pass. It is at least a 400th of the time from the start
-/// of the step to the end of the last pass, so that lines stay readable. If no pass takes time, it is 1 ms.
+/// shortest forward pass, backward pass or half of a backward pass. So that lines stay readable, it is at least a 400th
+/// of the time until all workers have ended their passes. If no pass takes time, it is 1 ms.
 pub(crate) fn grid_slot(timeline: &Timeline) -> f64 {
     const MOST_COLUMNS: f64 = 400.0;
     let lengths = timeline.rows().iter().flatten().map(|span| span.end - span.start).filter(|length| *length > 0.0);

@@ -1,5 +1,5 @@
-//! Chooses the schedule of a prediction from the log of a run: a schedule that the user names, the schedule of the run,
-//! or the plan that a search finds.
+//! Chooses the schedule of a prediction from the log of a run. It is a schedule that the user names, the schedule of
+//! the run, or the plan that a search finds.
 
 use anyhow::{Result, ensure};
 use stageline_report::{Cut, Measured, RunLog};
@@ -20,8 +20,8 @@ pub(crate) struct Chosen {
 }
 
 impl Chosen {
-    /// Returns the schedule with the name `name` and `chunks` stages (chunks) on each worker. `None` stands for the
-    /// run's number if it is the schedule of the logged run, and otherwise for the schedule's default.
+    /// Returns the schedule with the name `name` and `chunks` stages (chunks) on each worker. If `chunks` is `None`,
+    /// the schedule of the logged run has the run's number of chunks, and any other schedule has its default number.
     pub(crate) fn named(log: &RunLog, name: &str, chunks: Option<usize>) -> Result<Self> {
         let own = (name == log.run.schedule).then(|| log.plan.chunks());
         Ok(Self { schedule: plan_flags::schedule(name, chunks.or(own))?, name: name.to_owned(), cut: Cut::OfTheRun })
@@ -45,10 +45,10 @@ impl Chosen {
         Ok(Self { schedule: Box::new(log.plan.clone()), name: name.clone(), cut: Cut::OfTheRun })
     }
 
-    /// Returns this schedule, which is that of the logged run, after a check that its plan is not tied to other
-    /// numbers. If the run's plan was searched or read from a file, it exists only for the run's own numbers of workers
-    /// and micro-batches. Other values of `workers` or `micro_batches` are then an error. Whether a known schedule has
-    /// a plan for these numbers is not checked here.
+    /// Returns this schedule, the schedule of the logged run, if it is not limited to other numbers of workers and
+    /// micro-batches. If the run's plan was searched or read from a file, it exists only for the run's own numbers.
+    /// Other values of `workers` or `micro_batches` are then an error. Does not check whether a known schedule, such as
+    /// 1F1B, has a plan for these numbers.
     pub(crate) fn checked(self, log: &RunLog, workers: usize, micro_batches: usize) -> Result<Self> {
         let own = (log.plan.workers(), log.plan.micro_batches());
         ensure!(

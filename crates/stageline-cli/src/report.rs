@@ -140,8 +140,8 @@ impl Report {
         Self { found: Some(Found { schedule, capacity, training }), ..self }
     }
 
-    /// Prints the report of a simulated step as text or JSON, and writes the timeline to an SVG file or prints it as
-    /// text if the flags ask for it.
+    /// Prints the report of a simulated step as text or JSON. If the flags ask for it, also writes the timeline to an
+    /// SVG file or prints it as text.
     pub(crate) fn give(&self, timeline: &Timeline, flags: &ReportFlags) -> anyhow::Result<()> {
         if let Some(path) = &flags.svg {
             draw(path, timeline)?;

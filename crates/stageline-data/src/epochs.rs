@@ -10,8 +10,8 @@ use crate::error::CorpusError;
 use crate::key::key;
 use crate::sampler::scale;
 
-/// The largest number of samples whose order is a shuffled list. A longer list would take too much time, because it is
-/// made again in every step.
+/// The largest number of samples whose order is a shuffled list. Every step computes the list again, which would take
+/// too long for a longer list.
 const MOST_LISTED: u64 = 1 << 16;
 
 /// The number of rounds of the Feistel network that orders more than [`MOST_LISTED`] samples. From four rounds on, a
@@ -31,7 +31,7 @@ pub struct Epochs {
 }
 
 impl Epochs {
-    /// Creates a sampler of epochs over `samples` samples.
+    /// Creates an [`Epochs`] over `samples` samples. Each epoch has its own order, which `seed` decides.
     ///
     /// # Errors
     /// Returns [`CorpusError::OutOfRange`] if `samples` is 0.
@@ -65,9 +65,9 @@ impl Epochs {
 enum Order {
     /// The index of the sample at each position of the epoch, for at most [`MOST_LISTED`] samples.
     Listed(Vec<u64>),
-    /// A permutation for more samples than are listed: a Feistel network, which permutes the numbers of twice `bits`
-    /// bits. Some of these numbers are not the index of a sample. So the network is applied to an index again and
-    /// again, until the result is the index of a sample (cycle walking).
+    /// A pseudo-random permutation for more than [`MOST_LISTED`] samples: a Feistel network, which permutes all numbers
+    /// of twice `bits` bits. Some of these numbers are not the index of a sample. So the network is applied to an index
+    /// again and again, until the result is the index of a sample (cycle walking).
     Network { samples: u64, bits: u32, keys: [u64; ROUNDS] },
 }
 
@@ -101,7 +101,7 @@ impl Order {
                 (left, right) = (right, left ^ (mixed(right ^ key) >> (u64::BITS - bits)));
             }
             number = left << bits | right;
-            // At most 3 of 4 numbers are no samples.
+            // At most 3 in 4 numbers are not the index of a sample, so the loop soon ends.
             if number < samples {
                 return number;
             }
@@ -148,8 +148,8 @@ mod tests {
         assert!(counts.len() == 6 && counts.values().all(|count| count.abs_diff(1_000) < 150), "{counts:?}");
     }
 
-    /// Tests an order of more samples than are listed: each comes once, and the order differs between epochs and seeds.
-    /// As in a random order, neighbours are a third of the samples apart on average.
+    /// Tests orders of more than [`MOST_LISTED`] samples: each sample comes once, and the order differs between epochs
+    /// and seeds. As in a random order, neighbours are a third of the samples apart on average.
     #[test]
     fn many_samples_come_once_an_epoch_in_random_order() {
         for samples in [MOST_LISTED + 1, 100_003, 1 << 18] {

@@ -49,11 +49,11 @@ pub enum CorpusError {
         /// of tokens.
         window: usize,
     },
-    /// An option of the corpus or of the sampler is outside its range.
+    /// An option of the corpus or of a sampler is outside its range.
     #[error("{name} is {value}; it must be {allowed}")]
     OutOfRange {
         /// The name of the option that is out of range: `max_bytes`, `max_files` or `validation_fraction` of the
-        /// corpus, or `window` of the sampler.
+        /// corpus, `window` of a [`Sampler`](crate::Sampler), or `samples` of [`Epochs`](crate::Epochs).
         name: &'static str,
         /// The value, as text, of the option of the corpus or of the sampler that is out of range.
         value: String,

@@ -34,7 +34,7 @@ impl FileRange {
     /// Fills `buffer` with bytes of the file range, from `skip` bytes after the start of the range on. The range must
     /// have at least `skip + buffer.len()` bytes, which is not checked.
     ///
-    /// The file is open during this call only. A corpus may have more files than a process may keep open, and an open
+    /// The file is open during this call only. A corpus may have more files than a process may keep open. Also, an open
     /// handle would not notice that the path now leads to another file.
     ///
     /// # Errors
@@ -81,7 +81,7 @@ impl FileRange {
         match error.kind() {
             // `NotADirectory`: a file replaced a folder of the path.
             io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => self.changed(Change::Gone),
-            // The file shrank and was refilled before its time was read, within the resolution of that time.
+            // The file was shortened and refilled before the second check, too fast to change its modification time.
             io::ErrorKind::UnexpectedEof => self.changed(Change::Written),
             _ => CorpusError::io(&self.path)(error),
         }

@@ -2,7 +2,8 @@
 //!
 //! A [`Corpus`] stays on disk: opening it reads its bytes once, for a fingerprint, and keeps none. Later, bytes are
 //! read when a window asks for them. If a file changes while the corpus is open, the next read of it is an error that
-//! names the change. A window therefore never contains other text. A part of the corpus is held out for validation.
+//! names the change. A window therefore never contains text that was written later. A part of the corpus is held out
+//! for validation.
 //!
 //! A [`Sampler`] computes where the windows of a training step start, from a seed and the step alone. A run therefore
 //! resumes at any step without saved sampler state. The [fingerprint](Corpus::fingerprint) of the corpus, a hash, tells
@@ -31,9 +32,10 @@
 //!
 //! [`prepare`] tokenises a text file, a JSON-lines file or a folder of them once, and returns a memory-mapped
 //! [`TokenFile`]; later calls find the same file. A line of a JSON-lines file is a text, a prompt with its completion,
-//! or a conversation; [`TokenFile::is_target`] tells which tokens are trained on. An encoding is an [`Encode`]:
-//! [`Bytes`], which needs nothing, or with the feature `tokenizers` a `Tokenizer`, which reads the `tokenizer.json` of
-//! a published model. A [`Sampler`] chooses windows of tokens as it chooses windows of bytes.
+//! or a conversation; [`TokenFile::is_target`] tells which tokens are trained on. The trait [`Encode`] is the interface
+//! of an encoding. [`Bytes`] implements it without a tokenizer. With the feature `tokenizers`, `Tokenizer` implements
+//! it for the `tokenizer.json` of a published model. A [`Sampler`] chooses windows of tokens as it chooses windows of
+//! bytes.
 //!
 //! ```
 //! use std::path::Path;
@@ -58,11 +60,11 @@
 //!
 //! # Modules
 //!
-//! Imports go from the later to the earlier modules.
+//! A module imports only from the modules that are listed before it.
 //!
 //! - `shown`: paths and other text, made safe to print in error messages. `hex`: hashes as text.
-//! - `file_change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
 //! - `walk`: finds the files of a folder and its subfolders.
+//! - `file_change`: [`Change`], a change of a file since the corpus was opened. `error`: [`CorpusError`].
 //! - `file_range`: a range of bytes of a file, read on request.
 //! - `text`: [`Text`], file ranges as one stream of bytes.
 //! - `corpus`: [`Corpus`] and [`CorpusOptions`]: a path becomes two texts, one for training and one for validation.

@@ -12,11 +12,11 @@ use crate::key::key;
 /// Chooses the windows of a text that each training step trains on, as a pure function of a seed and the step. A window
 /// is one training example: a range of the text with a fixed length.
 ///
-/// The sampler has no state that changes. The windows of steps may be computed in any order and in any process, so a
-/// resumed run trains on the windows that an uninterrupted run would have seen.
+/// The sampler has no state that changes. The windows of steps may be computed in any order and in any process. A
+/// resumed run therefore trains on the windows that an uninterrupted run would have seen.
 ///
-/// A model that predicts the next byte from a context of C bytes trains on windows of C + 1: the input is all but the
-/// last byte, and the target all but the first.
+/// A model that predicts the next byte from a context of C bytes trains on windows of C + 1 bytes. The input is all
+/// bytes of a window but the last, and the target all but the first.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Sampler {
     text_len: u64,

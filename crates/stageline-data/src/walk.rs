@@ -7,8 +7,8 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// An error in listing the files of a folder: the path of the file or folder that cannot be read, and the error of the
-/// operating system.
+/// An error in listing the files of a folder. `path` is the file or folder that cannot be read, and `source` is the
+/// error of the operating system.
 #[derive(Debug)]
 pub(crate) struct Unreadable {
     pub(crate) path: PathBuf,

@@ -1,7 +1,8 @@
-//! The model of the GPT example: a byte-level GPT with layer norms before its sublayers (pre-LN) and learned positions,
-//! written as a first layer, blocks and a last layer, which can be divided into stages.
+//! The model of the GPT example: a byte-level GPT with layer norms before its sublayers (pre-LN) and learned positions.
+//! It is written as a first layer, blocks and a last layer, which can be divided into stages.
 //!
-//! Activations cross boundaries as `[batch, context, width]`; inside, layers compute on `[batch x context, width]`.
+//! Activations have the shape `[batch, context, width]` between layers. Inside, layers compute on `[batch x context,
+//! width]`.
 
 use burn::module::{Initializer, Module, Param};
 use burn::nn::{EmbeddingConfig, LayerNormConfig, LinearConfig};
@@ -85,14 +86,14 @@ pub type Gpt = Row<Embeddings, Block, Head>;
 /// layer.
 pub type Layers = (Embeddings, Vec<Block>, Head);
 
-/// Returns a GPT of the given shape as a row (first layer, blocks, last layer). Its parameters are drawn at random from
-/// the seed.
+/// Returns a GPT of the given shape as a [`Row`], the form that Stageline divides into stages: a first layer, blocks
+/// and a last layer. Its parameters are drawn at random from the seed.
 pub fn gpt(shape: Shape, seed: u64) -> Gpt {
     gpt_with(shape, seed, |head| head)
 }
 
-/// Returns a GPT of the given shape as a row (first layer, blocks, last layer). Its parameters are drawn at random from
-/// the seed. The function `wrap` replaces the GPT's last layer, for example by one with another loss.
+/// Returns a GPT like [`gpt`] with another last layer. The function `wrap` takes the GPT's own last layer and returns
+/// the one to use, for example one with another loss.
 pub fn gpt_with<H>(shape: Shape, seed: u64, wrap: impl Fn(Head) -> H + 'static) -> Row<Embeddings, Block, H>
 where
     H: LossStage<Input = Tensor<3>>,
@@ -206,8 +207,8 @@ impl Block {
 }
 
 impl Attention {
-    /// Applies attention to activations `[batch x context, width]` and keeps their shape. The second argument has the
-    /// sizes `[batch, context, width]`.
+    /// Computes the attention of a block: from activations `[batch x context, width]` to activations of the same shape.
+    /// The second argument has the sizes `[batch, context, width]`.
     fn forward(&self, input: Tensor<2>, [batch, length, width]: [usize; 3]) -> Tensor<2> {
         let split = self.query_key_value.forward(input).reshape([batch, length, 3 * width]);
         self.output.forward(rows(causal_attention(split, self.heads)))

@@ -9,7 +9,7 @@ use stageline::Pipeline;
 
 use crate::model::{Bytes, Logits, VOCABULARY};
 
-/// The temperature of the softmax over the next byte; a temperature below 1 makes likely bytes likelier.
+/// The temperature by which the logits of the next byte are divided. A temperature below 1 makes likely bytes likelier.
 const TEMPERATURE: f64 = 0.7;
 
 /// Continues the text `prompt` with the model in the pipeline, and returns the new bytes, without the prompt. `bytes`

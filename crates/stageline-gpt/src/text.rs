@@ -35,8 +35,8 @@ impl Source {
     /// are held out for validation, and the order of the training windows. Batches are made on `device`.
     ///
     /// # Errors
-    /// Returns an error if the text cannot be read, or if it is too short for a window of training text and a window of
-    /// held-out text.
+    /// Returns an error if the text cannot be read. Also returns an error if the training text or the held-out text is
+    /// shorter than one window, which has `context + 1` bytes.
     pub fn open(path: Option<&Path>, context: usize, seed: u64, device: Device) -> Result<Self> {
         let by_default = path.is_none();
         let (path, extensions) = match path {
@@ -45,7 +45,7 @@ impl Source {
         };
         let options = CorpusOptions { extensions, seed, ..CorpusOptions::default() };
         let (path, corpus) = match Corpus::open(&path, &options) {
-            // The registry may have no sources, but this project always has some.
+            // The registry may have no Rust sources, but this project always has some.
             Err(CorpusError::NothingToRead { .. }) if by_default => {
                 (own_sources(), Corpus::open(&own_sources(), &options)?)
             }
@@ -65,8 +65,8 @@ impl Source {
         Ok(Self { corpus, sampler, validation, context, device })
     }
 
-    /// Returns the entropy of single bytes in the held-out text, in bits per byte: the lowest loss that a model can
-    /// have if it ignores the context of a byte.
+    /// Returns the entropy of single bytes in the held-out text, in bits per byte. This is the lowest loss of a model
+    /// that ignores the context and predicts every byte from the bytes' frequencies.
     ///
     /// # Errors
     /// Returns an error if the held-out text cannot be read.

@@ -20,9 +20,9 @@ use crate::refusal::Refusal;
 /// changes.
 ///
 /// # Errors
-/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, or is no folder. This error is also
-///   returned if `to` contains a subfolder with the name of a file to write, weights that some programs would load
-///   instead of the new ones, or a companion that `from` lacks.
+/// - [`FolderError::Refused`] if `to` is the folder that the model is read from, or is not a folder. This error is also
+///   returned if `to` contains weights that some programs would load instead of the new ones, or a companion that
+///   `from` lacks. Another reason is a subfolder of `to` with the name of a file to write.
 /// - [`FolderError::MissingFile`], [`FolderError::NotAFile`] or [`FolderError::Read`] if a companion (a file beside the
 ///   weights, such as `tokenizer.json`) cannot be read.
 /// - [`FolderError::Write`] if the operating system refuses to create the folder or a file in it.
@@ -52,9 +52,11 @@ pub fn check_weights(layout: &Layout, to: impl AsRef<Path>) -> Result<(), Folder
 /// Creates a file in the folder and removes it again.
 ///
 /// # Errors
-/// Returns an error if the folder is the one that the layout was read from, has weights that some programs would load
-/// instead of the new ones, or has a subfolder with the name of a file to write. It is also an error if the operating
-/// system refuses to create a file.
+/// Returns an error in each of these cases:
+/// - The folder is the one that the layout was read from.
+/// - The folder has weights that some programs would load instead of the new ones.
+/// - The folder has a subfolder with the name of a file to write.
+/// - The operating system refuses to create a file.
 fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), FolderError> {
     layout.check_target(to)?;
     let weights = layout.files().iter().map(|file| file.name.as_str());
@@ -74,8 +76,8 @@ fn check(layout: &Layout, companions: &[String], to: &Path) -> Result<(), Folder
 /// created beside it and removed again.
 ///
 /// # Errors
-/// - [`FolderError::Refused`] if the folder of the file does not exist, if something other than a regular file is at
-///   the path, or if the file is one of the model's files.
+/// - [`FolderError::Refused`] if the folder of the file does not exist, or something other than a regular file is at
+///   the path. This error is also returned if the file is one of the model's files.
 /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
 /// - [`FolderError::Write`] if the operating system refuses to write the file.
 /// - [`FolderError::Read`] or [`FolderError::Malformed`] if the chat templates of the model cannot be listed.

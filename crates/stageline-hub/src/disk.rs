@@ -177,7 +177,7 @@ fn create_temporary(folder: &Path) -> Result<(PathBuf, File), FolderError> {
         let path = folder.join(format!(".stageline-hub-{}-{count}.tmp", process::id()));
         match File::create_new(&path) {
             Ok(file) => return Ok((path, file)),
-            // A killed process with this number left the file, or a process on another host shares the folder.
+            // A killed process with the same id left the file, or a process on another host uses the same folder.
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
             Err(error) => return Err(FolderError::write("create", &path)(error)),
         }
@@ -197,7 +197,7 @@ mod tests {
     use super::*;
 
     /// Tests that an export works in a folder in which a killed process left files. In a container, the next process
-    /// has the same number.
+    /// often has the same process id.
     #[test]
     fn a_temporary_file_that_a_killed_process_left_is_not_in_the_way() {
         let folder = tempfile::tempdir().unwrap();

@@ -100,8 +100,8 @@ impl ModelFolder {
     /// their header is read.
     ///
     /// # Errors
-    /// Returns an error that names the file if the path is no folder, or if one of the two files is missing or cannot
-    /// be read.
+    /// Returns an error if the path does not lead to a folder. If one of the two files is missing or cannot be read,
+    /// the error names the file.
     pub fn open_adapter(path: impl AsRef<Path>) -> Result<Self, FolderError> {
         let path = path.as_ref();
         require_folder(path)?;

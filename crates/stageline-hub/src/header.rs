@@ -23,7 +23,7 @@ impl Serialize for Header<'_> {
         map.serialize_entry("__metadata__", &self.0.metadata)?;
         let mut start = 0;
         for tensor in &self.0.tensors {
-            // The sum was checked when the layout was made, and the files of an open folder are not larger.
+            // This does not overflow: the layout was checked when it was made, or describes a mapped file.
             let end = start + byte_len(tensor.dtype, &tensor.shape).unwrap_or(0);
             let info = TensorInfo { dtype: tensor.dtype, shape: tensor.shape.clone(), data_offsets: (start, end) };
             map.serialize_entry(&tensor.name, &info)?;

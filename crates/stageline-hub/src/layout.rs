@@ -55,8 +55,8 @@ pub struct TensorLayout {
 impl Layout {
     /// Makes a layout with the one file `model.safetensors` and no index.
     ///
-    /// The tensors are in the order of the safetensors crate: wider types first, so that all are aligned, and then by
-    /// name.
+    /// The tensors are in the order of the safetensors crate: larger element types first, so that all tensors are
+    /// aligned, and then by name.
     ///
     /// # Errors
     /// Returns [`FolderError::Refused`] if two tensors have the same name, a name is reserved, or a size is invalid.
@@ -191,8 +191,8 @@ fn with_format(mut metadata: BTreeMap<String, String>) -> BTreeMap<String, Strin
     metadata
 }
 
-/// Sorts the tensors of one weights file into the order of the safetensors crate: wider types first, so that all are
-/// aligned, and then by name.
+/// Sorts the tensors of one weights file into the order of the safetensors crate. Larger element types are first, so
+/// that all tensors are aligned. Tensors of the same type are sorted by name.
 fn sort(tensors: &mut [TensorLayout]) {
     tensors.sort_by(|a, b| b.dtype.cmp(&a.dtype).then_with(|| a.name.cmp(&b.name)));
 }

@@ -46,7 +46,7 @@
 //! - A folder may have both an index and a `model.safetensors`. This crate then reads only `model.safetensors`, as the
 //!   Transformers library does. [`Layout::write`] refuses to make such a folder.
 //! - Written weights files are safetensors with `format: pt` in their headers. Their tensors are in the order of the
-//!   layout, so a file of the safetensors crate whose values did not change is written with the same bytes.
+//!   layout. A file that the safetensors crate wrote is therefore written with the same bytes if no value changed.
 //!
 //! # Guarantees
 //!
@@ -70,7 +70,7 @@
 //!
 //! # Modules
 //!
-//! Imports go from the later to the earlier modules.
+//! A module imports only from the modules that are listed before it.
 //!
 //! - `names`: the names of the files in a folder. `shown`: printable paths and shapes. `refusal`: [`Refusal`], which
 //!   says why a file is not written. `error`: [`FolderError`].

@@ -35,8 +35,8 @@ pub(crate) const COMPANIONS: [&str; 15] = [
 /// [`TEMPLATE_ENDING`].
 pub(crate) const TEMPLATES: &str = "additional_chat_templates";
 pub(crate) const TEMPLATE_ENDING: &str = ".jinja";
-/// The name of the file in a model folder that describes an adapter, such as LoRA: changes of the weights, which the
-/// Transformers library applies when it loads the model.
+/// The name of the file in a model folder that describes an adapter, such as LoRA. An adapter changes the weights: the
+/// Transformers library applies it when it loads the model.
 pub(crate) const ADAPTER: &str = "adapter_config.json";
 /// The name of the file with the weights of an adapter, beside [`ADAPTER`].
 pub(crate) const ADAPTER_WEIGHTS: &str = "adapter_model.safetensors";

@@ -50,8 +50,9 @@ pub fn copy_companions(from: impl AsRef<Path>, to: impl AsRef<Path>) -> Result<V
     Ok(companions)
 }
 
-/// Checks that the companions with the names `companions` may be copied to the folder `to`. Returns an error if the
-/// folder contains a companion of another model, or something other than a folder in the place of the chat templates.
+/// Checks that the companions (files beside the weights, such as `tokenizer.json`) with the names `companions` may be
+/// copied to the folder `to`. Returns an error if the folder contains a companion of another model. Returns an error
+/// also if something other than a folder is in the place of the chat templates.
 pub(crate) fn check_target(companions: &[String], to: &Path) -> Result<(), FolderError> {
     let templates = to.join(TEMPLATES);
     if has_templates(companions) && disk::has(to, TEMPLATES) && !templates.is_dir() {
@@ -61,7 +62,7 @@ pub(crate) fn check_target(companions: &[String], to: &Path) -> Result<(), Folde
     other.map_or(Ok(()), |file| Err(FolderError::refused(to, Refusal::OtherCompanion { file })))
 }
 
-/// Whether files of the folder with further chat templates are among the companions.
+/// Whether one of the companions is a further chat template, a file in `additional_chat_templates`.
 fn has_templates(companions: &[String]) -> bool {
     companions.iter().any(|name| name.starts_with(TEMPLATES))
 }

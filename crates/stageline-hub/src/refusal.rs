@@ -21,8 +21,8 @@ pub enum Refusal {
     /// The file to write is one of the files that the model is read from.
     #[error("the model is read from this file; give another file")]
     SourceFile,
-    /// The target folder of the model already contains a weights file, an index or an adapter that some programs would
-    /// load instead of the new weights, or in addition to them.
+    /// The target folder of the model already contains a weights file, an index or an adapter that is not replaced.
+    /// Some programs would load it instead of the new weights, or in addition to them.
     #[error(
         "the folder has `{}`, with which some readers would not get the new weights; remove it, or give another folder",
         Printable::new(file)
@@ -44,8 +44,8 @@ pub enum Refusal {
         /// new model lacks.
         file: String,
     },
-    /// The model cannot be written to the folder, because something other than a folder is at its path or at the path
-    /// of a folder above it.
+    /// The model cannot be written to the folder: something other than a folder is at its path, or at the path of a
+    /// folder above it.
     #[error("a file is there, and a folder is needed; give another path, or move the file")]
     NotAFolder,
     /// The target folder of the model contains a subfolder with the name of a file to write. A file cannot replace a
@@ -85,14 +85,12 @@ pub enum Refusal {
         shape(lengths)
     )]
     Size {
-        /// The name of the tensor to write whose size overflows, alone or in the sum of its file, or is not a whole
-        /// number of bytes.
+        /// The name of the first tensor to write with an invalid size. Its own size, or the sum with the tensors before
+        /// it in its file, overflows or is not a whole number of bytes.
         tensor: String,
-        /// The type of the elements of the tensor to write. With this type and the tensor's shape, the size of the
-        /// tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
+        /// The type of the elements of the tensor to write, whose size is invalid.
         dtype: Dtype,
-        /// The length of each dimension of the tensor to write. With this shape and the tensor's type, the size of the
-        /// tensor, or of all tensors in its file, overflows or is not a whole number of bytes.
+        /// The length of each dimension of the tensor to write, whose size is invalid.
         lengths: Vec<usize>,
     },
     /// The header of the weights file to write would be longer than the safetensors format allows.
@@ -118,8 +116,8 @@ pub enum Refusal {
         /// The unit of the fields `expected` and `found`: "values" if the tensor got f32 values, or "bytes" if it got
         /// bytes in its own type.
         unit: &'static str,
-        /// The number of f32 values or bytes that the tensor takes, according to its shape and type; `usize::MAX` if
-        /// the number overflows or is not whole.
+        /// The number of f32 values or bytes that the tensor takes, according to its shape and type. It is `usize::MAX`
+        /// if the number overflows or is not whole.
         expected: usize,
         /// The number of f32 values or bytes that the tensor got. It differs from the number that the tensor takes.
         found: usize,
@@ -149,8 +147,8 @@ pub enum Refusal {
         tensor: String,
         /// The type of the tensor's elements in the file to write. The value would become infinite in this type.
         dtype: Dtype,
-        /// The index of the value that would become infinite in the type of the tensor: its position among the tensor's
-        /// values in row-major order, counted from 0.
+        /// The index of the value that would become infinite in the type of the tensor. It counts the tensor's values
+        /// from 0 in row-major order.
         index: usize,
         /// The f32 value that would become infinite in the type of the tensor to write.
         value: f32,

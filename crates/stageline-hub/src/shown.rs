@@ -17,8 +17,8 @@ pub(crate) fn shape(shape: &[usize]) -> Printable<'static> {
     Printable::new(format!("{shape:?}"))
 }
 
-/// Returns the last part of the error message for a missing tensor: the most similar tensor names or, if there are
-/// none, advice to check that these are the weights of the model.
+/// Returns the last part of the error message for a missing tensor: the most similar tensor names. If there are none,
+/// it is the advice to check that these are the weights of the model.
 pub(crate) fn hint(similar: &[String]) -> String {
     let names: Vec<String> = similar.iter().take(3).map(|name| format!("`{}`", Printable::new(name))).collect();
     match names.as_slice() {

@@ -36,8 +36,8 @@ impl TensorFile {
     /// given `shape`, the length of each dimension.
     ///
     /// # Errors
-    /// - [`FolderError::Refused`] if the name is `__metadata__`, which the format reserves, the size of the tensor in
-    ///   bytes overflows, or something other than a regular file is at the path.
+    /// - [`FolderError::Refused`] if the name is `__metadata__`, which the format reserves, or if the size of the
+    ///   tensor in bytes overflows. The error is also returned if something other than a regular file is at the path.
     /// - [`FolderError::DanglingLink`] if the path is a symbolic link to something that does not exist.
     /// - [`FolderError::Write`] if the operating system refuses to write the file.
     pub fn create(path: impl AsRef<Path>, name: &str, shape: &[usize]) -> Result<Self, FolderError> {

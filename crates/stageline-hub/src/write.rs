@@ -24,19 +24,19 @@ impl Layout {
     /// Writes the weights files of the layout into `folder`, and the index of its tensors if the layout has one.
     /// Creates the folder if necessary.
     ///
-    /// `values` is called with the name of each tensor, once and in the order of [`Layout::tensors`], and only one
-    /// tensor is in memory at a time. It returns the tensor's values: a `Vec<f32>`, which is converted to the type of
-    /// the tensor, or [`Values`].
+    /// `values` is called once with the name of each tensor, in the order of [`Layout::tensors`]. Only one tensor is in
+    /// memory at a time. `values` returns the tensor's values: a `Vec<f32>`, which is converted to the type of the
+    /// tensor, or [`Values`].
     ///
     /// The files have temporary names until all of them are complete and synced. Then an old index is removed, the new
     /// files replace the old files with the same names, and the new index is written last. If the process is killed or
-    /// the power fails in between, the folder has no index, so that no program takes old and new files for one model.
-    /// After an error in `values`, all files in the folder are as before.
+    /// the power fails in between, the folder has no index. So no program takes old and new files for one model. After
+    /// an error in `values`, all files in the folder are as before.
     ///
     /// # Errors
     /// - [`FolderError::Refused`] if `folder` is the one that the layout was read from, or contains weights that some
     ///   programs would load instead of the new ones. The error is also returned if the values do not fit the shape or
-    ///   the type of the tensor.
+    ///   the type of their tensor.
     /// - [`FolderError::Values`] if `values` returns an error, which is then the source.
     /// - [`FolderError::Write`] if the operating system refuses to write.
     pub fn write<'a, V, E>(
@@ -75,8 +75,8 @@ impl Layout {
     }
 
     /// Checks that the model with this layout may be written to `folder`. Returns an error if the layout was read from
-    /// this folder. Returns an error also if the folder has other weights files, an index or an adapter, which some
-    /// programs would load instead of the new weights or in addition to them.
+    /// this folder. Returns an error also if the folder has other weights files, an index or an adapter. Some programs
+    /// would load these instead of the new weights, or in addition to them.
     pub(crate) fn check_target(&self, folder: &Path) -> Result<(), FolderError> {
         let canonical = fs::canonicalize(folder).map_err(FolderError::read(folder))?;
         if self.source.as_ref() == Some(&canonical) {

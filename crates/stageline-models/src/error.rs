@@ -22,8 +22,8 @@ const MOST_REASON: usize = 400;
 #[derive(thiserror::Error)]
 #[non_exhaustive]
 pub enum ModelError {
-    /// A model folder or one of its files cannot be read or written; the value is the error, with the path and the
-    /// fault.
+    /// A model folder or one of its files could not be read or written. The value is the underlying error, which names
+    /// the path and the fault.
     #[error(transparent)]
     Folder(#[from] FolderError),
     /// A model's configuration (`config.json`) cannot be used: it is not valid JSON, or a field is missing or has a
@@ -104,7 +104,8 @@ pub enum ModelError {
         /// The number of tensors, in addition to the tensor `name`, that store no parameter of the model.
         more: usize,
     },
-    /// A tensor of a PyTorch model is left out, and a parameter needs it.
+    /// A parameter of the model needs a tensor that [`TorchWeights::leave_out`](crate::TorchWeights::leave_out) leaves
+    /// out.
     #[error(
         "the tensor `{}` is left out, but it is the parameter `{}`; select it with `draw` if it shall have new values",
         Printable::new(name).at_most(MOST_PATH),
@@ -116,7 +117,7 @@ pub enum ModelError {
         /// The name of the tensor that is left out although a parameter needs it.
         name: String,
     },
-    /// A parameter is quantised, and weights in the format of PyTorch models are not.
+    /// A parameter of the model is quantised, so it cannot be read from a folder of weights or written to one.
     #[error(
         "the parameter `{}` is quantised, which weights of PyTorch are not; quantise after the weights are loaded, with \
          `Row::mapped`, and dequantise before an export",
@@ -126,7 +127,8 @@ pub enum ModelError {
         /// The path, in the model, of the quantised parameter.
         parameter: String,
     },
-    /// A tied parameter, which the model uses at two places, has two names in the format of a PyTorch model.
+    /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give a tied parameter, which the model uses at two
+    /// places, two tensor names. It must have one name.
     #[error(
         "`{}` and `{}` are one tied parameter, but have the names `{}` and `{}` in PyTorch; give both one name with \
          `rename`, and select a second copy in the folder with `leave_out`",
@@ -141,7 +143,8 @@ pub enum ModelError {
         /// The names that the tied parameter has in PyTorch at its two places.
         names: [String; 2],
     },
-    /// Two parameters of a model have the same name in the format of a PyTorch model.
+    /// The naming rules ([`TorchFormat`](crate::TorchFormat)) give two parameters of the model the same tensor name in
+    /// PyTorch.
     #[error(
         "the parameters `{}` and `{}` both have the name `{}` in PyTorch; correct the names of `rename`",
         Printable::new(&parameters[0]).at_most(MOST_PATH),
@@ -162,7 +165,7 @@ pub enum ModelError {
         rank: usize,
         /// The alpha of the adapters. The product of an adapter's two matrices is multiplied by alpha / rank.
         alpha: f64,
-        /// The largest number of inputs or outputs of a linear layer of the model.
+        /// The largest valid rank: the largest number of inputs or outputs of a linear layer of the model.
         most: usize,
     },
     /// No linear layer of the model was selected for new LoRA adapters.
@@ -177,7 +180,7 @@ pub enum ModelError {
     /// A folder of LoRA adapters has no tensor.
     #[error("{}: it has no adapters; give a folder that PEFT's save_pretrained wrote", shown(path))]
     EmptyAdapter {
-        /// The path of the file without tensors.
+        /// The path of the adapters' weights file, in which no tensor was found.
         path: PathBuf,
     },
     /// A folder of LoRA adapters has a tensor that adapts no linear layer of the model.

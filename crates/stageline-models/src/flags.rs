@@ -72,10 +72,11 @@ pub enum ModelFlagError {
          training that resumes keeps the model with which it began"
     )]
     TwoModels,
-    /// Two flags were given that exclude each other.
+    /// Two flags that exclude each other were given. The values are the names of the two flags.
     #[error("{0} and {1} exclude each other: give one of them")]
     Exclusive(&'static str, &'static str),
-    /// A flag was given without `--lora`.
+    /// A flag that is only for new LoRA adapters, such as `--lora-alpha`, was given without `--lora`. The value is the
+    /// name of this flag.
     #[error("{0} is for new adapters: give --lora RANK, too")]
     WithoutLora(&'static str),
     /// The value of a flag is no regular expression.
@@ -110,7 +111,11 @@ impl ModelFlags {
     /// `seed`.
     ///
     /// # Errors
-    /// Returns [`ModelFlagError`] if the flags contradict each other, or a folder or a pattern cannot be used.
+    /// Returns [`ModelFlagError`] in these cases:
+    ///
+    /// - The flags contradict each other, or neither `--model` nor `--init` was given.
+    /// - The model or its adapters cannot be opened.
+    /// - A regular expression is not valid, or that of `--freeze` selects no tensor.
     pub fn open(&self, seed: u64) -> Result<LanguageModel, ModelFlagError> {
         self.check()?;
         let of = |flag| move |source| ModelFlagError::Model { flag, source };
@@ -182,7 +187,7 @@ impl SamplingFlags {
         }
     }
 
-    /// Whether one of the flags was given.
+    /// Whether at least one of the sampling flags was given.
     pub fn is_given(&self) -> bool {
         let numbers = [self.temperature, self.top_p, self.repetition_penalty];
         numbers.iter().any(Option::is_some) || self.top_k.is_some()

@@ -1,21 +1,22 @@
 //! Layers whose backward pass splits into an input gradient and weight gradients, and functions that mark blocks for
 //! recomputation.
 //!
-//! In a pipeline, the layers add their weight gradients to the sum over the micro-batches one by one, so that only one
-//! layer's gradients exist beside the sum. On CPUs a linear layer adds in place, in f32 and with inputs of 3 to 512
-//! rows (tokens), and an embedding adds only the rows that were looked up.
+//! In a pipeline, the layers add their weight gradients one by one to the sum over the micro-batches. So only one
+//! layer's gradients exist besides the sum. On CPUs a linear layer adds in place, if it computes in f32 and its input
+//! has 3 to 512 rows (tokens). An embedding adds only the rows that were looked up.
 //!
-//! A split layer computes the gradient of its input at once, and the gradients of its weights when the plan says. A
-//! plan can therefore fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
+//! These layers split their backward pass. They compute the gradient of the input first, and the gradients of the
+//! weights at the time that the plan (the order of forwards and backwards on each worker) sets. A plan can therefore
+//! fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
 //! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
-//! first half of a split backward pass, which leaves less work for the second half.
+//! first half of a split backward pass. This leaves less work for the second half.
 //!
 //! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
 //!   are made from burn's layers or their configuration.
-//! - **Bits**: a layer gives the same bits inside and outside a pipeline, with two exceptions. A pipeline may add the
-//!   gradients of a weight in another order if a stage uses the weight three times or more, both in these layers and in
-//!   other operations. The same holds if a stage uses the weight in other operations as well, but not in the first
-//!   micro-batches of a step.
+//! - **Bits**: a layer gives the same bits inside and outside a pipeline, with two exceptions. In these, a pipeline may
+//!   add the gradients of a weight in another order. First, a stage may use the weight three times or more, both in
+//!   these layers and in other operations. Second, a stage may use the weight in other operations as well, but not in
+//!   the first micro-batches of a step.
 //! - **Backends**: split backward passes, [`block`], [`selective`] and the operations that replace several of burn's
 //!   run on CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a
 //!   Vulkan device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.
@@ -29,13 +30,13 @@
 //! plans or channels.
 //!
 //! The crate root contains the layers and functions that models are built from. A pipeline or an optimizer calls four
-//! modules: [`autograd`], [`params`], [`kernels`], and [`after_step`], the effects of a forward pass that wait for the
-//! optimizer step.
+//! modules: [`autograd`], [`params`], [`kernels`], and [`after_step`], which runs the updates of layers, such as new
+//! running statistics, after the optimizer step.
 //!
 //! - `layers`: the layers and the functions without parameters.
 //! - `autograd`: split backward passes, recomputation, and the start of a backward pass from a given gradient.
-//! - `kernels`: the operations of these layers, computed in one piece on a backend.
-//! - `engine`: the backends of this build, and the recording of our own operations in their graphs.
+//! - `kernels`: the operations of these layers, each computed by one call of a backend.
+//! - `engine`: the backends of this build, and the recording of this crate's operations in their autodiff graphs.
 //! - `forward`: facts about the running forward pass, kept for each thread.
 //! - `params`: the parameters of a module, found, read and replaced.
 

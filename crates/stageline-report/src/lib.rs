@@ -8,7 +8,7 @@
 //! - `log`: [`record`] has the structures of a log's lines, which a training program serialises; [`RunLog`] reads a log
 //!   back and summarises its steps.
 //! - `predict`: From the costs that the run measured, [`Measured::predict`] gives the step time, bubble and memory of
-//!   another plan, and [`Measured::host_cuts`] the best ways to spread the layers over hosts. [`Measured::advise`]
+//!   another plan. [`Measured::host_cuts`] gives the best ways to spread the layers over hosts. [`Measured::advise`]
 //!   recommends settings for a training run, such as the number of micro-batches, from these costs and the noise scale
 //!   of the gradient ([`NoiseScales`]).
 //! - `page`: shows a run on one HTML page ([`run_page()`]), and has the charts and tables (HTML and SVG) to build other

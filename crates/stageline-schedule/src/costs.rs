@@ -20,21 +20,23 @@ pub struct StageCost {
     /// The time of the stage's weight gradient (W) for one micro-batch, in the unit of the costs. It is the half of a
     /// backward pass that computes the gradients of the stage's weights.
     pub weight_gradient: f64,
-    /// The time of the stage's whole backward pass (B) on one micro-batch, in the unit of the costs. The gradient of
-    /// the stage's input is sent at its end.
+    /// The time of the stage's whole backward pass (B) on one micro-batch, in the unit of the costs. At the end of this
+    /// pass, the stage sends the gradient of its input.
     pub backward: f64,
-    /// The latency of the stage's output (activation) for one micro-batch, in the unit of the costs: the time from its
-    /// sending by this stage until the next stage can receive it. The workers of both stages can compute meanwhile.
+    /// The latency of the stage's output (activation) for one micro-batch, in the unit of the costs. It is the time
+    /// from the send by this stage until the next stage can receive the output. The workers of both stages can compute
+    /// during this time.
     pub send_activation: f64,
-    /// The latency of the gradient of the stage's input for one micro-batch, in the unit of the costs: the time from
-    /// its sending by this stage until the previous stage can receive it. The workers of both stages can compute
-    /// meanwhile.
+    /// The latency of the gradient of the stage's input for one micro-batch, in the unit of the costs. It is the time
+    /// from the send by this stage until the previous stage can receive the gradient. The workers of both stages can
+    /// compute during this time.
     pub send_gradient: f64,
 }
 
 impl StageCost {
-    /// Makes the costs of a stage from three times in one unit. Its transfers take no time. Its whole backward pass
-    /// takes as long as the input gradient and the weight gradient together.
+    /// Makes the costs of a stage from the times of its forward pass, input gradient and weight gradient, all in one
+    /// unit. The stage's transfers take no time. Its whole backward pass takes as long as its input gradient and weight
+    /// gradient together.
     pub const fn new(forward: f64, input_gradient: f64, weight_gradient: f64) -> Self {
         let backward = input_gradient + weight_gradient;
         Self { forward, input_gradient, weight_gradient, backward, send_activation: 0.0, send_gradient: 0.0 }
@@ -62,8 +64,8 @@ impl StageCost {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transfers {
     /// A rule for simulated transfers: a worker can have any number of transfers in flight, and their latencies
-    /// overlap. Only the times for which transfers occupy one direction of a network link ([`Costs::with_links`])
-    /// follow each other.
+    /// overlap. But in each direction of a network link, transfers occupy the link one after another
+    /// ([`Costs::with_links`]).
     #[default]
     Asynchronous,
     /// A rule for simulated transfers: each worker has one communication stream (queue of transfers). A transfer

@@ -1,20 +1,20 @@
 //! Pipeline schedules as data: generate, check, simulate and search plans.
 //!
-//! A schedule is a [`Plan`]: for every worker, the list of [`Action`]s that it runs in one step. Generators write
-//! plans, [`check()`] rejects plans that cannot complete, [`simulate()`] gives their timeline, and one interpreter in
-//! another crate runs any of them. This crate has no tensors, no threads and no clock, and depends on `std` only; the
-//! feature `serde` adds the crate `serde`.
+//! A [`Plan`] lists, for every worker, the [`Action`]s (forward and backward passes) that the worker runs in one step.
+//! A [`Schedule`], such as 1F1B, generates plans. [`check()`] rejects plans that cannot complete, and [`simulate()`]
+//! gives the timeline of a plan. The crate `stageline` runs any plan that passed the check. This crate has no tensors,
+//! no threads and no clock, and depends on `std` only; the feature `serde` adds the crate `serde`.
 //!
 //! # Layout
 //!
 //! Each module uses only the modules above it:
 //!
 //! - `plan`: actions, plans, placements of stages on workers, transfers, and their text forms (PyTorch's CSV).
-//! - `measured`: the records of a step that ran, as the runtime measures them: events, memory in use, and the breakdown
-//!   of each worker's time into work and causes of idle time.
+//! - `measured`: the measurements of a step that really ran: its events, the memory in use, and each worker's time
+//!   divided into work and causes of idle time.
 //! - `costs`: the times of forward and backward passes, transfers and optimizer steps.
-//! - `check`: the proof that a plan is complete and free of deadlock with channels of a given capacity (in
-//!   micro-batches); the global order of transfers.
+//! - `check`: checks that a plan is complete, and that it does not deadlock if each channel stores a given number of
+//!   micro-batches. Also gives the global order of transfers.
 //! - `simulate`: the timeline of a checked plan, its bubble, idle time by cause, device memory, and pictures.
 //! - `schedules`: the [`Schedule`] trait, one generator per file, and [`SCHEDULES`], the list of all generators.
 //! - `search`: a lower bound on the length of a step, plans generated for given costs and memory, and the partition of

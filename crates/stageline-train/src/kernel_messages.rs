@@ -110,8 +110,8 @@ fn beside_the_estimate(reserved: u64, estimated: u64) -> String {
     format!("{reserved:.1} MB reserved after the first step, {times:.2} times the estimate of {estimated:.1} MB in use")
 }
 
-/// Returns a text for the user with the memory of a GPU in MB: the memory in use, the reserved memory, and the size of
-/// its memory if that is known. The arguments are in bytes.
+/// Returns a text for the user with the memory of a GPU in MB: the memory in use, the reserved memory and, if it is
+/// known, the size of the memory. The arguments are in bytes.
 fn shown(total: Option<u64>, reserved: u64, in_use: u64) -> String {
     let megabytes = |bytes: u64| format!("{:.1} MB", bytes as f64 / 1e6);
     let size = total.map(|total| format!(" of {}", megabytes(total))).unwrap_or_default();

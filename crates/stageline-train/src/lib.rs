@@ -43,8 +43,8 @@
 //! - `model`: the trait of the models that a program can bring (`Model`). [`Row`](stageline::Row) implements it: a
 //!   model that consists of a first layer, blocks and a last layer.
 //! - `data/`: the trait of the source of batches (`Data`), the batches of language models, and reading ahead.
-//! - `plan`: chooses the plan (a schedule, a file, or a search), the cut (partition of the layers into stages) and the
-//!   devices of the stages (`Planned`).
+//! - `plan`: chooses the plan, which is the order of forward and backward passes on each worker (`Planned`). Also
+//!   chooses the cut (partition of the layers into stages) and the devices of the stages.
 //! - `optimizers/`: the optimizers that `--optimizer` names, among them AdamW and Muon.
 //! - `memory/`: refuses a training run that does not fit into the memory, and proposes other flags (`Demand`).
 //! - `kernel_messages`: tells the user that GPUs compile kernels before the first step, and whether they tune them

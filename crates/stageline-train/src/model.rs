@@ -1,5 +1,5 @@
-//! The models from which a run builds its pipeline ([`Model`]): layers that the run partitions into stages, or stages
-//! that the user's code has made by hand.
+//! The models from which a run builds its pipeline ([`Model`]). A model is a sequence of layers that the run partitions
+//! into stages, or it is cut into stages by the user's code.
 
 use anyhow::{Context, Result, bail};
 use burn::tensor::Device;

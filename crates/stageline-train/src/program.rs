@@ -78,7 +78,7 @@ impl<F: Parser> Program<F> {
     /// | 3 | a stall: a stage made no progress, and the watchdog ended the training |
     /// | 130 | a second SIGINT or SIGTERM |
     ///
-    /// In the cases 2 and 130 the process ends at once, so this function does not return. The same holds after
+    /// With the statuses 2 and 130, the process ends at once, so this function does not return. The same holds after
     /// `--help`, with status 0. A run that writes no checkpoints does not handle signals.
     pub fn main(self, train: impl FnOnce(Run<F>) -> Result<()>) -> ExitCode {
         let Err(error) = self.run(train) else { return ExitCode::SUCCESS };
@@ -116,8 +116,8 @@ impl<F: Parser> Program<F> {
     /// ```
     ///
     /// # Errors
-    /// Returns an error if a setting is unknown or wrong, two settings contradict each other, a device cannot be
-    /// opened, or the checkpoint of the setting `resume` cannot be read.
+    /// Returns an error if a setting is unknown or wrong, or if two settings contradict each other. Returns an error
+    /// also if a device cannot be opened, or the checkpoint of the setting `resume` cannot be read.
     pub fn configured<'a>(self, settings: impl IntoIterator<Item = (&'a str, &'a str)>) -> Result<Run<F>> {
         let flag = |(name, value): (&str, &str)| format!("--{}={value}", name.replace('_', "-")).into();
         let program = OsString::from("settings given in code");
@@ -133,7 +133,7 @@ impl<F: Parser> Program<F> {
             // As usual with the parser clap, `--help` and wrong flags end the process.
             .map_err(|error| error.downcast::<clap::Error>().map_or_else(|other| other, |error| error.exit()))?;
         if line.flags.print_config {
-            // What follows from other settings would stay as it is when these change.
+            // Settings that are derived from others are left out, so that they change with these others.
             let mut printed = line.settings;
             printed.0.retain(|name, _| !line.derived.contains(&name.as_str()));
             return say(printed.to_toml()?.trim_end());

@@ -5,8 +5,8 @@ use std::io::{self, Write};
 
 use anyhow::{Context, Error, Result};
 
-/// Prints a line on the standard output. A program should print its own lines with this function, too: `println!`
-/// panics if it cannot write, and a training would then end without its last checkpoint.
+/// Prints a line on the standard output. A program should print its own lines with this function, too. If `println!`
+/// cannot write, it panics, and a training would then end without its last checkpoint.
 ///
 /// # Errors
 /// Returns an error if the line cannot be written, for example because the reader of a pipe has ended or a disk is

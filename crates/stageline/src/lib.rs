@@ -2,18 +2,18 @@
 //! thread.
 //!
 //! A batch is split into M micro-batches that flow through P stages on a schedule, most often 1F1B. M is also the
-//! gradient accumulation count: every stage sums its gradients over the micro-batches, and steps its own optimizer at
-//! the flush, which is the end of a step. On a deterministic backend the parameters have the same bits as with
-//! accumulation over the same M micro-batches on one thread, for every P and every schedule.
+//! gradient accumulation count: every stage sums its gradients over the micro-batches. At the end of a step, called the
+//! flush, it steps its own optimizer. On a deterministic backend the parameters have the same bits as with accumulation
+//! over the same M micro-batches on one thread, for every P and every schedule.
 //!
 //! # Where to begin
 //!
-//! - A model: [`Stage`] and [`LossStage`] are the traits that its stages implement, and [`Payload`] marks the values
-//!   that may cross between two stages; a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`]
+//! - A model: [`Stage`] and [`LossStage`] are the traits that its stages implement. [`Payload`] marks the values that
+//!   may cross between two stages, and a [`SharedInput`] goes from the batch to every stage that reads it. [`Batch`]
 //!   holds the input and the targets of a step, and [`Weight`] the divisor of a loss.
-//! - A model of many equal blocks: [`Row`] cuts it into any number of stages, by the [`Costs`] of its layers or by a
-//!   given [`Cut`] (a partition of the layers), and creates each layer on the device of its stage. If the blocks
-//!   implement [`Halves`], a stage may end within a block. A model in one struct becomes a row by [`LayeredModel`].
+//! - A model of many equal blocks: [`Row`] cuts it into any number of stages, and creates each layer on the device of
+//!   its stage. The partition comes from the [`Costs`] of the layers or from a given [`Cut`]. If the blocks implement
+//!   [`Halves`], a stage may end within a block. A model in one struct becomes a row by [`LayeredModel`].
 //! - A pipeline: [`Pipeline::builder`] chains the stages, each with a [`StageConfig`] of device, optimizer and learning
 //!   rate. [`DeviceName`] opens devices by name, and [`PipelineBuilder`] has all settings.
 //! - Training: [`Pipeline::step`], [`Pipeline::steps`] and [`Pipeline::eval`] run batches, and [`Pipeline::infer`]
@@ -129,9 +129,12 @@ pub use verify::Verification;
 pub use verify::Verify;
 
 pub mod nn {
-    //! Layers whose backward pass splits into an input gradient and weight gradients, functions that mark blocks for
-    //! recomputation, and functions that a layer calls in its forward pass, for example to report its FLOPs; and the
-    //! operations that a device has no kernel for. They come from the crate `stageline-nn`.
+    //! Layers and functions for models, from the crate `stageline-nn`:
+    //!
+    //! - layers whose backward pass splits into an input gradient and weight gradients,
+    //! - functions that mark blocks for recomputation,
+    //! - functions that a layer calls in its forward pass, for example to report its FLOPs,
+    //! - descriptions of operations, and of the reasons why a device has no kernel for one.
 
     pub use stageline_nn::{
         AttentionHeads, Deferred, Embedding, Fallback, LayerNorm, Linear, MASKED, Operation, Reason, RmsNorm,

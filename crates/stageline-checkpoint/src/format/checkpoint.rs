@@ -21,8 +21,8 @@ const MOST_STEPS: u64 = 1 << 53;
 pub struct Checkpoint {
     /// The step counts and the loss scale of the training run at the time of the checkpoint.
     pub progress: Progress,
-    /// The JSON values that the caller stores with the checkpoint, under names of its choice: the configuration of the
-    /// run, and fingerprints such as a hash that identifies the training data.
+    /// The JSON values that the caller stores with the checkpoint, under names of its choice. Examples are the
+    /// configuration of the run, and fingerprints such as a hash that identifies the training data.
     pub run: BTreeMap<String, Value>,
     /// The parameters of the model in a checkpoint, by their names in the whole model, such as `blocks.3.up.weight`.
     pub parameters: BTreeMap<String, Tensor>,
@@ -46,8 +46,8 @@ pub struct Progress {
     pub steps: u64,
     /// The number of training steps where the optimizer updated the parameters; at most the number of completed steps.
     pub optimizer_steps: u64,
-    /// The state of the dynamic loss scale (a factor on the loss, which mixed-precision training adapts to overflows)
-    /// in a checkpoint; `None` if the training run uses no dynamic loss scale.
+    /// The state of the dynamic loss scale at the time of a checkpoint; `None` if the training run uses none. The loss
+    /// scale is a factor on the loss, which mixed-precision training adapts to overflows.
     pub loss_scale: Option<LossScale>,
 }
 
@@ -63,8 +63,8 @@ pub struct LossScale {
     pub good_steps: u64,
 }
 
-/// The error that a step count or the loss scale of a checkpoint is out of its range, so that no run can resume from
-/// the checkpoint.
+/// The error of a checkpoint whose step count or loss scale is out of its range. No run can resume from such a
+/// checkpoint.
 pub(crate) enum InvalidProgress {
     Steps { steps: u64, most: u64 },
     OptimizerSteps { optimizer_steps: u64, steps: u64 },

@@ -4,8 +4,8 @@ use safetensors::Dtype;
 
 use crate::format::tensor::Tensor;
 
-/// Returns the index (in row-major order) and the value of the first element of a tensor that is infinite or NaN;
-/// `None` if there is none.
+/// Returns the first element of a tensor that is infinite or NaN: its index in row-major order, and its value. Returns
+/// `None` if all elements are finite.
 ///
 /// Only float types of 16 bits and more are searched; types of 8 bits and less are accepted with any value.
 pub(crate) fn first_not_finite(tensor: &Tensor) -> Option<(usize, f64)> {

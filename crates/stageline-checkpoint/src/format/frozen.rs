@@ -1,4 +1,4 @@
-//! The hash that stands in a checkpoint for a frozen tensor whose values it does not hold ([`FrozenTensor`]).
+//! The hash that a checkpoint holds in place of the values of a frozen tensor ([`FrozenTensor`]).
 
 use safetensors::Dtype;
 use serde::{Deserialize, Deserializer, Serialize, Serializer, de};

@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 use crate::printable::Printable;
 
 /// The key of a JSON object that stands for a float, `{"$f64": "<float>"}`. Such an object replaces a float in a
-/// manifest's map `run` (the values that the caller stores) if a JSON number would lose bits of the float.
+/// manifest's map `run` (the values that the caller stores) if the parser would not read the float back exactly.
 const MARK: &str = "$f64";
 
 /// Whether the JSON parser reads the float `value` back exactly, after it was written as a JSON number.
@@ -64,8 +64,8 @@ pub(crate) mod exact_float {
     }
 }
 
-/// Serializes and deserializes a manifest's map `run` (the values that the caller stores, such as configuration and
-/// fingerprints) without loss of float bits, for `#[serde(with)]`: see [`encode`].
+/// Serializes and deserializes a manifest's map `run` without loss of float bits, for `#[serde(with)]`: see [`encode`].
+/// The map has the values that the caller stores, such as configuration and fingerprints.
 pub(crate) mod exact_values {
     use super::*;
 

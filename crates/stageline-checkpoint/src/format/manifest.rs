@@ -19,7 +19,8 @@ pub(crate) const VERSION: u32 = 1;
 pub(crate) const MOST_BYTES: u64 = 64 << 20;
 
 /// The manifest of a checkpoint (`manifest.json`): everything but the values of the tensors. It holds the progress and
-/// the configuration of the run, the type, shape and file of each tensor, and the length and hash of each file.
+/// the configuration of the run. It also lists the type, shape and file of each tensor, and the length and hash of each
+/// file.
 ///
 /// Names and the values of `run` are unchanged text from the file: print them as [`Printable`](crate::Printable).
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -31,8 +32,8 @@ pub struct Manifest {
     pub stageline: String,
     /// The step counts and the loss scale of the training run at the time of the checkpoint.
     pub progress: Progress,
-    /// The JSON values that the caller stores with the checkpoint, under names of its choice: the configuration of the
-    /// run, and fingerprints such as a hash that identifies the training data.
+    /// The JSON values that the caller stores with the checkpoint, under names of its choice. Examples are the
+    /// configuration of the run, and fingerprints such as a hash that identifies the training data.
     #[serde(with = "json::exact_values")]
     pub run: BTreeMap<String, Value>,
     /// The files of a checkpoint, without the manifest itself, with their lengths and hashes.
@@ -97,8 +98,8 @@ impl Manifest {
         Ok(seal::seal(&serde_json::to_string_pretty(self)?))
     }
 
-    /// Parses the text of a manifest file. Returns [`ManifestError::Newer`] if its format is newer than this crate's,
-    /// and [`ManifestError::Damaged`] if its seal (the SHA-256 at its end) is missing or wrong, or its JSON is
+    /// Parses the text of a manifest file. Returns [`ManifestError::Newer`] if its format is newer than this crate's.
+    /// Returns [`ManifestError::Damaged`] if its seal (the SHA-256 at its end) is missing or wrong, or its JSON is
     /// malformed. Contradictions between the entries of the manifest are not detected here.
     pub(crate) fn from_text(text: &[u8]) -> Result<Self, ManifestError> {
         let text = str::from_utf8(text).map_err(malformed)?;

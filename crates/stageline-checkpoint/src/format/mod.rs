@@ -6,15 +6,15 @@
 //! - Except for `folder`, which lists the names in a folder, no code here may touch the disk. Code that parses text or
 //!   bytes must not trust them: it returns a [`Damage`](crate::Damage) and must not panic.
 //!
-//! Imports go from the later to the earlier modules.
+//! A module imports only from the modules that are listed before it.
 //!
 //! - `seal`: SHA-256 in hexadecimal, and the seal at the end of a manifest.
 //! - `json`: JSON that keeps every bit of a float and refuses a repeated key.
 //! - `names`: the name of the file that contains a tensor. `folder`: the names of checkpoints, such as
 //!   `000007-step-100`, and the list of them in a folder.
-//! - `tensor`, `finite`, `checkpoint`: [`Tensor`] and [`Checkpoint`], the data to save; the search for infinities and
-//!   NaNs.
+//! - `tensor`: [`Tensor`], a type, a shape and bytes. `finite`: the search for infinities and NaNs in a tensor.
 //! - `frozen`: [`FrozenTensor`], the hash of a frozen tensor whose values a checkpoint does not hold.
+//! - `checkpoint`: [`Checkpoint`], the data to save.
 //! - `manifest`: [`Manifest`], the JSON file with everything but the tensors: [`FileEntry`] and [`TensorEntry`].
 //! - `shard`: a tensor file in the safetensors format. `index`: Hugging Face's index of the parameters.
 //! - `validate`: checks that the names, sizes and files of a manifest agree with each other.

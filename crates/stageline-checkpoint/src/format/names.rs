@@ -18,7 +18,7 @@ pub(crate) const RESERVED: &str = "__metadata__";
 /// The most bytes of a layer group's encoded name in a file name; a longer name is cut. A layer group is a prefix of
 /// tensor names, such as `blocks.3`. Its tensors share a file.
 const MOST_BYTES: usize = 150;
-/// The number of bytes that stay of a layer group's encoded name, such as `blocks.3`, if it is too long for a file
+/// The number of bytes to which a layer group's encoded name, such as `blocks.3`, is cut if it is too long for a file
 /// name. A hash of the group's name follows them.
 const KEPT_BYTES: usize = 100;
 

@@ -36,8 +36,8 @@ pub(crate) fn seal(object: &str) -> String {
     format!("{body}{BEFORE}{}{AFTER}", sha256(body.as_bytes()))
 }
 
-/// Checks the seal of a manifest's text (its SHA-256 at the end) and returns the text without the seal; an error if the
-/// seal is missing or wrong.
+/// Checks the seal of a manifest's text (its SHA-256 at the end) and returns the text without the seal. It is an error
+/// if the seal is missing or wrong.
 pub(crate) fn open(text: &str) -> Result<String, Damage> {
     let cut = (|| {
         let rest = text.strip_suffix(AFTER)?;

@@ -32,8 +32,8 @@ impl<'a> Shard<'a> {
     /// length of each tensor matches its type and shape. Returns the reason as text if the file cannot be written, for
     /// example because its header is too long.
     ///
-    /// The tensors have the order of the safetensors crate: wider types first, so that all tensors are aligned, then by
-    /// name.
+    /// The tensors have the order of the safetensors crate: larger element types first, so that all tensors are
+    /// aligned, then by name.
     pub(crate) fn new(tensors: &[(&'a str, &'a Tensor)]) -> Result<Self, String> {
         let mut ordered = tensors.to_vec();
         ordered.sort_by(|(a, left), (b, right)| right.dtype.cmp(&left.dtype).then(a.cmp(b)));
@@ -59,9 +59,9 @@ impl<'a> Shard<'a> {
     }
 }
 
-/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. Returns an error if the file does
-/// not contain exactly the tensors that the manifest lists for it (`entries`), or if a value is infinite or NaN. Some
-/// of the file's tensors may have been added by then.
+/// Parses the contents of a tensor file and adds its tensors to `tensors`, by name. Returns an error if a value is
+/// infinite or NaN, or if the file does not contain exactly the tensors in `entries`, which the manifest lists for it.
+/// Some of the file's tensors may have been added by then.
 pub(crate) fn read(
     contents: Vec<u8>,
     entries: &[(&str, &TensorEntry)],

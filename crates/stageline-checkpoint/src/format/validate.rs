@@ -14,8 +14,8 @@ use crate::format::shard::{LENGTH, MOST_HEADER};
 use crate::format::tensor::byte_len;
 use crate::printable::Printable;
 
-/// Parses the text of a checkpoint's manifest file. Returns an error if its seal is missing or wrong, if its format is
-/// newer than this crate's, or if its names, sizes and files contradict each other.
+/// Parses the text of a checkpoint's manifest file. Returns an error if its seal is missing or wrong, or if its format
+/// is newer than this crate's. Returns an error also if its names, sizes and files contradict each other.
 pub(crate) fn parse(text: &[u8]) -> Result<Manifest, ManifestError> {
     let manifest = Manifest::from_text(text)?;
     validate(&manifest).map_err(ManifestError::Damaged)?;
@@ -71,7 +71,7 @@ fn add(
     Ok(())
 }
 
-/// Checks a manifest's entry for a file: its SHA-256 must have 64 lowercase hexadecimal digits, and its length must be
+/// Checks a manifest's entry for a file. Its SHA-256 must have 64 lowercase hexadecimal digits, and its length must be
 /// possible for a file with its tensors. `tensors` is the total size of these tensors in bytes, or `None` if the
 /// manifest places no tensor in the file. A file without tensors is an error ([`Damage::Foreign`]), unless it is the
 /// index.

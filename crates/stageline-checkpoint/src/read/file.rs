@@ -43,8 +43,8 @@ pub(crate) fn read(path: &Path, bytes: u64) -> Result<Vec<u8>, Damage> {
     if found == bytes { Ok(contents) } else { Err(Damage::Size { found, expected: bytes }) }
 }
 
-/// Opens the regular file at `path`. Returns [`Damage::Kind`] if the opened file is something else, because a pipe or a
-/// device may have taken the place of the file after its size was read from its path.
+/// Opens the regular file at `path`. Returns [`Damage::Kind`] if the opened file is something else. A pipe or a device
+/// may have taken the place of the file after its size was read from its path.
 fn open(path: &Path) -> Result<File, Damage> {
     let file = open_at_once(path).map_err(damage)?;
     let metadata = file.metadata().map_err(Damage::Io)?;

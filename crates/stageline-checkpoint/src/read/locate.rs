@@ -8,11 +8,12 @@ use crate::error::CheckpointError;
 use crate::format::folder::{self, CheckpointName};
 use crate::format::names::{LOCK, MANIFEST};
 
-/// Returns the path of a checkpoint: `path` itself if it is the folder of a checkpoint, or else the path of the latest
-/// checkpoint in the folder `path`.
+/// Returns the path of a checkpoint. It is `path` itself if that is the folder of a checkpoint, or else the path of the
+/// latest checkpoint in the folder `path`.
 ///
 /// A folder with a checkpoint's name counts as a checkpoint even without a manifest, so that damage is reported. A file
-/// or link with the name of the latest checkpoint is an error, because an older checkpoint must not be taken silently.
+/// or link with the name of the latest checkpoint is an error. An older checkpoint must not be read in its place
+/// without an error.
 pub(crate) fn locate(path: &Path) -> Result<PathBuf, CheckpointError> {
     let owned = || path.to_path_buf();
     let failed = |source: io::Error| match source.kind() {

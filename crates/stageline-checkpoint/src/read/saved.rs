@@ -79,8 +79,8 @@ impl Saved {
         &self.path
     }
 
-    /// Returns the path of the folder of checkpoints that contains this checkpoint; `None` if this checkpoint has no
-    /// name such as `000007-step-100`, for example because it was renamed.
+    /// Returns the path of the folder of checkpoints that contains this checkpoint. Returns `None` if this checkpoint
+    /// has no name such as `000007-step-100`, for example because it was renamed.
     pub fn store(&self) -> Option<&Path> {
         CheckpointName::parse(&self.path)?;
         self.path.parent()

@@ -13,9 +13,9 @@ use crate::write::output::Output;
 use crate::write::plan::Plan;
 use crate::write::write_point::WritePoint;
 
-/// Writes all files of the planned checkpoint into the new temporary folder `folder`, and syncs the files and the
-/// folder to disk. Calls `at` just before each operation that changes what a crash would leave on disk, so that tests
-/// can simulate a crash there.
+/// Writes all files of the validated checkpoint `plan` into the new temporary folder `folder`, and syncs the files and
+/// the folder to disk. Calls `at` just before each operation that changes what a crash would leave on disk, so that
+/// tests can simulate a crash there.
 pub(crate) fn write(plan: &Plan, folder: &Path, at: &mut dyn FnMut(WritePoint)) -> Result<(), CheckpointError> {
     at(WritePoint::CreateTemporary);
     fs::create_dir(folder).map_err(CheckpointError::write("create the folder", folder))?;

@@ -2,12 +2,13 @@
 //! caller waits, [`Writer`] in the background.
 //!
 //! - Input: a [`Checkpoint`](crate::Checkpoint), and the folder of a [`Store`].
-//! - Output: the path of the new checkpoint. A caller can observe each [`WritePoint`], where a crash would leave
-//!   something else behind.
-//! - The code here must not give a name to an incomplete checkpoint, remove an old one before the new one is durable,
-//!   or remove anything whose name is not one that a store gives. It must refuse a checkpoint that cannot be read back.
+//! - Output: the path of the new checkpoint. A caller can observe each [`WritePoint`]; a crash at each of them leaves
+//!   something different on disk.
+//! - The code here must not give a name to an incomplete checkpoint, or remove an old one before the new one is
+//!   durable. It must not remove anything whose name is not one that a store gives. It must refuse a checkpoint that
+//!   cannot be read back.
 //!
-//! Imports go from the later to the earlier modules.
+//! A module imports only from the modules that are listed before it.
 //!
 //! - `write_point`: [`WritePoint`], the operations of a save. A crash before each leaves something different behind.
 //! - `plan`: validates a checkpoint and assigns its tensors to files.

@@ -46,8 +46,8 @@ impl Output {
         self.file.flush().map_err(CheckpointError::write("write", &self.path))
     }
 
-    /// Makes the contents of a checkpoint file durable (syncs them to disk), and returns the manifest's entry for the
-    /// file: `name`, and the length and SHA-256 of the bytes that were written.
+    /// Makes the contents of a checkpoint file durable (syncs them to disk). Returns the manifest's entry for the file:
+    /// `name`, and the length and SHA-256 of the bytes that were written.
     pub(crate) fn sync(mut self, name: &str) -> Result<FileEntry, CheckpointError> {
         self.flush()?;
         let synced: io::Result<()> = self.file.get_ref().sync_all();

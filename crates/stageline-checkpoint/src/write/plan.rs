@@ -21,8 +21,8 @@ pub(crate) struct Plan<'a> {
 
 impl<'a> Plan<'a> {
     /// Validates a checkpoint and assigns its tensors to files. Returns an error if its progress is outside the limits
-    /// of [`Progress`](crate::Progress). Also returns one if a tensor has the reserved name `__metadata__`, a number of
-    /// bytes that does not fit its type and shape, or a value that is infinite or NaN.
+    /// of [`Progress`](crate::Progress). Returns an error also if a tensor has the reserved name `__metadata__`, a
+    /// wrong number of bytes for its type and shape, or an infinite or NaN value.
     pub(crate) fn new(checkpoint: &'a Checkpoint) -> Result<Self, CheckpointError> {
         checkpoint.progress.validate()?;
         let mut files = BTreeMap::new();

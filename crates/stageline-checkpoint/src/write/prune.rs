@@ -52,7 +52,7 @@ pub(crate) fn prune(
         at(WritePoint::RemoveOld { old });
         removed = removed.and(disk::remove(&hidden).map_err(failed("remove", &hidden)));
     }
-    // An earlier save has reported those that cannot be removed. The next save tries again.
+    // Errors are ignored here: the earlier save has reported them, and the next save tries again.
     left.iter().for_each(|hidden| drop(disk::remove(hidden)));
     removed
 }

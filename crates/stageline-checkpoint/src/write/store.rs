@@ -72,16 +72,20 @@ impl Store {
     /// After most errors the folder has the same checkpoints as before. There are two exceptions:
     ///
     /// - [`CheckpointError::NotDurable`]: the new checkpoint is complete and has its name, but the folder could not be
-    ///   synced, and the rename could not be undone. A power loss may remove the new checkpoint. No old one is removed;
-    ///   the next successful save makes both durable and prunes.
+    ///   synced, and the rename could not be undone. A power loss may remove the new checkpoint. No old one is removed.
+    ///   The next successful save makes this checkpoint durable too, and then removes old ones.
     /// - [`CheckpointError::Prune`]: the new checkpoint is complete and durable, but an old one could not be removed.
     ///
     /// If the folder cannot be synced after the rename, the rename is undone, and the error is
     /// [`CheckpointError::Write`]. If the undo cannot be synced either, a power loss may bring back the new checkpoint,
     /// which is complete then. A temporary folder may remain; the next save or the next store removes it.
     ///
-    /// Some checkpoints are refused before anything is written: those with values that are not finite, with tensors
-    /// whose bytes do not match their type and shape, or with a [`Progress`](crate::Progress) outside its limits.
+    /// A checkpoint is refused before anything is written in these cases:
+    ///
+    /// - A value is not finite.
+    /// - The bytes of a tensor do not match its type and shape.
+    /// - A tensor has the reserved name `__metadata__`.
+    /// - The [`Progress`](crate::Progress) is outside its limits.
     pub fn save(&mut self, checkpoint: &Checkpoint) -> Result<PathBuf, CheckpointError> {
         self.save_observed(checkpoint, &mut |_| {})
     }
@@ -165,7 +169,7 @@ impl Store {
 
 impl Drop for Store {
     fn drop(&mut self) {
-        // Closing the file is not enough: a process that another thread starts at this moment has a copy of it, and the
+        // Closing the file is not enough. A process that another thread starts at this moment has a copy of it, and the
         // copy holds the lock a little longer.
         let _ = self.lock.unlock();
     }
@@ -202,8 +206,8 @@ fn remove_leftovers(dir: &Path) -> Result<(), CheckpointError> {
 /// Removes the temporary folder at `path` in `dir`, which an earlier save or removal may have left; does nothing if
 /// there is none.
 ///
-/// A power loss can undo a rename that was not synced. `dir` is therefore synced before any file is removed, so that
-/// the folder cannot get back the name of a checkpoint without all of its files.
+/// A power loss can undo a rename that was not synced. `dir` is therefore synced before any file is removed. Otherwise
+/// the folder could get back the name of a checkpoint without all of its files.
 fn remove_leftover(dir: &Path, path: &Path) -> Result<(), CheckpointError> {
     if fs::symlink_metadata(path).is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
         return Ok(());

@@ -1,7 +1,7 @@
 //! The points of a checkpoint's save where a crash would leave different things on disk: [`WritePoint`].
 
-/// A moment in the save of a checkpoint: just before an operation that changes what a crash would leave on disk, or the
-/// end of the save. [`Store::save_observed`](crate::Store::save_observed) reports each of these moments.
+/// A moment in the save of a checkpoint just before an operation that changes what a crash would leave on disk. The end
+/// of the save is such a moment too. [`Store::save_observed`](crate::Store::save_observed) reports each of them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum WritePoint {
@@ -10,8 +10,8 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to create the subfolder for the optimizer state in the
     /// temporary folder.
     CreateSubfolder,
-    /// A point in saving a checkpoint: the save is about to create a tensor file and write its header, or to create the
-    /// index file and write all of it.
+    /// A point in saving a checkpoint: the save is about to create a tensor file and write its header. The index file
+    /// has this point too; it is then written as a whole.
     WriteFile {
         /// The index of the file that the save creates next, counted from 0 in the order of writing the checkpoint's
         /// files.
@@ -45,26 +45,26 @@ pub enum WritePoint {
     /// A point in saving a checkpoint: the save is about to make the new checkpoint's name durable by syncing the
     /// folder of checkpoints.
     SyncFolder,
-    /// A point in saving a checkpoint: the save is about to undo the rename of the new checkpoint, because the new name
-    /// could not be made durable.
+    /// A point in saving a checkpoint: the save is about to undo the rename of the new checkpoint. The new name could
+    /// not be made durable.
     UndoRename,
-    /// A point in saving a checkpoint: the rename of the new checkpoint is undone, and the save is about to make this
-    /// durable by syncing the folder of checkpoints. The checkpoint's temporary folder is removed after that.
+    /// A point in saving a checkpoint: the save has undone the rename, and is about to make this durable by syncing the
+    /// folder of checkpoints. The checkpoint's temporary folder is removed after that.
     SyncUndo,
     /// A point in saving a checkpoint: the save is about to rename an old checkpoint to a temporary name. The old
     /// checkpoint's files are removed after that.
     HideOld {
-        /// The index of the old checkpoint that the save renames next, counted from 0 in the order of removal:
-        /// checkpoints that a resumed run has abandoned first, then the oldest.
+        /// The index of the old checkpoint that the save renames next, counted from 0 in the order of removal.
+        /// Checkpoints that a resumed run has abandoned are removed first, then the oldest.
         old: usize,
     },
-    /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk, so that a crash
-    /// cannot undo the renames of the old checkpoints to remove.
+    /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk. A crash can then no
+    /// longer undo the renames of the old checkpoints to remove.
     SyncHidden,
     /// A point in saving a checkpoint: the save is about to remove the files of an old checkpoint.
     RemoveOld {
-        /// The index of the old checkpoint whose files the save removes next, counted from 0 in the order of removal:
-        /// checkpoints that a resumed run has abandoned first, then the oldest.
+        /// The index of the old checkpoint whose files the save removes next, counted from 0 in the order of removal.
+        /// Checkpoints that a resumed run has abandoned are removed first, then the oldest.
         old: usize,
     },
     /// The last point in saving a checkpoint: the save is about to return. All files are written, the checkpoint has

@@ -48,8 +48,8 @@ impl Accumulation<'_> {
     /// another schedule. The recommended settings follow with their reason. `target` is the run without a change: its
     /// schedule, number of workers and partition of the layers.
     ///
-    /// If the log has no gradient noise, or its loss rises, the answer has only the first table, without the times to
-    /// the loss of the run. It then says why nothing is recommended.
+    /// If the noise scale of the gradient is not known, or the loss of the logged run rises, the answer has only the
+    /// first table, without times to a loss. It then says why nothing is recommended.
     pub(super) fn answer(&self, measured: &Measured, target: Target) -> Result<Answer> {
         match (self.log.noise_scales(), self.log.rising_loss()) {
             (Ok(noise), None) => self.by_noise(measured, target, &noise),

@@ -92,7 +92,8 @@ impl Flags {
     }
 
     /// Returns an error if the largest plan to compare has more than 100 million pairs of stage and micro-batch, and
-    /// would need too much memory. It has the larger of --most and the run's own number of micro-batches.
+    /// would need too much memory. The number of micro-batches of this plan is --most, or the run's own number if that
+    /// is larger.
     pub(super) fn check_size(&self, log: &RunLog, schedule: &dyn Schedule) -> Result<()> {
         let most = self.most.max(log.plan.micro_batches());
         not_too_large(schedule.stages_on(self.workers(log)), most).context("the plans up to --most cannot be compared")

@@ -23,8 +23,8 @@ impl Asked<'_> {
         Target { workers, micro_batches: self.log.plan.micro_batches(), schedule: self.schedule, cut }
     }
 
-    /// Returns the name of the recommended run's schedule, with its number of chunks (stages) on each worker if this
-    /// is not 1, such as `interleaved with V = 4`.
+    /// Returns the name of the recommended run's schedule. If workers have several stages (chunks), their number
+    /// follows the name, as in `interleaved with V = 4`.
     pub(super) fn name_with_chunks(&self) -> String {
         match self.schedule.chunks() {
             1 => self.name.to_owned(),

@@ -7,8 +7,8 @@ use stageline_report::{Crossing, HostCut, Link, Measured, Prediction, Target};
 use super::input::Asked;
 use crate::plan_flags;
 
-/// The largest increase of the bubble by transfers over network links that `stageline advise` calls fast enough. It is
-/// a fraction, from 0 to 1, of the total stage time.
+/// The largest increase of the bubble by transfers over network links with which `stageline advise` calls the links
+/// fast enough. It is a fraction, from 0 to 1, of the total stage time (workers x step time).
 const TOO_SLOW: f64 = 0.02;
 
 impl Asked<'_> {

@@ -1,7 +1,7 @@
 //! Draws two random numbers for a file from a seed and its path, the same on every machine and in every release.
 //!
-//! The standard library does not promise the algorithm of its hasher, so this module implements its own two: FNV-1a
-//! turns bytes into a state, and SplitMix64 turns the state into well-mixed draws.
+//! The standard library may change the algorithm of its hasher, so this module has its own. FNV-1a hashes the bytes to
+//! a state, and SplitMix64 turns the state into random numbers.
 
 /// The two random numbers of one corpus file: `rank` orders the files for sampling, and `share` decides between
 /// training and validation.

@@ -12,10 +12,14 @@ use crate::walk::relative_name;
 /// Returns the fingerprint of a corpus, a SHA-256 in hexadecimal digits. It covers the names, the byte ranges and the
 /// bytes of the files for training and for validation. Reads all of these bytes.
 ///
-/// The hash covers the training text and then the validation text. For each text it takes the number of file ranges;
-/// then, for each range, the length of the file's path relative to `root`, that path, the offsets of its start and end,
-/// and the bytes of the range. Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint, so it must stay
-/// the same in every release.
+/// The hash covers the training text and then the validation text. For each text, it takes the number of file ranges.
+/// For each range, it then takes in this order:
+///
+/// - the length of the file's path relative to `root`, and that path;
+/// - the offsets of the start and the end of the range in the file;
+/// - the bytes of the range.
+///
+/// Numbers are 64 bits, little-endian. Checkpoints keep the fingerprint, so it must stay the same in every release.
 ///
 /// # Errors
 /// Returns [`CorpusError::Changed`] if a file has changed since it was sampled, or [`CorpusError::Io`] if it cannot be

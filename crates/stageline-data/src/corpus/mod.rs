@@ -2,8 +2,8 @@
 //!
 //! - Input: the path of a file or folder, and [`CorpusOptions`].
 //! - Output: two [`Text`]s and a fingerprint.
-//! - The code here must not depend on the order of a directory listing: the same files, seed and options give the same
-//!   texts on every machine.
+//! - The same files, seed and options must give the same texts on every machine. So the code here must not depend on
+//!   the order of a directory listing.
 //!
 //! The files that [`walk`](crate::walk) finds pass through the modules in this order:
 //!
@@ -53,21 +53,21 @@ impl Corpus {
     /// - The first draw orders the files, and files are taken in this order until `max_files` or `max_bytes` of the
     ///   options is reached. The selected files are therefore an unbiased sample. The texts for training and for
     ///   validation keep this order.
-    /// - The second draw, from 0 to below 1, decides whether a file is held out: it is held out if the draw is below
-    ///   the validation fraction. Adding or removing other files never moves a file between training and validation,
-    ///   with one exception. If there are two files or more, and none of them would be for training, then the file
-    ///   whose draw is nearest to the validation fraction moves there. The same holds for validation if the fraction is
-    ///   above 0.
+    /// - The second draw, from 0 to below 1, decides about validation: a file is held out if this draw is below the
+    ///   validation fraction. Adding or removing other files never moves a file between training and validation, with
+    ///   one exception. If two or more files would all be held out, then the file whose draw is nearest to the
+    ///   validation fraction is moved to training. Likewise, if the fraction is above 0 and no file would be held out,
+    ///   the nearest file is moved to validation.
     ///
     /// If the corpus is a single file, its last bytes are held out instead.
     ///
     /// # Changes
     /// The files must not change while the corpus is open, so that a run continues with the text it began with. If a
     /// file is deleted, or its length or modification time changes, the next read of it returns
-    /// [`CorpusError::Changed`]; windows in other files can still be read. A change that keeps both the length and the
-    /// modification time is not detected: a second write within the resolution of the file system's clock (some
-    /// milliseconds), or a write after which the time was set back. Every read opens files by `path`, so a relative
-    /// path ties the process to its working directory.
+    /// [`CorpusError::Changed`]. Windows in other files can still be read. A change that keeps both the length and the
+    /// modification time is not detected. This can be a second write within the resolution of the file system's clock
+    /// (some milliseconds), or a write after which the time was set back. Every read opens files by `path`, so a
+    /// relative path ties the process to its working directory.
     ///
     /// # Errors
     /// - [`CorpusError::OutOfRange`] if an option is outside its range.

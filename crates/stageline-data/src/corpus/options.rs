@@ -17,8 +17,8 @@ pub struct CorpusOptions {
     /// The fraction of the files, or of the bytes of a single file, that is held out for validation: from 0 (none) to
     /// below 1. The default is 0.1.
     pub validation_fraction: f64,
-    /// The seed of two random choices: the order in which files are sampled until `max_bytes` or `max_files` is
-    /// reached, and the files that are held out for validation. The default is 0.
+    /// The seed of two random choices; the default is 0. It decides the order in which files are sampled until
+    /// `max_bytes` or `max_files` is reached, and the files that are held out for validation.
     pub seed: u64,
 }
 

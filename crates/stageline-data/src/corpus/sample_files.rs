@@ -10,8 +10,8 @@ use crate::file_change::Stamp;
 use crate::file_range::FileRange;
 use crate::walk::relative_name;
 
-/// A file that was sampled for the corpus: the range of its bytes that the corpus uses, and the random number that
-/// assigns the file to training or validation.
+/// A file that was sampled for the corpus. `range` is the range of its bytes that the corpus uses, and `share` is the
+/// random number that assigns the file to training or validation.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct SampledFile {
     pub(crate) range: FileRange,

@@ -37,8 +37,8 @@ fn split_bytes(whole: FileRange, fraction: f64) -> Split {
 }
 
 /// Splits two or more files: a file is held out for validation if its random number `share` is below `fraction`. If no
-/// file is left for training, the file whose `share` is nearest to `fraction` moves there. The same holds for
-/// validation if `fraction` is above 0.
+/// file is left for training, the file whose `share` is nearest to `fraction` is moved to training. If no file is held
+/// out although `fraction` is above 0, the nearest file is moved to validation.
 fn split_files(files: Vec<SampledFile>, fraction: f64) -> Split {
     let (mut validation, mut train): (Vec<_>, Vec<_>) = files.into_iter().partition(|file| file.share < fraction);
     // With few files, training or validation may get no file by chance. The file whose `share` is nearest to `fraction`

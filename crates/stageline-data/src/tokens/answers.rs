@@ -108,7 +108,7 @@ impl Conversation<'_> {
             return Ok(asking.len());
         }
         match content()? {
-            // The generation prompt may have more than the text, such as the beginning of thoughts.
+            // The generation prompt may go beyond the text at this place, for example with the beginning of thoughts.
             Some(content) if goes_on => Ok(shared(self.whole, &asking).max(before.len()).min(content)),
             None if goes_on => Ok(shared(self.whole, &asking).max(before.len())),
             content => content.ok_or(TokenError::ChangedByLater),
@@ -120,7 +120,7 @@ impl Conversation<'_> {
     ///
     /// - If the text begins with the shorter text, the message ends where the shorter text ends.
     /// - Otherwise, if the content of the message is found in both texts, the message ends after its content and after
-    ///   what follows the content in both texts.
+    ///   the text that follows it in both.
     /// - Otherwise, the message is the longest suffix of the shorter text that is at `start` in the text.
     ///
     /// # Errors
@@ -158,7 +158,7 @@ impl Conversation<'_> {
 }
 
 /// Returns the length in bytes of the common prefix of two texts. If neither text is a prefix of the other, the common
-/// text is cut after its last special token or line feed, so that no special token is divided.
+/// prefix is cut after its last special token or line feed. So no special token is divided.
 fn shared(one: &str, other: &str) -> usize {
     let same = one.chars().zip(other.chars()).take_while(|(one, other)| one == other);
     let length = same.map(|(letter, _)| letter.len_utf8()).sum();

@@ -13,9 +13,9 @@ use crate::tokens::source::Source;
 /// gives the same text files other tokens.
 const RULES: u32 = 4;
 
-/// Returns the key of a token file. A later call for the same source finds the file by it. The key is a SHA-256 of the
-/// versions of the format and of the rules, the encoding, the options that change the tokens, and the path of the
-/// source. It also covers each file's name, kind (JSON lines or not), length and modification time.
+/// Returns the key of a token file, by which a later call for the same source finds the file. The key is a SHA-256. It
+/// covers the versions of the format and of the rules, the encoding, the options that change the tokens, and the path
+/// of the source. It also covers each file's name, kind (JSON lines or not), length and modification time.
 ///
 /// Each string is hashed after its length in bytes, and numbers are little-endian.
 pub(crate) fn cache_key(source: &Source, encoding: &dyn Encode, options: &TokenOptions) -> [u8; HASH] {

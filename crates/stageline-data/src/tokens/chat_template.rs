@@ -42,7 +42,7 @@ const SPECIAL_TOKENS: [&str; 7] =
 /// A model with a broken template can still be used for plain text, so errors are reported only on rendering.
 pub(crate) struct ChatTemplate {
     default: Template,
-    /// The template for conversations with tools; `None` if the default one is for them too.
+    /// The template for conversations with tools; `None` if they use the default template too.
     tool_use: Option<Template>,
     special_tokens: Vec<(&'static str, String)>,
     fingerprint: String,
@@ -163,7 +163,7 @@ impl Template {
 const THOUGHTS: [&str; 3] = ["reasoning_content", "thinking", "reasoning"];
 
 /// Converts a message to the value that a template reads. As in the Transformers library, fields that are null are left
-/// out, and the thoughts are in both `reasoning_content` and `thinking`, whichever field of the message has them.
+/// out. If any field has the model's thoughts, both `reasoning_content` and `thinking` have them.
 fn value_of(message: &Message) -> serde_json::Result<Value> {
     let fields: Value = serde_json::from_str(message.json())?;
     let names = fields.try_iter().into_iter().flatten();

@@ -33,13 +33,13 @@ const RESERVED: [&str; 15] = [
     "tokenizer_kwargs",
 ];
 
-/// The variables of a chat template besides the messages: the definitions of the tools that a model may call, and
-/// variables of any name, such as `enable_thinking`.
+/// The variables of a chat template besides the messages. These are the definitions of the tools that a model may call,
+/// and variables of any name, such as `enable_thinking`.
 ///
-/// It is deserialised from an object with the fields `tools` and `chat_template_kwargs`, both optional, as a line of a
-/// JSON-lines file has them. `tools` is a list of objects, or a string with such a list as JSON; an empty list counts
-/// as none. `chat_template_kwargs` is an object. As in transformers, its fields replace special tokens of the same
-/// name, but not the messages or the tools.
+/// The type is deserialised from an object with the fields `tools` and `chat_template_kwargs`, both optional, as a line
+/// of a JSON-lines file has them. `tools` is a list of objects, or a string with such a list as JSON; an empty list
+/// counts as none. `chat_template_kwargs` is an object. As in transformers, its fields replace special tokens of the
+/// same name, but not the messages or the tools.
 #[derive(Clone, Debug, Default)]
 pub struct ChatVariables {
     tools: Option<Box<RawValue>>,
@@ -53,7 +53,7 @@ impl ChatVariables {
         self.tools.as_deref().map(RawValue::get)
     }
 
-    /// Returns the names of the other variables and their values as JSON, in the original order.
+    /// Returns the names of all variables except the tools, and their values as JSON, in the original order.
     pub fn others(&self) -> impl Iterator<Item = (&str, &str)> {
         self.others.iter().map(|(name, value)| (name.as_str(), value.get()))
     }

@@ -62,8 +62,8 @@ impl Date {
     /// Returns the date as Python's `strftime` writes it in UTC.
     ///
     /// # Errors
-    /// Returns the reason as text if `SOURCE_DATE_EPOCH` has an invalid value, `format` is longer than [`LONGEST`]
-    /// bytes, or one of its directives, such as `%Q`, is not known.
+    /// Returns the reason as text if `SOURCE_DATE_EPOCH` has an invalid value, if `format` is longer than [`LONGEST`]
+    /// bytes, or if a directive such as `%Q` is not known.
     pub(crate) fn format(&self, format: &str) -> Result<String, String> {
         let seconds = self.seconds.as_ref().map_err(|value| {
             format!("the environment variable {FIXED} is `{value}` and not a number of seconds from 0 to {LAST}")

@@ -17,11 +17,11 @@ const CONTEXT: usize = 8;
 /// the length of the text before it.
 pub struct Continued<'a> {
     encoding: &'a dyn Encode,
-    /// The last tokens of a generated text, which the next call decodes together. The caller has the text of the first
-    /// `returned` of them. The text of the others ends with an incomplete character.
+    /// The last tokens of the text so far, which the next call decodes together with its own token. The caller already
+    /// has the text of the first `returned` of them. The text of the others ends with an incomplete character.
     window: Vec<u32>,
-    /// The number of tokens at the beginning of `window` (the last tokens of the text) that belong to the prompt, or
-    /// whose text was already returned in full.
+    /// The number of tokens at the beginning of `window` that belong to the prompt, or whose text was already returned
+    /// to the caller.
     returned: usize,
     /// The beginning of the decoded text of `window` (the last tokens): the part that belongs to the prompt or was
     /// already returned to the caller.
@@ -78,8 +78,8 @@ impl<'a> Continued<'a> {
     }
 
     /// Decodes the tokens in `window` (the last tokens), and returns the part of their text that was not returned
-    /// before. The boolean is false if the decoded text no longer begins with the text in `shown`, because a later byte
-    /// has changed how the earlier ones are decoded.
+    /// before. The boolean is false if the decoded text no longer begins with the text in `shown`. A later byte has
+    /// then changed how the earlier bytes are decoded.
     fn waiting(&self) -> Result<(String, bool), TokenError> {
         let text = self.encoding.decode(&self.window)?;
         match text.strip_prefix(&self.shown) {

@@ -1,7 +1,7 @@
 //! Encodes all documents of a source (the text files to tokenise), in order and with bounded memory. A text, or a
-//! prompt with its completion, gets the special tokens for its start and end, and then the end-of-document token unless
-//! that is already its last token. A conversation gets none of these tokens: its chat template writes all special
-//! tokens.
+//! prompt with its completion, gets the special tokens for its start and end. The end-of-document token follows, unless
+//! it is already the document's last token. A conversation gets none of these tokens: its chat template writes all
+//! special tokens.
 //!
 //! Documents and pieces of texts are read in batches. All CPU cores encode a batch, and its tokens are written in
 //! order.
@@ -66,8 +66,8 @@ struct Documents<'a> {
 }
 
 impl Documents<'_> {
-    /// Encodes the documents of a JSON-lines file in batches. A text that is longer than a piece is encoded on its own.
-    /// If several lines are faulty, the error is that of the first.
+    /// Encodes the documents of a JSON-lines file in batches. A text that is too long for one piece is encoded on its
+    /// own. If several lines are faulty, the error is that of the first.
     fn lines(&mut self, mut lines: JsonLines<impl BufRead>) -> Result<(), TokenError> {
         let (mut batch, mut length) = (Vec::new(), 0);
         loop {
@@ -140,8 +140,8 @@ impl Documents<'_> {
     }
 }
 
-/// Reads the next pieces of a text: as many as fit into [`BATCH`] bytes if all have the largest length. Each has its
-/// offset in the text, in bytes. The list is empty after the last piece.
+/// Reads the next pieces of a text: as many as fit into [`BATCH`] bytes if all have the largest length. Returns each
+/// piece with its offset in the text, in bytes. The list is empty after the last piece.
 fn batch_of(pieces: &mut Pieces<impl Read>) -> io::Result<Vec<(u64, Vec<u8>)>> {
     let mut batch = Vec::new();
     while batch.len() < BATCH / LONGEST

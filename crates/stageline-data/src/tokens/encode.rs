@@ -44,9 +44,9 @@ pub trait Encode: Send + Sync {
     /// the ranges of the text to train on, in bytes and in ascending order. A token is a target if it has a character
     /// in one of them.
     ///
-    /// By default, the first and last token of a range are found by encoding two beginnings of the text: up to the
-    /// start of the range, and up to its end. The tokens that such a beginning has in common with the whole text,
-    /// counted from the first, lie before the place where the beginning ends.
+    /// By default, the first and last token of each range are found by encoding two beginnings of the text. One ends at
+    /// the start of the range, and the other at its end. The tokens that such a beginning has in common with the whole
+    /// text, counted from the first, lie before the place where the beginning ends.
     ///
     /// # Errors
     /// Returns [`TokenError::Encoding`] if the text cannot be encoded.
@@ -109,8 +109,9 @@ pub trait Encode: Send + Sync {
     /// Returns the size of an encoding's vocabulary. Every token of the encoding is a number below this size.
     fn vocabulary(&self) -> usize;
 
-    /// Returns a text that identifies the encoding in the key of a token file. Two encodings may have the same
-    /// fingerprint only if they give the same tokens for every text and every conversation.
+    /// Returns a text that identifies the encoding. It is part of the hash (key) by which an earlier token file is
+    /// found. Two encodings may have the same fingerprint only if they give the same tokens for every text and every
+    /// conversation.
     fn fingerprint(&self) -> String;
 }
 

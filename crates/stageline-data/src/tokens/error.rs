@@ -19,15 +19,15 @@ pub enum TokenError {
         /// The path of the source, token file or tokenizer that does not exist.
         path: PathBuf,
     },
-    /// The path of a source (text files to tokenise), of a token file or of a tokenizer is a symbolic link to something
-    /// that does not exist.
+    /// The path to read is a symbolic link to something that does not exist. A source (text files to tokenise), a token
+    /// file or a tokenizer was to be read there.
     #[error("{} is a link to a file that does not exist; restore that file, or remove the link", shown::path(path))]
     DanglingLink {
         /// The path of a symbolic link whose target does not exist. Text, tokens or a tokenizer were to be read there.
         path: PathBuf,
     },
-    /// A path leads to something of the wrong kind, such as a pipe, where a source (text files to tokenise), a token
-    /// file or a tokenizer is expected.
+    /// The path to read leads to something of the wrong kind, such as a pipe. A source (text files to tokenise), a
+    /// token file or a tokenizer was to be read there.
     #[error("{} is no regular file; write its contents to a file, and give the path of that", shown::path(path))]
     NotAFile {
         /// The path that leads to something other than a regular file with text, tokens or a tokenizer.
@@ -43,7 +43,8 @@ pub enum TokenError {
         /// The largest length in bytes that a file read as a whole, such as a tokenizer, may have.
         most: u64,
     },
-    /// The source gives no token: it contains no file, or all of its documents are empty.
+    /// Nothing could be tokenised: the source (the text files to tokenise) contains no file, or all its documents are
+    /// empty.
     #[error("nothing to tokenise at {}: found no document with text; give another path", shown::path(path))]
     NothingToRead {
         /// The path that the caller gave for the text files to tokenise. No file there contains text.
@@ -65,23 +66,23 @@ pub enum TokenError {
         /// The error of the operating system when a token file was written.
         source: io::Error,
     },
-    /// A file of the source changed while the source was being tokenised.
+    /// A file of the source (the text files to tokenise) changed during the tokenisation.
     #[error(
         "{} had {had} bytes when its tokenisation began, and {now}; start again when it is no longer written to",
         shown::path(path)
     )]
     Changed {
-        /// The path of the file that changed while the source was being tokenised.
+        /// The path of the text file that changed during the tokenisation.
         path: PathBuf,
         /// The length in bytes that the changed file had when the files to tokenise were listed.
         had: u64,
         /// The kind of change of the file since the files to tokenise were listed, such as a new length.
         now: Change,
     },
-    /// A file of the source is no text but, for example, compressed.
+    /// A file to tokenise does not contain plain text but, for example, compressed data.
     #[error("{} is {format} and no text; {remedy}, or leave it out", shown::path(path))]
     NotText {
-        /// The path of the file that is no text.
+        /// The path of the file that does not contain plain text.
         path: PathBuf,
         /// The format of the file in words, such as `a gzip file`.
         format: &'static str,
@@ -91,8 +92,8 @@ pub enum TokenError {
     /// A text to encode is not valid UTF-8, but the encoding needs UTF-8.
     #[error("byte {offset} of the text is not UTF-8; convert the text to UTF-8, or train on bytes")]
     NotUtf8 {
-        /// The offset in bytes of the first byte that is not valid UTF-8, from the start of the text to encode; from
-        /// the start of the document if a [`TokenError::Document`] contains this error.
+        /// The offset in bytes of the first byte that is not valid UTF-8. It is counted from the start of the text to
+        /// encode, or from the start of the document if a [`TokenError::Document`] contains this error.
         offset: u64,
     },
     /// A document cannot be encoded; the field `source` is the error that says why.
@@ -100,17 +101,17 @@ pub enum TokenError {
     Document {
         /// The path of the file with the document that cannot be encoded.
         path: PathBuf,
-        /// The line in the JSON-lines file of the document that cannot be encoded, counted from 1; `None` if the whole
-        /// file is one document.
+        /// The line number, counted from 1, of the document that cannot be encoded in its JSON-lines file; `None` if
+        /// the whole file is one document.
         line: Option<u64>,
         /// The error that says why a document cannot be encoded as tokens.
         source: Box<TokenError>,
     },
-    /// A line of a JSON-lines file is no document: it is not a JSON object, it is too long, or its fields for a text, a
-    /// prompt and its completion, or a conversation are missing or of the wrong kind.
+    /// A line of a JSON-lines file does not contain a valid document: it is not a JSON object, or it is too long. Or
+    /// the fields for a text, a prompt and its completion, or a conversation are missing or of the wrong kind.
     #[error("line {line} of {} {fault}", shown::path(path))]
     Line {
-        /// The path of the JSON-lines file with the line that is no document.
+        /// The path of the JSON-lines file with the line that does not contain a valid document.
         path: PathBuf,
         /// The number of the faulty line in a JSON-lines file of documents, counted from 1.
         line: u64,
@@ -128,18 +129,18 @@ pub enum TokenError {
     Tokenizer {
         /// The path of the file that was to be used as a `tokenizer.json`, but is not a valid one.
         path: PathBuf,
-        /// Why the file is no tokenizer, such as the error message of the parser.
+        /// Why the file cannot be used as a tokenizer, such as the error message of the parser.
         message: String,
     },
-    /// A model folder contains a tokenizer only in a form that is not read, such as `tokenizer.model`, and no
-    /// `tokenizer.json`.
+    /// A model folder contains a tokenizer only in a format that this crate does not read, such as `tokenizer.model`,
+    /// and no `tokenizer.json`.
     #[error(
         "{} belongs to a tokenizer in a form that is not read; write a tokenizer.json beside it, by transformers' \
          AutoTokenizer.from_pretrained(FOLDER).save_pretrained(FOLDER), or move the file away to read bytes",
         shown::path(path)
     )]
     OtherForm {
-        /// The path of the tokenizer's file in an unsupported form, such as `tokenizer.model`.
+        /// The path of the tokenizer's file in a format that this crate does not read, such as `tokenizer.model`.
         path: PathBuf,
     },
     /// Messages of a conversation cannot be converted to text, because the encoding has no chat template.
@@ -157,11 +158,12 @@ pub enum TokenError {
     Template {
         /// The path of the file with the chat template.
         path: PathBuf,
-        /// The reason that the template fails: the message of the template library, or the template's own.
+        /// Why the template fails: an error message of the template library, or the message with which the template
+        /// itself refuses the conversation.
         message: String,
     },
-    /// The place of an answer in the text of a conversation is unknown, because the chat template writes the answer in
-    /// another way when messages follow it.
+    /// An answer cannot be located in the text of a conversation, so it is unknown which tokens to train on. The chat
+    /// template writes the answer differently when further messages follow it.
     #[error(
         "the chat template writes an answer in another way when messages follow it, so its place is not known; mark the \
          answers in the template by `generation`, or give each answer a line of its own, with the messages before it as \
@@ -183,7 +185,7 @@ pub enum TokenError {
     /// A prompt with its completion, or a conversation, is too long to be tokenised at once.
     #[error("its text has {found} bytes, but that of a prompt or a conversation may have at most {most}; shorten it")]
     LongDocument {
-        /// The length of the text in bytes.
+        /// The length in bytes of the text that is too long.
         found: usize,
         /// The largest length in bytes that the text of a prompt with its completion or of a conversation may have.
         most: usize,
@@ -195,11 +197,11 @@ pub enum TokenError {
     UnknownToken {
         /// The token id that is not in the vocabulary, because it is not smaller than the size of the vocabulary.
         token: u32,
-        /// The size of the encoding's vocabulary. Valid tokens are numbers below this size; the token that caused the
-        /// error is not.
+        /// The size of the encoding's vocabulary. Valid tokens are numbers below this size.
         vocabulary: usize,
     },
-    /// A file is no token file, is damaged, or was written by another release.
+    /// A file cannot be used as a token file: it is another kind of file, is damaged, or was written by another
+    /// release.
     #[error("{} is no usable token file: {damage}; delete it, and prepare the tokens again", shown::path(path))]
     Damaged {
         /// The path of the file that was to be used as a token file, but is damaged or of another kind.
@@ -247,8 +249,9 @@ impl TokenError {
         |source| Self::Write { path: path.to_path_buf(), source }
     }
 
-    /// Converts an error in one piece of a document to an error in the document. `start` is the offset of the piece in
-    /// bytes, which is added to the offset of a [`TokenError::NotUtf8`]. Other errors stay as they are.
+    /// Converts an error in one piece of a document (a part that is encoded on its own) to an error in the document.
+    /// `start` is the offset in bytes of the piece in the document. It is added to the offset of a
+    /// [`TokenError::NotUtf8`]. Other errors stay as they are.
     pub(crate) fn in_piece(self, start: u64) -> Self {
         match self {
             Self::NotUtf8 { offset } => Self::NotUtf8 { offset: start + offset },

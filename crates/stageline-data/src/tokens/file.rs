@@ -24,7 +24,7 @@ const SCANNED: usize = 1 << 16;
 /// may read at the same time; reading takes no lock.
 ///
 /// The file must not be shortened while it is open, or the operating system ends the process at the next read. No
-/// function of this crate shortens a token file: a new version is a new file at the same path, and an open file stays
+/// function of this crate shortens a token file. A new version is a new file at the same path, and an open file stays
 /// as it is.
 pub struct TokenFile {
     path: PathBuf,
@@ -37,7 +37,7 @@ impl TokenFile {
     /// Opens a token file, and checks its header, its length, the ends of its documents, its prompts, and the checksum
     /// of all of these. The tokens are not read, so the time to open the file does not grow with their number.
     ///
-    /// A token that was damaged to another one of the vocabulary is therefore not detected here.
+    /// A damaged token that is still below the size of the vocabulary is therefore not detected here.
     /// [`prepare`](crate::prepare) also compares the hash of the tokens.
     ///
     /// # Errors
@@ -140,7 +140,7 @@ impl TokenFile {
         before.checked_sub(1).map_or(0, |last| u64::from_le_bytes(ends[last]))
     }
 
-    /// Returns the positions of the tokens of a document, which is counted from 0.
+    /// Returns the range of token positions of the document with the given index, counted from 0.
     ///
     /// # Panics
     /// Panics if `index` is not below [`TokenFile::documents`].
@@ -174,7 +174,7 @@ impl TokenFile {
         assert!(!positions.is_empty() && positions.end <= self.len(), "{positions:?} is not in {} tokens", self.len());
         let prompts = self.prompts();
         let after = prompts.partition_point(|[start, _]| u64::from_le_bytes(*start) <= positions.start);
-        // Prompts that touch are one, so only one can cover the range.
+        // Adjacent prompts were merged when the file was written, so only one can cover the whole range.
         after.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) < positions.end)
     }
 
@@ -189,8 +189,8 @@ impl TokenFile {
         before_end.checked_sub(1).is_none_or(|last| u64::from_le_bytes(prompts[last][1]) <= positions.start)
     }
 
-    /// Returns the prompts in a token file, in ascending order. A prompt is the position of its first token and the
-    /// position after its last token, each as 8 little-endian bytes.
+    /// Returns the prompts in a token file, the runs of tokens that are not trained on, in ascending order. A prompt is
+    /// the position of its first token and the position after its last token, each as 8 little-endian bytes.
     fn prompts(&self) -> &[[[u8; 8]; 2]] {
         self.map[self.layout.prompts as usize..self.layout.checksum as usize].as_chunks().0.as_chunks().0
     }

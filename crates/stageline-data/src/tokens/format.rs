@@ -46,8 +46,8 @@ pub(crate) struct Header {
     pub(crate) contents: [u8; HASH],
 }
 
-/// The offsets in bytes of three parts of a token file (the end positions of the documents, the prompts, and the
-/// checksum), and the length of the file.
+/// The offsets in bytes of the parts that follow the tokens in a token file, and the length of the file. `ends` is the
+/// offset of the end positions of the documents.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Layout {
     pub(crate) ends: u64,
@@ -105,8 +105,8 @@ impl Header {
         Ok(Self { vocabulary, tokens, documents, prompts, key: array(bytes, 48), contents: array(bytes, 80) })
     }
 
-    /// Returns the offsets in bytes of the end positions, the prompts and the checksum in a token file, and the file's
-    /// length, all computed from its header; `None` if one of them does not fit into 64 bits.
+    /// Computes from the header of a token file the offsets in bytes of its end positions, prompts and checksum, and
+    /// its length. Returns `None` if one of them does not fit into 64 bits.
     pub(crate) fn layout(&self) -> Option<Layout> {
         let tokens = self.tokens.checked_mul(Self::width(self.vocabulary) as u64)?;
         let ends = tokens.checked_add(HEADER as u64)?;

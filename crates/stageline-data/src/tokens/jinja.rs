@@ -28,7 +28,7 @@ pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'stati
     environment.set_unknown_method_callback(call_method);
     environment.set_formatter(write_as_python);
     environment.add_filter("tojson", to_json);
-    // In Python nothing can be iterated over in `None`.
+    // In Python, `None` cannot be iterated over.
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
     environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))

@@ -24,7 +24,7 @@ const MESSAGES: &str = "messages";
 /// times.
 const MOST_MESSAGES: usize = 1000;
 
-/// A document as a line of a JSON-lines file has it.
+/// A document that was read from a line of a JSON-lines file.
 #[derive(Debug)]
 pub(crate) enum Document {
     /// A text, all of which is trained on.
@@ -54,8 +54,8 @@ impl Document {
 
 /// Reads the document in a line: the string in the field `text_field`, the conversation in `messages`, or `prompt` and
 /// `completion`. A conversation may have `tools` and `chat_template_kwargs` for its chat template. Other fields need
-/// only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. Of duplicate fields, the last
-/// counts. A null field counts as missing.
+/// only be valid JSON, so out-of-range numbers and deep nesting in them do no harm. If a field occurs twice, the last
+/// one counts. A null field counts as missing.
 ///
 /// The outer error says that the line is not valid JSON. The inner error is a text that says why the JSON is no
 /// document, and how to fix it.
@@ -77,7 +77,8 @@ pub(crate) fn document(line: &[u8], text_field: &str) -> serde_json::Result<Resu
 struct Found<'a> {
     values: HashMap<String, &'a RawValue>,
     others: Vec<String>,
-    /// The field with the longest string among those that a document does not have, and the string's length as JSON.
+    /// The field with the longest string that no document has, and the length of the string as JSON. An error message
+    /// suggests this field as the one with the text.
     longest: Option<(String, usize)>,
 }
 

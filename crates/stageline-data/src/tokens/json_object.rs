@@ -10,7 +10,7 @@ use serde_json::value::RawValue;
 /// of all fields before it.
 const MOST: usize = 256;
 
-/// The fields of a JSON object in order. Of duplicate names, only the last is kept.
+/// The fields of a JSON object in order. If a name occurs twice, only its last value is kept.
 pub(crate) struct Fields<'a>(pub(crate) Vec<(String, &'a RawValue)>);
 
 impl<'de> Deserialize<'de> for Fields<'de> {

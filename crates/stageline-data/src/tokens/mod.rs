@@ -15,9 +15,9 @@
 //!   `pieces`: cuts a long text, so that memory is bounded.
 //! - `message`: [`Message`] and [`Chat`], a conversation as text. `chat_variables`: [`ChatVariables`], what a chat
 //!   template reads besides the messages. `answers`: finds the answers in the text.
-//! - `encode`: [`Encode`] and [`SpecialTokens`], with `bytes`: [`Bytes`], and behind the feature `tokenizers`
-//!   `tokenizer`: `Tokenizer`, `chat_template`: the text of a conversation, `jinja`: Jinja as in Python, and `date`:
-//!   dates in templates. `panics`: panics of libraries as errors.
+//! - `encode`: [`Encode`] and [`SpecialTokens`]. `bytes`: [`Bytes`]. The feature `tokenizers` adds five modules.
+//!   `tokenizer`: `Tokenizer`. `chat_template`: the text of a conversation. `jinja`: Jinja as in Python. `date`: dates
+//!   in templates. `panics`: panics of libraries as errors.
 //! - `documents`: encodes all documents of a source, in batches. `encoder`: encodes one of them, and adds the special
 //!   tokens of the encoding. `parallel`: shares a batch out among threads.
 //! - `write`: writes a token file under a temporary name, and appends the end-of-document token to each document that

@@ -1,5 +1,5 @@
-//! Recognises data in formats that are not read, and says how to convert it: lines of other data sets ([`fault`]), and
-//! files that are no text ([`check_is_text`]).
+//! Recognises data in formats that are not read, and says how to convert it: lines of data sets in other formats
+//! ([`fault`]), and binary files ([`check_is_text`]).
 
 use std::fs::File;
 use std::io::{self, Read, Seek, SeekFrom};
@@ -30,9 +30,9 @@ const FROM_SHAREGPT: &str = concat!(
 const RENAME: &str = "jq -c '.messages = .conversations | del(.conversations)' OLD.jsonl > NEW.jsonl";
 
 /// Recognises a line of a data set in another format (Alpaca, ShareGPT, or messages in the field `conversations`).
-/// Returns the part of the error message that names the format and gives a command to convert the file; `None` if the
-/// line has none of these formats. `value` takes the name of one of [`FIELDS`], and returns the field's value in the
-/// line; `None` if the line lacks the field.
+/// Returns the part of the error message that names the format and gives a command to convert the file. Returns `None`
+/// if the line has none of these formats. `value` takes the name of one of [`FIELDS`], and returns the field's value in
+/// the line; `None` if the line lacks the field.
 pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option<String> {
     if value("instruction").is_some() && value("output").is_some() {
         return Some(format!(
@@ -51,7 +51,7 @@ pub(crate) fn fault<'a>(value: &impl Fn(&str) -> Option<&'a RawValue>) -> Option
     has("role").then(|| format!("has messages in the field `conversations`; rename it to `messages`: {RENAME}"))
 }
 
-/// A format of files that are no text.
+/// A binary file format, which cannot be tokenised as text.
 struct Format {
     name: &'static str,
     /// The bytes at the start of a file of this format.
@@ -94,7 +94,7 @@ const FORMATS: [Format; 7] = [
 /// The number of bytes at the start and at the end of a file that are read to recognise its format.
 const ENDS: usize = 6;
 
-/// Returns an error if the open file at `path` has a format that is known to be no text.
+/// Returns an error if the open file at `path` has one of the known binary formats.
 pub(crate) fn check_is_text(path: &Path, file: &mut File) -> Result<(), TokenError> {
     let [start, end] = ends(file).map_err(TokenError::io(path))?;
     let has_format = |format: &&Format| {
@@ -113,7 +113,7 @@ pub(crate) fn check_is_text(path: &Path, file: &mut File) -> Result<(), TokenErr
     }
 }
 
-/// Returns the first and the last [`ENDS`] bytes of a file, in this order. Of a shorter file, both are the whole file.
+/// Returns the first and the last [`ENDS`] bytes of a file, in this order. For a shorter file, both are the whole file.
 /// `file` must be at its start; it is left at its end.
 fn ends(file: &mut File) -> io::Result<[Vec<u8>; 2]> {
     let mut ends = [Vec::new(), Vec::new()];

@@ -16,9 +16,9 @@ use crate::tokens::write::TokenWriter;
 /// call has tokenised the same source, and the source is unchanged, that call's token file is opened instead.
 ///
 /// # Documents
-/// - A file whose name ends in `.jsonl` or `.ndjson` contains one document per line, an object: the string in the field
-///   [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a conversation. A line has at
-///   most 256 MiB, and blank lines are skipped.
+/// - A file whose name ends in `.jsonl` or `.ndjson` contains one document per line, a JSON object. The document is the
+///   string in the field [`TokenOptions::text_field`], a `prompt` and its `completion`, or the `messages` of a
+///   conversation. A line has at most 256 MiB, and blank lines are skipped.
 /// - Any other file is one document.
 /// - A folder gives the documents of its files and subfolders, in the order of the files' names. If some of them are
 ///   JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others). Symbolic
@@ -27,27 +27,27 @@ use crate::tokens::write::TokenWriter;
 /// A conversation becomes text by [`Encode::chat`], which adds all of its special tokens. Every other document has the
 /// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its text ends with. Then
 /// [`TokenOptions::end_of_document`] is appended, unless it is already the document's last token. The last token may be
-/// a special token for the end, or come from the text: a tokenizer with the special token `</s>` encodes a text that
-/// ends with `</s>` as tokens that end with it.
+/// a special token for the end, or come from the text. For example, a tokenizer with the special token `</s>` encodes a
+/// text that ends with `</s>` as tokens that end with it.
 ///
 /// All CPU cores encode documents and pieces of texts, at most 8 MiB at a time unless a single document is longer.
 /// Empty documents are left out. Prompts with their completions and conversations have at most 8 MiB, and each is
-/// encoded in one pass. A text of more than 512 KiB is encoded in pieces of at most this size, which end after a line
-/// feed if possible, or else before a blank. Before and after such a cut, a tokenizer may give other tokens than for
-/// the uncut document, for example if it puts a blank before every text.
+/// encoded in one pass. A text of more than 512 KiB is encoded in pieces of at most this size. A piece ends after a
+/// line feed if possible, or else before a blank. Next to a border between two pieces, a tokenizer may give other
+/// tokens than for the uncut document, for example if it puts a blank before every text.
 ///
 /// # Token files
-/// The name of the token file is a hash of the encoding, the options and the source. Of the source, it covers the path,
-/// and of each file the name, the length, the modification time, and whether it contains JSON lines. Another call with
-/// the same arguments opens that file and does not read the source, unless the source has changed. A change that keeps
-/// both the length and the modification time of a file is not detected.
+/// The name of the token file is a hash of the encoding, the options and the source. For the source, the hash covers
+/// its path, and for each file the name, the length, the modification time, and whether it contains JSON lines. Another
+/// call with the same arguments opens that file and does not read the source, unless the source has changed. A change
+/// that keeps both the length and the modification time of a file is not detected.
 ///
 /// A token file that is found is read once, to compare the hash of its tokens and documents with the one in its header.
 /// A damaged token file is written again.
 ///
 /// A token file is written under a temporary name and then renamed, so several processes may prepare the same source at
-/// once. Files that end in `.tmp` are left by processes that were killed. Nothing deletes them, or the token files of
-/// earlier versions of a source; you may delete any file in the folder that is not in use.
+/// once. Files that end in `.tmp` are left by processes that were killed. Nothing deletes these, or the token files of
+/// earlier versions of a source. You may delete any file in the folder that is not in use.
 ///
 /// # Errors
 /// - [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.
@@ -55,7 +55,7 @@ use crate::tokens::write::TokenWriter;
 /// - [`TokenError::NotText`] if a file is compressed, or in the format of Parquet or Arrow.
 /// - [`TokenError::Line`] if a line of a JSON-lines file is no document.
 /// - [`TokenError::Document`] if a document cannot be encoded: its text is not UTF-8, the chat template refuses it, or
-///   a conversation has no message of the assistant.
+///   no message of a conversation is the assistant's.
 /// - [`TokenError::UnknownToken`] if a special token of the encoding is not in its vocabulary.
 /// - [`TokenError::Changed`] if a file of the source changes while it is tokenised.
 /// - [`TokenError::OutOfRange`] if [`TokenOptions::end_of_document`] is larger than the size of the encoding's

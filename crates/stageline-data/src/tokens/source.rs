@@ -21,7 +21,7 @@ pub(crate) struct Source {
 /// A file to tokenise: a single document, or a JSON-lines file with one document per line.
 pub(crate) struct SourceFile {
     pub(crate) path: PathBuf,
-    /// The path of a file to tokenise, relative to the source folder and with `/` between its parts; empty if the
+    /// The path of a file to tokenise, relative to the source folder and with `/` between its parts. It is empty if the
     /// source is this single file.
     pub(crate) name: String,
     pub(crate) stamp: Stamp,
@@ -94,8 +94,9 @@ fn is_json_lines(path: &Path) -> bool {
     ["jsonl", "ndjson"].iter().any(|json| extension.eq_ignore_ascii_case(json))
 }
 
-/// Returns the files of a folder that [`prepare`](crate::prepare) does not read, because the folder has JSON-lines
-/// files, sorted by their paths. The list is empty for a folder without JSON-lines files and for a single file.
+/// Returns the files of a folder that [`prepare`](crate::prepare) leaves out, sorted by their paths. If a folder has
+/// JSON-lines files, `prepare` reads only these. The list is empty for a folder without JSON-lines files and for a
+/// single file.
 ///
 /// # Errors
 /// Returns [`TokenError::PathNotFound`], [`TokenError::NotAFile`] or [`TokenError::Io`] if the source cannot be read.

@@ -14,8 +14,8 @@ impl TokenFile {
     /// held out for validation. `held_out`, above 0 and below 1, is the fraction of the tokens to hold out. Neither
     /// range is empty.
     ///
-    /// In a file of at least 20 documents, the border between the ranges moves to the nearest start of a document, so
-    /// that no document is split. With long documents, the held-out fraction may then differ from `held_out`.
+    /// In a file of at least 20 documents, the border between the ranges moves to the nearest start of a document. Each
+    /// document is then in one range. With long documents, the held-out fraction may then differ from `held_out`.
     ///
     /// # Errors
     /// - [`TokenError::OutOfRange`] if `held_out` is not above 0 and below 1.

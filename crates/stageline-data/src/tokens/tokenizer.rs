@@ -23,7 +23,7 @@ const MOST: u64 = 512 << 20;
 /// The name of the file with the tokenizer in a model folder.
 const FILE: &str = "tokenizer.json";
 
-/// The names of files of a tokenizer in another form, which is not read from a model folder.
+/// The names of files that show that a folder has a tokenizer, although in a form that this crate does not read.
 const OTHER_FORMS: [&str; 8] = [
     "tokenizer.model",
     "vocab.json",
@@ -44,9 +44,9 @@ const OTHER_FORMS: [&str; 8] = [
 /// - A special token's name in a text, such as `<|endoftext|>`, is encoded as that token, as in Hugging Face's Python
 ///   library.
 /// - Conversations become text by the chat template of the tokenizer's folder: its `chat_template.jinja`, or else the
-///   one in its `tokenizer_config.json`. The function `strftime_now` prints the date, in UTC, at which the tokenizer
-///   was opened, or that of the environment variable `SOURCE_DATE_EPOCH`. Today's date is not part of the fingerprint,
-///   so [`prepare`](crate::prepare) finds a token file on another day too.
+///   one in its `tokenizer_config.json`. The function `strftime_now` prints the UTC date at which the tokenizer was
+///   opened, or the date that the environment variable `SOURCE_DATE_EPOCH` sets. Today's date is not part of the
+///   fingerprint, so [`prepare`](crate::prepare) finds a token file on another day too.
 pub struct Tokenizer {
     /// The path of the `tokenizer.json`, for error messages.
     path: PathBuf,
@@ -81,9 +81,9 @@ impl Tokenizer {
     /// # Errors
     /// - An error of [`open_file`](crate::open_file) if the file cannot be opened or is too long, or [`TokenError::Io`]
     ///   if it cannot be read.
-    /// - [`TokenError::Tokenizer`] if the file is no valid tokenizer, its post-processor adds a special token that is
-    ///   not in the vocabulary, or the tokenizer library panics on the file. On some invalid files, it panics only when
-    ///   a text is encoded or decoded. That call then returns this error.
+    /// - [`TokenError::Tokenizer`] if the file is not a valid tokenizer, or its post-processor adds a special token
+    ///   that is not in the vocabulary. The error also tells of a panic of the tokenizer library on the file. On some
+    ///   invalid files, the library panics only when a text is encoded or decoded. That call then returns this error.
     pub fn open(path: &Path) -> Result<Self, TokenError> {
         let mut json = Vec::new();
         open_file(path, MOST)?.take(MOST).read_to_end(&mut json).map_err(TokenError::io(path))?;
@@ -124,7 +124,7 @@ impl Encode for Tokenizer {
         // Unlike `encode_fast`, this computes the offsets of tokens in the text, in bytes.
         let encoding = self.call(|inner| inner.encode(text, false))?;
         let is_target = |&(start, end): &(usize, usize)| {
-            // The offsets of a token may leave out its blanks. A token of blanks alone is where they end.
+            // The offsets of a token may exclude its blanks. A token of blanks alone has an empty range at their end.
             let start = if start == end { start.saturating_sub(1) } else { start };
             let next = targets.partition_point(|target| target.end <= start);
             targets.get(next).is_some_and(|target| target.start < end)

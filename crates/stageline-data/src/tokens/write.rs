@@ -99,8 +99,8 @@ impl TokenWriter {
         Ok(())
     }
 
-    /// Writes the end positions of the documents, the checksum and the header of the token file, and syncs the file to
-    /// disk.
+    /// Writes the end positions of the documents, the prompts, the checksum and the header of the token file, and syncs
+    /// the file to disk.
     fn complete(&mut self, key: [u8; HASH]) -> io::Result<()> {
         let numbers = self.ends.iter().chain(self.prompts.as_flattened());
         let numbers: Vec<u8> = numbers.flat_map(|number| number.to_le_bytes()).collect();
@@ -122,8 +122,8 @@ impl TokenWriter {
     }
 }
 
-/// Returns the checksum at the end of a token file: the SHA-256 of the file's header, and of the end positions of its
-/// documents and its prompts as `numbers`.
+/// Returns the checksum at the end of a token file. It is the SHA-256 of the file's header and of `numbers`: the end
+/// positions of the documents, and the prompts.
 pub(crate) fn checksum(header: &[u8], numbers: &[u8]) -> [u8; HASH] {
     Sha256::new().chain_update(header).chain_update(numbers).finalize().into()
 }
@@ -144,7 +144,7 @@ impl Temporary {
             let path = PathBuf::from(name);
             match File::create_new(&path) {
                 Ok(file) => return Ok((Self { path, is_renamed: false }, file)),
-                // An earlier process with this number was ended, or one on another host shares the folder.
+                // A killed process with the same id left this file, or a process on another host uses the same folder.
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(TokenError::write(&path)(error)),
             }

@@ -84,9 +84,9 @@ impl KeyValueCache {
         SharedInput::new(Tensor::zeros([1, length + 1], &Device::flex()))
     }
 
-    /// Returns the scope of attention in an input of `length` tokens. `starts` holds the starts of documents. If the
-    /// input continues a generated text, `starts` is the tensor that [`continued_by`](Self::continued_by) returns. It
-    /// is `None` if every sample is one document.
+    /// Returns the scope of attention in an input of `length` tokens. `starts` holds the starts of documents, and is
+    /// `None` if every sample is one document. If the input continues a generated text, `starts` is the tensor that
+    /// [`continued_by`](Self::continued_by) returns.
     ///
     /// # Panics
     /// Panics if there is not one start for each token, or if the input continues a generated text and no text is
@@ -192,7 +192,8 @@ fn continued(queries: Tensor<3>, keys: Tensor<3>, values: Tensor<3>, heads: Atte
 mod tests {
     use super::*;
 
-    /// Tests that scores are not rounded to bf16, in which the first two are equal, and do not overflow in f16.
+    /// Tests attention in half precision. The two scores must not be rounded to bf16, in which they would be equal, and
+    /// must not overflow in f16.
     #[test]
     fn new_tokens_in_half_precision_have_the_attention_of_f32() {
         let heads = AttentionHeads { query: 1, key_value: 1, window: None };

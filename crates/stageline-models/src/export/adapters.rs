@@ -20,8 +20,9 @@ impl LanguageModel {
     /// creates a file in `folder`, and `folder` itself if necessary, and removes again what it created.
     ///
     /// # Errors
-    /// Returns [`ModelError::NoAdapters`] if the model has none, and [`ModelError::Folder`] if the folder cannot be
-    /// written, has weights of another kind, or is the one that the adapters were opened from.
+    /// - [`ModelError::NoAdapters`] if the model has no adapters.
+    /// - [`ModelError::Folder`] if the folder cannot be written, is the one that the adapters were opened from, or has
+    ///   weights that some programs would load instead of the adapters.
     pub fn check_adapter_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let adapters = self.adapters().ok_or(ModelError::NoAdapters)?;
         Ok(check_weights(&adapters.layout(&HashMap::new())?, folder)?)

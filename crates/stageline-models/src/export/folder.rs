@@ -21,9 +21,9 @@ impl LanguageModel {
     ///
     /// # Errors
     /// - [`ModelError::OwnFolder`] if the model, or the configuration of a new model, was opened from `folder`.
-    /// - [`ModelError::Folder`] if the folder cannot be written, or has something that the export cannot replace.
-    ///   Weights or files of another model, which some programs would read too, are also an error. The error is also
-    ///   returned if a file of the tokenizer cannot be read.
+    /// - [`ModelError::Folder`] if the folder cannot be written, or if a file of the tokenizer cannot be read. The
+    ///   error is also returned if the folder has something that the export cannot replace, or weights or files of
+    ///   another model that some programs would read too.
     pub fn check_export(&self, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         let folder = folder.as_ref();
         self.check_other(folder)?;
@@ -87,8 +87,8 @@ impl LanguageModel {
     ///
     /// # Errors
     /// Returns [`ModelError`] if a module is missing or of another type, a file cannot be written, or the model was
-    /// opened from this folder. Files of another model in the folder, which programs would read too, are also an error;
-    /// the new weights are written if such a file is no weights file.
+    /// opened from this folder. Also returns an error if the folder has files of another model that programs would read
+    /// too. If these are no weights files, the new weights have already been written when the error is returned.
     pub fn export(&self, modules: Modules, folder: impl AsRef<Path>) -> Result<(), ModelError> {
         self.check_other(folder.as_ref())?;
         let values = values_of(&self.row(), modules, self.naming(), self.adapters().map(Adapters::scale))?;
@@ -120,7 +120,8 @@ impl LanguageModel {
 
 /// Returns the configuration with which a new model is exported. Its data type is f32, in each of the fields `dtype`
 /// and `torch_dtype` that it has, or in `torch_dtype` if it has neither. If it has no `architectures`, the class of the
-/// model is added. It names no file for the weights, because the export has the usual one.
+/// model is added. The field `transformers_weights` is removed, because the export uses the usual name of the weights
+/// file.
 fn of_export(mut config: Value) -> Value {
     if let Some(fields) = config.as_object_mut() {
         fields.remove("transformers_weights");

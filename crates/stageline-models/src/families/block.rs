@@ -14,7 +14,7 @@ use crate::families::initial::rows;
 pub type Activations = (Tensor<3>, Scope);
 
 /// A transformer block: `hidden = input + attention(input)` and `output = hidden + mlp(hidden)`. Input and output are
-/// [`Activations`]. A cut of the model may divide the block between its halves, attention and feed-forward part.
+/// [`Activations`]. A stage may end between the two halves of a block, attention and feed-forward part.
 #[derive(Module, Debug)]
 pub struct Block<A: Residual, M: Residual> {
     /// The attention of the block; `None` in the second half of a divided block.
@@ -23,7 +23,8 @@ pub struct Block<A: Residual, M: Residual> {
     mlp: Option<M>,
 }
 
-/// A half of a transformer block: a normalisation and a part whose output is added to the input of the half.
+/// A half of a transformer block: a normalisation, and then attention or a feed-forward part, whose output is added to
+/// the input of the half.
 pub trait Residual: Module + ModuleDisplay + 'static {
     /// Normalises activations `[batch x length, width]`.
     fn normalise(&self, input: Tensor<2>) -> Tensor<2>;
@@ -32,7 +33,8 @@ pub trait Residual: Module + ModuleDisplay + 'static {
     /// sizes batch, length and width. `scope` says which earlier tokens a token attends to.
     fn forward(&self, normalised: Tensor<2>, dims: [usize; 3], scope: Scope) -> Tensor<2>;
 
-    /// Returns the operations of this half that have kernels of their own.
+    /// Returns the operations of this half that [`stageline::nn`] has kernels for. A pipeline checks them for the
+    /// stage's device when it is built.
     fn operations(&self) -> Vec<Operation>;
 }
 

@@ -1,5 +1,5 @@
-//! The model families that are known ([`Family`]). All families share one type for first layers, one for blocks and one
-//! for heads, so every model is a row of layers (first layer, blocks, last layer) of the same types.
+//! The supported model families ([`Family`]). All families share one type for first layers, one for blocks and one for
+//! heads. So every model is a row of layers (first layer, blocks, last layer) of the same types.
 
 use std::fmt;
 

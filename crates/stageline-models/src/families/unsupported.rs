@@ -1,5 +1,5 @@
-//! Rejects configurations with a field that changes what a model of any family computes, and that this crate does not
-//! implement.
+//! Rejects configurations with a field that would change a model's computation, and that no family in this crate
+//! implements.
 
 use serde_json::Value;
 
@@ -21,9 +21,9 @@ pub fn check(config: &Value) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that the Transformers library reads the weights of a model from the file `read`, which this crate reads: the
-/// weights file or its index. The field `transformers_weights` of `config`, the contents of its `config.json`, may name
-/// another file.
+/// Checks that the Transformers library would read the weights of a model from the same file as this crate. `read` is
+/// the name of this crate's file: the weights file or its index. The field `transformers_weights` of `config`, the
+/// contents of the model's `config.json`, may name another file.
 pub fn check_weights_file(config: &Value, read: &str) -> Result<(), String> {
     match config.get("transformers_weights") {
         Some(file) if !file.is_null() && file != read => Err(format!(

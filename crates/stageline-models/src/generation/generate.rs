@@ -1,4 +1,4 @@
-//! Continues a text token by token ([`Generation`]), with a pipeline that stays alive and the keys and values of
+//! Generates text token by token ([`Generation`]) with a running pipeline, whose blocks cache the keys and values of
 //! earlier positions.
 
 use std::collections::BTreeSet;
@@ -18,13 +18,13 @@ pub struct Sampling {
     /// The temperature, by which the logits are divided. A temperature below 1 makes likely tokens likelier. At 0, the
     /// next token is always the likeliest one (greedy sampling).
     pub temperature: f64,
-    /// The number of likeliest tokens among which the next token is drawn. Tokens that are as likely as the last of
-    /// them stay. `None` and 0 draw from all tokens.
+    /// The number k of likeliest tokens among which the next token is drawn (top-k sampling). Tokens that are as likely
+    /// as the k-th one are included too. `None` and 0 draw from all tokens.
     pub top_k: Option<usize>,
     /// The threshold of nucleus sampling, from 0 to 1 (Holtzman et al., 2020,
     /// [arXiv:1904.09751](https://arxiv.org/abs/1904.09751)). The next token is drawn from the smallest set of
-    /// likeliest tokens whose probabilities add up to at least this number, and from one token at least. `None` draws
-    /// from all tokens that `top_k` leaves.
+    /// likeliest tokens whose probabilities add up to at least this number. The set has at least one token. `None`
+    /// draws from all tokens that `top_k` leaves.
     pub top_p: Option<f64>,
     /// The repetition penalty (Keskar et al., 2019, [arXiv:1909.05858](https://arxiv.org/abs/1909.05858)), for tokens
     /// that the prompt or the generated text already has. Their logits are divided by it if they are positive, and
@@ -143,8 +143,8 @@ impl LanguageModel {
     }
 }
 
-/// A text that a model is continuing: an iterator over the ids of its new tokens. If a step fails or gives no
-/// probabilities, the next item is a [`GenerationError`], and no item follows it.
+/// A text that a model is continuing: an iterator over the ids of its new tokens. If a step fails, or its logits give
+/// no probabilities, the next item is a [`GenerationError`], and no item follows it.
 pub struct Generation<'a> {
     model: &'a LanguageModel,
     pipeline: &'a mut Pipeline<Samples, Logits, Tokens>,
@@ -231,14 +231,14 @@ fn have_probabilities(logits: &[f32]) -> bool {
 /// the temperature is 0. `logits` has one number for each token of the vocabulary, and passes [`have_probabilities`].
 fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
     let mut ranked: Vec<_> = logits.into_iter().enumerate().collect();
-    // The sort is stable, so that the first of equal tokens is the likeliest, on every machine.
+    // The sort is stable: of equally likely tokens, the one with the smallest id comes first, on every machine.
     ranked.sort_by(|(_, a), (_, b)| b.total_cmp(a));
     if sampling.temperature == 0.0 {
         return ranked[0].0 as u32;
     }
     let top_k = sampling.top_k.filter(|top_k| *top_k > 0);
     if let Some((_, least)) = top_k.and_then(|top_k| ranked.get(top_k - 1)).copied() {
-        // As in the Transformers library, tokens that are as likely as the last of them stay.
+        // As in the Transformers library, tokens that are as likely as the last of the k likeliest are kept too.
         ranked.truncate(ranked.partition_point(|(_, logit)| *logit >= least));
     }
     let most = f64::from(ranked[0].1);
@@ -260,7 +260,8 @@ fn draw(logits: Vec<f32>, sampling: &Sampling, random: &mut impl Rng) -> u32 {
         left -= weight;
         left < 0.0
     });
-    // Rounding may leave a rest, which must not draw a token of the probability 0.
+    // Because of rounding, `left` can stay at 0 or above after the last weight. The last token with a probability above
+    // 0 is then drawn.
     let last = || weights.iter().rposition(|weight| *weight > 0.0).unwrap_or(0);
     ranked[drawn.unwrap_or_else(last)].0 as u32
 }
@@ -303,8 +304,8 @@ mod tests {
         }
     }
 
-    /// Tests logits of which several are equal. The likeliest two tokens are three, as in the Transformers library
-    /// (`TopKLogitsWarper`), which removes only smaller logits.
+    /// Tests logits of which several are equal. With `top_k` 2, three equally likely tokens remain, as in the
+    /// Transformers library (`TopKLogitsWarper`), which removes only smaller logits.
     #[test]
     fn equally_likely_tokens_stay_together() {
         let sampling = Sampling { temperature: 1.0, top_k: Some(2), ..Sampling::GREEDY };

@@ -1,5 +1,5 @@
-//! The settings of a model folder that change its generated text, and the names of those that this crate does not
-//! implement. They are in `generation_config.json` or, in older folders without this file, in `config.json`.
+//! Reads the settings of text generation in a model folder, and names those that this crate does not implement. The
+//! settings are in `generation_config.json` or, in older folders without this file, in `config.json`.
 
 use serde_json::Value;
 
@@ -65,8 +65,8 @@ impl LanguageModel {
         }
     }
 
-    /// Returns the names of the generation settings of the model's folder that this crate does not implement, although
-    /// they change the text that the Transformers library generates. They are fields of the folder's
+    /// Returns the names of those generation settings of the model's folder that this crate does not implement. They
+    /// change the text that the Transformers library generates. They are fields of the folder's
     /// `generation_config.json`, or of `config.json` in a folder without this file. A caller may warn of them.
     ///
     /// `sliding_window` of a Llama is one of them. The Transformers library ignores it in the attention of a Llama, but

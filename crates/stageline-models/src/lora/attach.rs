@@ -27,8 +27,12 @@ impl Adapters {
     /// Creates the adapters of a model with the given `parameters`.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if the rank is 0 or larger than every layer, if alpha is not finite, if no linear layer
-    /// is selected, or if the folder of the adapters is empty or has tensors of other layers or shapes than the model.
+    /// Returns [`ModelError`] in these cases:
+    ///
+    /// - The rank is 0 or larger than every dimension of the linear layers, or alpha is not finite.
+    /// - No linear layer is selected for new adapters.
+    /// - The folder of the adapters has no tensors, or has tensors of other layers or shapes, or of types other than
+    ///   F32, F16 and BF16.
     pub fn new(lora: Lora, naming: Naming, parameters: &[StoredParameter]) -> Result<Self, ModelError> {
         let adapters = Self { lora, naming };
         let (rank, alpha) = (adapters.lora.config.rank, adapters.lora.config.alpha);
@@ -48,8 +52,9 @@ impl Adapters {
         Ok(adapters)
     }
 
-    /// Checks that the folder of the adapters has both matrices of an adapter or none for each linear layer, in the
-    /// right shapes, and nothing else.
+    /// Checks the tensors in the folder of the adapters. Each linear layer must have both matrices of an adapter or
+    /// neither, in the right shapes and in F32, F16 or BF16. The folder must have at least one adapter and no other
+    /// tensors.
     fn check(&self, folder: &ModelFolder, linear: &[&StoredParameter]) -> Result<(), ModelError> {
         let (mut known, rank) = (HashSet::new(), self.lora.config.rank);
         for parameter in linear {
@@ -103,9 +108,9 @@ impl Adapters {
         self.lora.config.dropout
     }
 
-    /// Adds its adapter to the weight of a linear layer. Returns the weight unchanged if the layer has no adapter.
-    /// `name` is the name of the weight's tensor on the Hugging Face hub. The values of the adapter are read or drawn
-    /// only when they are first used.
+    /// Adds the adapter of a linear layer to the layer's weight. Returns the weight unchanged if the layer has no
+    /// adapter. `name` is the name of the weight's tensor on the Hugging Face hub. The values of the adapter are read
+    /// or drawn only when they are first used.
     pub fn attach<const D: usize>(&self, name: &str, weight: Param<Tensor<D>>) -> Param<Tensor<D>> {
         if !self.selects(name) {
             return weight;
@@ -131,7 +136,7 @@ impl Adapters {
 
 /// Returns the first matrix, `[inputs, rank]`, of a new adapter. As PEFT's `kaiming_uniform_` with a = √5, it is drawn
 /// uniformly from -1/√inputs to 1/√inputs. Each layer, which `name` identifies, has a random generator of its own, so
-/// the values depend on no other layer. A new model draws the same weights with adapters and without.
+/// the values depend on no other layer. A new model's weights are therefore the same with and without adapters.
 fn drawn(seed: u64, name: &str, shape: [usize; 2], device: &Device) -> Param<Tensor<2>> {
     let stream = hash(name);
     let init = move |device: &Device, is_trained: bool| {
@@ -150,7 +155,7 @@ fn hash(text: &str) -> u64 {
     text.bytes().fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
 }
 
-/// Adds an adapter to one parameter.
+/// A reparameterizer (burn's interface for adapters) that adds a LoRA adapter to one weight.
 struct Attach<'a> {
     adapters: &'a Adapters,
     /// The name of the adapted weight's tensor on the Hugging Face hub.

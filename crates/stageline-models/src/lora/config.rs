@@ -4,7 +4,7 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-/// The numbers in an `adapter_config.json`.
+/// The rank, the scale and the dropout of LoRA adapters, as `adapter_config.json` describes them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
     pub rank: usize,
@@ -70,7 +70,7 @@ impl Config {
                 config[field]
             ));
         }
-        // PEFT changes the base for these adapters while it loads them.
+        // For any other text in this field, PEFT changes the weights of the model while it loads the adapters.
         let start = &config["init_lora_weights"];
         if start.as_str().is_some_and(|start| !KEEP_THE_BASE.contains(&start)) {
             return Err(format!(

@@ -63,8 +63,8 @@ impl Lora {
     /// values are read when the model's layers are created.
     ///
     /// # Errors
-    /// Returns [`ModelError`] if a file is missing or cannot be read, or if the configuration asks for something that
-    /// is not implemented, such as DoRA, trained biases, or ranks that differ between layers.
+    /// Returns [`ModelError`] if a file is missing or cannot be read. Also returns an error if the configuration asks
+    /// for a feature that is not implemented, such as DoRA, trained biases, or ranks that differ between layers.
     pub fn open(folder: impl AsRef<Path>) -> Result<Self, ModelError> {
         let folder = ModelFolder::open_adapter(folder)?;
         let wrong = |reason: String| ModelError::Config { path: folder.path().join("adapter_config.json"), reason };

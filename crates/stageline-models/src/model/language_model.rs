@@ -159,10 +159,10 @@ impl LanguageModel {
         of_generation.filter(|tokens| !tokens.is_empty()).unwrap_or_else(|| self.end_of_text())
     }
 
-    /// Returns the settings that ask for dropout, which is not applied in a training, each as a text with its name and
-    /// value, such as `attn_pdrop 0.1`. They are fields of the model's configuration and, of adapters from a folder,
-    /// `lora_dropout`. A field that is missing has the default value of the Transformers library, which is not 0 for
-    /// GPT-2. A caller may warn of them.
+    /// Returns the dropout settings that have no effect in a training, because dropout is not applied. Each is a text
+    /// with the name and the value, such as `attn_pdrop 0.1`. The settings are fields of the model's configuration, and
+    /// `lora_dropout` of adapters that were opened from a folder. A missing field has the default value of the
+    /// Transformers library, which is not 0 for GPT-2. Settings of 0 are left out. A caller may warn of the others.
     pub fn ignored_in_training(&self) -> Vec<String> {
         let (fields, default): (&[_], _) = match self.0.family {
             Family::Gpt2(_) => (&["resid_pdrop", "embd_pdrop", "attn_pdrop"], 0.1),

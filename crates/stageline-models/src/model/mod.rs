@@ -3,7 +3,8 @@
 //! - `language_model`: the model (`LanguageModel`): the parameters that are trained, its row of layers, and facts such
 //!   as the size of its vocabulary.
 //! - `open`: opens a folder of the hub, and creates a new model from a configuration.
-//! - `read_lazily`: makes the parameters of new layers such that they are read when they are first used.
+//! - `read_lazily`: changes the parameters of new layers such that their values are read from a folder when they are
+//!   first used.
 
 mod language_model;
 mod open;

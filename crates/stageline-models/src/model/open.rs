@@ -136,7 +136,7 @@ fn generation_config_of(folder: &Path) -> Result<Option<Value>, ModelError> {
 /// embeddings. This is true if the folder has a tensor for the projection whose values differ from those of the table.
 fn has_own_head(folder: &ModelFolder, naming: &Naming) -> bool {
     let table = naming.table().name;
-    // Tensors that cannot be compared make an error when the parameters are checked.
+    // If the two tensors cannot be compared, the later check of the parameters returns the error.
     naming.tied() && table != UNTIED && folder.has(UNTIED) && !folder.has_same_values(UNTIED, &table).unwrap_or(false)
 }
 

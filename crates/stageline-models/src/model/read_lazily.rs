@@ -9,8 +9,8 @@ use stageline_hub::ModelFolder;
 use crate::lora::Adapters;
 use crate::parameters::{Position, Selection, Storage, read_lazily};
 
-/// A mapper by which the parameters of new layers are read from a folder when they are first used. It reads no
-/// parameter itself and draws none at random.
+/// A mapper (burn's visitor that replaces parameters) for new layers, whose parameters are then read from a folder when
+/// they are first used. The mapper itself reads no parameter and draws none at random.
 pub struct ReadLazily<S> {
     storage: S,
     position: Position,

@@ -52,7 +52,8 @@ fn read_from<const D: usize>(
 fn read(folder: &ModelFolder, tensor: &HubTensor) -> Result<TensorData, FolderError> {
     let view: TensorView = folder.tensor(&tensor.name)?;
     let (numbers, shape) = (view.to_f32()?, view.shape.to_vec());
-    // The file is mapped into memory, and the memory of all tensors that were read would add up to that of the model.
+    // The file is memory-mapped. Without this release, the pages of all tensors read so far would stay in memory, up to
+    // the size of the model.
     folder.release(&tensor.name);
     Ok(match (tensor.transposed, shape.as_slice()) {
         (true, &[rows, columns]) => TensorData::new(transposed(&numbers, rows, columns), [columns, rows]),

@@ -1,11 +1,12 @@
-//! The parameters of a model as tensors of a folder of the hub.
+//! Maps the parameters of a model to the tensors of a model folder, in the format of the Hugging Face hub.
 //!
 //! Input: the layers of a row, the names of a family's tensors, and an opened folder. Output: for each parameter its
 //! tensor, and parameters that are read when they are first used. This folder must not know families or adapters.
 //!
 //! - `names`: the names that parameters have as tensors of the hub (`Names`, `Naming`, `HubTensor`).
 //! - `position`: the place of a parameter in a model (`Position`).
-//! - `stored`: a walk over the parameters as tensors of a folder (`StoredParameter`), and their values for an export.
+//! - `stored`: lists a model's parameters with their tensors (`StoredParameter`), and returns their values for an
+//!   export.
 //! - `lazy`: a parameter that is read when it is first used.
 
 mod lazy;

@@ -159,7 +159,8 @@ impl Naming {
     }
 
     /// Returns the name that the library PEFT gives to a linear layer, from the name of its weight's tensor on the
-    /// Hugging Face hub. It has the family's prefix also if the tensors in the model folder lack it.
+    /// Hugging Face hub. The result has the family's prefix, such as `model.`, even if the tensors in the model folder
+    /// lack it.
     pub fn module_of(&self, weight: &str) -> String {
         let missing = &self.names.root[self.root.len()..];
         format!("{missing}{}", weight.strip_suffix(".weight").unwrap_or(weight))

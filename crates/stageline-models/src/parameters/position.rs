@@ -2,14 +2,14 @@
 
 use crate::parameters::{HubTensor, Storage};
 
-/// The container of an adapter's parameters, such as LoRA's, as a visitor or a mapper of burn sees it.
+/// The container name that burn passes to a visitor or a mapper for the parameters of an adapter, such as LoRA's.
 pub const ADAPTER: &str = "Reparameterization";
 
 /// The current place of a walk over the parameters of a model.
 #[derive(Default)]
 pub struct Position {
-    /// The modules that contain the current parameter, and the parameter itself, from the outermost inwards: the name
-    /// of each and the type of the module that has it.
+    /// The fields that lead from the model to the current parameter, the outermost first. Each entry is the name of a
+    /// field and the type of the module that has the field.
     path: Vec<(String, String)>,
 }
 
@@ -24,7 +24,8 @@ impl Position {
 
     /// Returns the path of the current parameter, such as `blocks.3.linear.weight`.
     pub fn path(&self) -> String {
-        // The variant of an enum is no part of the name, and neither is the batch norm inside ours.
+        // Left out of the path: the variants of enums, and the field for burn's batch norm inside an
+        // `AccumulatedBatchNorm`.
         let is_named = |container: &str| !container.starts_with("Enum:") && container != "Struct:AccumulatedBatchNorm";
         let names = self.path.iter().filter(|(_, container)| is_named(container)).map(|(name, _)| name.as_str());
         names.collect::<Vec<_>>().join(".")

@@ -1,4 +1,4 @@
-//! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a walk over them
+//! The parameters of a model as tensors of a folder in the format of the Hugging Face hub: a list of them
 //! ([`parameters_of`]), and their values for an export ([`values_of`]).
 
 use std::collections::HashMap;
@@ -22,7 +22,7 @@ pub fn no_tensors() -> Selection {
     Arc::new(|_| false)
 }
 
-/// A parameter of a model as the Hugging Face hub has it: the name and the shape of its tensor.
+/// A parameter of a model, with the name and the shape of the tensor that stores it.
 pub struct StoredParameter {
     pub id: ParamId,
     /// The path of a parameter in the model, such as `blocks.3.linear.weight`.
@@ -31,13 +31,14 @@ pub struct StoredParameter {
     pub name: String,
     /// The shape of a parameter's tensor on the Hugging Face hub.
     pub shape: Vec<usize>,
-    /// Whether the parameter is a matrix whose tensor is its transpose.
+    /// Whether the parameter is a matrix that is stored transposed.
     pub transposed: bool,
     /// Whether the parameter is the weight of a linear layer, which an adapter can adapt.
     pub is_linear: bool,
     /// Whether the parameter is stored on its device in a quantised type, as the frozen weights of QLoRA are.
     pub quantised: bool,
-    /// Whether the parameter has an adapter, such as LoRA's. An export adds it, and the sum is not quantised.
+    /// Whether the parameter has an adapter, such as LoRA's. An export adds the adapter to the parameter, and the sum
+    /// is not quantised.
     adapted: bool,
 }
 
@@ -58,7 +59,7 @@ impl StoredParameter {
     }
 }
 
-/// Whether parameters can be read from tensors of a type, and written to them.
+/// Whether tensors of the element type `dtype` can store parameters: F32, F16 and BF16 can.
 pub fn is_float(dtype: Dtype) -> bool {
     matches!(dtype, Dtype::F32 | Dtype::F16 | Dtype::BF16)
 }
@@ -163,7 +164,7 @@ impl StoredValue {
 ///
 /// - With a `scale`, the adapters are LoRA's. The product of an adapter's matrices is multiplied by `scale` and added
 ///   when the weight is read, so only one sum exists at a time.
-/// - Without a `scale`, all adapters are added now.
+/// - Without a `scale`, all adapters are added now, so all sums exist at the same time.
 ///
 /// # Errors
 /// Returns [`ModelError`] if a module is missing or of another type, or as [`check`] does.
@@ -193,10 +194,10 @@ where
 struct Values<'a, S> {
     parameters: StoredParameters<'a, S>,
     values: StoredValues,
-    /// The scale of LoRA adapters, whose matrices are visited directly after their weight; `None` if no adapters
-    /// remain.
+    /// The scale of LoRA adapters, whose matrices are visited directly after their weight. `None` if all adapters have
+    /// already been added to the weights.
     scale: Option<f64>,
-    /// The first matrix, `[inputs, rank]`, of the adapter that is visited; `None` before it is visited.
+    /// The first matrix, `[inputs, rank]`, of an adapter, until its second matrix is visited; `None` otherwise.
     factor: Option<Param<Tensor<2>>>,
 }
 
@@ -224,13 +225,13 @@ impl<S: Storage> ModuleVisitor for Values<'_, S> {
     }
 }
 
-/// The tensors of a folder that no parameter of a model has: the first of them, and the number of the others.
+/// The tensors of a folder that store no parameter of a model: the first of them, and the number of the others.
 pub struct Unknown {
-    /// The path of the weights file with the first of these tensors.
+    /// The path of the weights file with the first tensor that stores no parameter.
     pub path: PathBuf,
-    /// The name of the first of these tensors.
+    /// The name of the first tensor that stores no parameter.
     pub name: String,
-    /// The number of further tensors that no parameter has.
+    /// The number of further tensors that store no parameter.
     pub more: usize,
 }
 
@@ -242,11 +243,11 @@ pub fn unknown(folder: &ModelFolder, is_known: impl Fn(&str) -> bool) -> Option<
     Some(Unknown { path: folder.path().join(&info.file), name: name.to_owned(), more: unknown.count() })
 }
 
-/// Checks that each parameter can be stored: that it is not quantised (unless an adapter is added to it), that no other
-/// parameter has its name, and that tied parameters have one name.
+/// Checks that the parameters of a model can be stored. A parameter must not be quantised, unless an adapter is added
+/// to it. Two parameters must not have the same tensor name, and a tied parameter must have one name.
 ///
 /// # Errors
-/// Returns an error that names the parameters if this is not so.
+/// Returns an error that names the first parameter, or pair of parameters, that breaks one of these rules.
 pub fn check(parameters: &[StoredParameter]) -> Result<(), ModelError> {
     let (mut of_names, mut of_ids) = (HashMap::new(), HashMap::new());
     for parameter in parameters {

@@ -1,4 +1,4 @@
-//! The names and layouts that the parameters of a model of one's own have in PyTorch ([`TorchFormat`]).
+//! The names and layouts in PyTorch for the parameters of a model that the user defines ([`TorchFormat`]).
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,9 +29,9 @@ use crate::parameters::{HubTensor, Storage, check, parameters_of, values_of};
 /// | `PRelu`: `alpha` | `weight` |
 /// | all others, such as embeddings and convolutions | the same |
 ///
-/// Parameters are stored one by one. A tensor that holds several of the model's parameters, such as the
-/// `in_proj_weight` of PyTorch's attention for separate queries, keys and values, needs one parameter in the model,
-/// too. Integer and boolean tensors of a model are not stored.
+/// Each parameter is stored as one tensor. If PyTorch stores several matrices in one tensor, the model must have one
+/// parameter for that tensor, too. An example is the `in_proj_weight` of PyTorch's attention, which has the weights of
+/// queries, keys and values. Integer and boolean tensors of a model are not stored.
 ///
 /// ```no_run
 /// # use stageline::{LossStage, Pipeline, Row, Stage};
@@ -54,7 +54,7 @@ pub struct TorchFormat {
     renames: Vec<Rename>,
 }
 
-/// burn's norms, as containers of their parameters.
+/// The types of burn's norms, as burn names the containers of parameters to a visitor.
 const NORMS: [&str; 5] =
     ["Struct:LayerNorm", "Struct:RmsNorm", "Struct:GroupNorm", "Struct:BatchNorm", "Struct:InstanceNorm"];
 
@@ -62,8 +62,8 @@ const NORMS: [&str; 5] =
 type Rename = Arc<dyn Fn(&str) -> String + Send + Sync>;
 
 impl TorchFormat {
-    /// Creates the format in which the name of a parameter is its path in the model, with PyTorch's name as the last
-    /// part.
+    /// Creates a format without replacements. The name of a parameter is its path in the model, except that the last
+    /// part is PyTorch's name, such as `weight`.
     pub fn new() -> Self {
         Self::default()
     }
@@ -78,8 +78,8 @@ impl TorchFormat {
         self.rename_with(move |name| replace_parts(name, &from, &to))
     }
 
-    /// Replaces the names of tensors by those that `rename` returns for them, after the replacements that were added
-    /// before.
+    /// Adds a function that changes the names of tensors: `rename` takes a name and returns the new one. It is called
+    /// after the replacements that were added before.
     #[must_use]
     pub fn rename_with(mut self, rename: impl Fn(&str) -> String + Send + Sync + 'static) -> Self {
         self.renames.push(Arc::new(rename));

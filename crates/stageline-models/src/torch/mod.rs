@@ -1,5 +1,5 @@
-//! The weights of PyTorch models for models of one's own: their names and layouts ([`TorchFormat`]), and a folder with
-//! them ([`TorchWeights`]).
+//! The weights of PyTorch models for models that the user defines: their names and layouts ([`TorchFormat`]), and a
+//! folder with them ([`TorchWeights`]).
 
 mod format;
 mod weights;

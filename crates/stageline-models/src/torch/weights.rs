@@ -1,4 +1,4 @@
-//! A folder with the weights of a PyTorch model, from which a model of one's own is read ([`TorchWeights`]).
+//! A folder with the weights of a PyTorch model, which a model that the user defines is loaded from ([`TorchWeights`]).
 
 use std::collections::{HashMap, HashSet};
 use std::fmt;
@@ -19,9 +19,9 @@ use crate::torch::format::TorchFormat;
 
 /// An open folder with the weights of a PyTorch model, for a model that the user defines.
 ///
-/// Parameters and tensors must correspond one to one, so that nothing is left out by mistake. Exceptions are named:
-/// [`draw`](Self::draw) for parameters without a tensor, [`keep`](Self::keep) and [`leave_out`](Self::leave_out) for
-/// tensors without a parameter.
+/// Parameters and tensors must correspond one to one, so that nothing is left out by mistake. The caller names the
+/// exceptions: [`draw`](Self::draw) for parameters without a tensor, [`keep`](Self::keep) and
+/// [`leave_out`](Self::leave_out) for tensors without a parameter.
 #[derive(Clone)]
 pub struct TorchWeights {
     names: InFolder,
@@ -68,8 +68,9 @@ impl TorchWeights {
         Ok(Self { names, drawn: no_tensors(), kept: no_tensors(), left_out: no_tensors() })
     }
 
-    /// Selects parameters that are not read from the folder but drawn as their layers draw them, such as a new head.
-    /// The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's tensor.
+    /// Selects parameters that are not read from the folder but keep the initial values that their layers draw, such as
+    /// a new head. The folder may have tensors of these names, in any shape. `is_drawn` takes the name of a parameter's
+    /// tensor.
     #[must_use]
     pub fn draw(self, is_drawn: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self { drawn: either(self.drawn, is_drawn), ..self }
@@ -126,8 +127,10 @@ impl TorchWeights {
     /// `folder`, and `folder` itself if necessary, and removes again what it created.
     ///
     /// # Errors
-    /// Returns [`ModelError::Folder`] if the folder cannot be written, is the one that the weights were read from, or
-    /// has weights or files of another model.
+    /// - The errors of [`load`](Self::load) if the parameters of `row` and the tensors of the folder do not fit each
+    ///   other.
+    /// - [`ModelError::Folder`] if the folder cannot be written, is the one that the weights were read from, or has
+    ///   weights or files of another model.
     pub fn check_export<F, B, L>(&self, row: &Row<F, B, L>, folder: impl AsRef<Path>) -> Result<(), ModelError>
     where
         F: Stage,
@@ -140,11 +143,11 @@ impl TorchWeights {
         Ok(check_export(&layout, self.names.folder.path(), folder)?)
     }
 
-    /// Writes the parameters of a pipeline to a folder, with the files, names, shapes and types of the folder from
-    /// which they were read, and copies its `config.json` and tokenizer. `row` is the row that [`load`](Self::load)
-    /// returned, and `modules` are the modules of a pipeline of it. Tensors of drawn parameters that the folder lacks,
-    /// or has in another shape, are F32. Adapters, such as LoRA's, are added to the weights that they adapt. Parameters
-    /// are copied to the host one after another.
+    /// Writes the parameters of a pipeline to a folder. The files, names, shapes and types are those of the folder from
+    /// which the parameters were read, whose `config.json` and tokenizer are copied. `row` is the row that
+    /// [`load`](Self::load) returned, and `modules` are the modules of a pipeline of it. Tensors of drawn parameters
+    /// that the folder lacks, or has in another shape, are F32. Adapters, such as LoRA's, are added to the weights that
+    /// they adapt. Parameters are copied to the host one after another.
     ///
     /// # Errors
     /// - [`ModelError::Modules`] if a module is missing or of another type.

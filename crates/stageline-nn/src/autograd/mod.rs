@@ -5,13 +5,13 @@
 //! Inputs are modules, tensors and burn's graphs; outputs are tensors in these graphs and gradients. This folder must
 //! not know stages or plans.
 //!
-//! - `weight_gradients`: a layer's weight gradients outside burn's graph, added to the stage's sum at once
+//! - `weight_gradients`: a layer's weight gradients outside burn's graph. They are added to the stage's sum immediately
 //!   (`add_at_once`) or deferred (`Deferred`, `put_off`, `collect`).
-//! - `uses`: the parameters that the layers of a forward pass use once, so that their gradients are added at once
-//!   (`finding_single_uses`).
+//! - `uses`: finds the parameters that a forward pass uses exactly once, whose gradients can be added to the stage's
+//!   sum immediately (`finding_single_uses`).
 //! - `sum`: the running sum of the gradients of a stage's parameters (`Sum`).
-//! - `recompute`: marked parts of a model are recomputed in the backward pass instead of kept (`Recompute`, `block`,
-//!   `selective`, `sequence`).
+//! - `recompute`: recomputes the activations of marked parts of a model in the backward pass, instead of keeping them
+//!   (`Recompute`, `block`, `selective`, `sequence`).
 //! - `seed_gradient`: the start of a backward pass from a given gradient of the output (`root`).
 
 pub(crate) mod recompute;

@@ -18,13 +18,14 @@ pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Te
         return None;
     }
     of_their_backend!(handed_in, output.clone(), gradient.clone())
-        // The fallback for other backends: `sum(output * gradient)` has that gradient, but computes the products.
-        // A plain tensor is a constant in any graph, also in one of burn's gradient checkpointing.
+        // The fallback for other tensors: `sum(output * gradient)` has this gradient with respect to `output`, but its
+        // products cost time. Autodiff does not track `gradient`, so it is a constant in the graph, even with burn's
+        // own gradient checkpointing.
         .or_else(|| Some((output * gradient).sum()))
 }
 
-/// An operation at the end of an autodiff graph, which stores a gradient from the caller. The operation's backward pass
-/// computes nothing: it passes this gradient on to the preceding operation.
+/// An operation at the end of an autodiff graph, which stores a gradient that the caller gave. In the backward pass,
+/// the operation computes nothing and passes this gradient on to the preceding operation.
 #[derive(Debug)]
 struct HandIn;
 
@@ -80,7 +81,7 @@ mod tests {
         assert!(root(values(1.0), values(2.0)).is_none(), "a tensor outside a graph must give no root");
     }
 
-    /// Tests the fallback, which graphs with burn's own gradient checkpointing take.
+    /// Tests the fallback of [`root`] for graphs with burn's own gradient checkpointing.
     #[test]
     fn a_backward_with_burns_checkpointing_starts_from_the_given_gradient() {
         let device = Device::flex().autodiff().gradient_checkpointing();

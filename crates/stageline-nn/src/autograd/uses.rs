@@ -1,5 +1,5 @@
-//! The parameters that the layers of a forward pass use once. Their gradients need no addition to others of the same
-//! micro-batch.
+//! Finds the parameters that a forward pass uses exactly once. Each of them has a single gradient per micro-batch,
+//! which can be added to the stage's running sum immediately.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -20,7 +20,7 @@ pub fn note_use(id: ParamId) {
 }
 
 /// Runs `forward`. Returns its result, and the ids of the parameters that exactly one call of a layer of this crate
-/// used. A use by other operations is not noted.
+/// used. Uses by other operations, such as a custom layer's, are not counted.
 pub fn finding_single_uses<R>(forward: impl FnOnce() -> R) -> (R, HashSet<ParamId>) {
     let (result, uses) = collecting(&USES, Vec::new(), forward);
     let (mut single, mut several) = (HashSet::with_capacity(uses.len()), Vec::new());

@@ -1,7 +1,8 @@
-//! The weight gradients that layers compute outside burn's autodiff graph. In an unsplit backward pass (one that is not
-//! split into input and weight gradients), a layer adds them to the stage's running sum at once, so that only one
-//! layer's gradients exist besides the sum. In a split backward pass they are deferred ([`Deferred`]), and the stage
-//! computes them at the time that the pipeline's plan sets for them.
+//! The weight gradients that layers compute outside burn's autodiff graph. A backward pass may be split into input and
+//! weight gradients. In an unsplit one, a layer adds its weight gradients to the stage's running sum immediately. So
+//! only one layer's gradients exist besides the sum. In a split one, the weight gradients are deferred ([`Deferred`]),
+//! and the stage computes them later. The pipeline's plan, the order of forwards and backwards on each worker, sets the
+//! time.
 //!
 //! The backward pass of a layer of this crate passes a closure for its weight gradients to [`put_off_any`]; that of a
 //! custom layer passes it to [`put_off`]. Outside [`collect`] and [`add_at_once`], the layer registers the gradients in
@@ -40,13 +41,13 @@ impl Deferred {
     }
 }
 
-/// Passes gradients of a layer's parameters to the running backward pass, if it takes them. `ids` contains the id of
-/// each parameter whose gradient may be computed outside the autodiff graph, and `None` for each other parameter (see
-/// [`may_put_off`]).
+/// Offers the weight gradients of a layer to the backward pass that runs on this thread. A split backward pass defers
+/// them, and an unsplit one adds them to its running sum immediately. `ids` contains the id of each parameter whose
+/// gradient may be computed outside the autodiff graph, and `None` for each other parameter (see [`may_put_off`]).
+/// `later` returns the closure that computes all these gradients together.
 ///
-/// Returns, for each parameter, whether the backward pass takes its gradient. A backward pass takes all gradients with
-/// an id in `ids`, or none. `later` returns the closure that computes these gradients together. The layer must compute
-/// each gradient that is not taken (false), and register it in the autodiff graph.
+/// Returns true for each parameter whose gradient the backward pass takes. It takes all gradients with an id in `ids`,
+/// or none. The layer must compute every other gradient itself, and register it in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -67,7 +68,7 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// The treatment of weight gradients from layers in a running backward pass.
+/// How a running backward pass treats the weight gradients of layers: it defers them or adds them to a running sum.
 enum Scope {
     /// A split backward pass, which defers weight gradients.
     Split {
@@ -76,11 +77,11 @@ enum Scope {
         exempt: HashSet<ParamId>,
         deferred: Vec<Deferred>,
     },
-    /// An unsplit backward pass, which adds weight gradients to a running sum at once.
+    /// An unsplit backward pass, which adds weight gradients to a running sum immediately.
     Whole(AtOnce),
 }
 
-/// The running sum that an unsplit backward pass adds weight gradients to at once, and the parameters of these
+/// The running sum to which an unsplit backward pass adds weight gradients immediately, and the parameters of these
 /// gradients.
 pub struct AtOnce {
     /// The running sum that layers add their weight gradients to.
@@ -94,16 +95,16 @@ pub struct AtOnce {
 }
 
 impl AtOnce {
-    /// Lets layers add the gradients of the parameters `ids` to `sum`. A parameter that the forward pass used several
-    /// times must not be in `ids`, which is not checked. Its gradients within one micro-batch must be added to each
-    /// other first, and only their sum to the gradients of other micro-batches.
+    /// Lets layers add the gradients of the parameters `ids` to `sum`. The caller must leave out each parameter that
+    /// the forward pass used several times; this is not checked. Its gradients within one micro-batch must be added to
+    /// each other first, and only their sum to the gradients of other micro-batches.
     pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
         Self { sum, ids, added: HashSet::new() }
     }
 }
 
 thread_local! {
-    /// The treatment of weight gradients in the backward pass on this thread; `None` outside [`collect`] and
+    /// How the backward pass on this thread treats the weight gradients of layers; `None` outside [`collect`] and
     /// [`add_at_once`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
@@ -118,9 +119,9 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
     }
 }
 
-/// Runs `backward` as an unsplit backward pass, whose layers add their weight gradients to a running sum at once.
-/// Returns the result of `backward`, which lacks these gradients, and `at_once` with the new sum and the ids of the
-/// parameters whose gradients were added.
+/// Runs `backward` as an unsplit backward pass, whose layers immediately add their weight gradients to the running sum
+/// in `at_once`. Returns the result of `backward`, which lacks these gradients, and `at_once` with the new sum and the
+/// ids of the parameters whose gradients were added.
 pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOnce) {
     match collecting(&SCOPE, Scope::Whole(at_once), backward) {
         (result, Scope::Whole(at_once)) => (result, at_once),
@@ -133,9 +134,9 @@ pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOn
 /// pipeline's schedule sets for weight gradients.
 ///
 /// # Errors
-/// Returns the argument `later` if the gradients cannot be deferred. This is so outside a pipeline, in a backward pass
-/// that is not split into input and weight gradients, and for parameters that are tied to another stage's. The layer
-/// must then compute the gradients itself and register them in the autodiff graph.
+/// Returns the argument `later` if the gradients cannot be deferred: outside a pipeline, in a backward pass that is not
+/// split into input and weight gradients, and for parameters that are tied to another stage's. The layer must then
+/// compute the gradients itself and register them in the autodiff graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(Scope::Split { exempt, deferred }) if later.ids.iter().all(|id| !exempt.contains(id)) => {
@@ -146,8 +147,8 @@ pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     })
 }
 
-/// Computes the weight gradients `now` and adds them to the stage's gradient sum, if an unsplit backward pass runs on
-/// this thread and may add all of them. Otherwise returns false and computes nothing: the layer must then register the
+/// Adds the weight gradients `now` to the stage's gradient sum and returns true, if an unsplit backward pass runs on
+/// this thread and may add all of them. Otherwise computes nothing and returns false: the layer must then register the
 /// gradients in the autodiff graph. The layer's forward pass must have called [`may_put_off`] for each use of a
 /// parameter.
 fn add_now(now: Deferred) -> bool {

@@ -1,5 +1,5 @@
-//! Finds the fallbacks of a forward pass: burn's own operations in place of this crate's kernels, which are faster, and
-//! attention that stores its scores in place of FlashAttention, which needs less memory.
+//! Finds the fallbacks of a forward pass: operations that run without this crate's kernels, and so more slowly, and
+//! attention that stores its scores, and so needs more memory than FlashAttention.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,9 +9,9 @@ use burn::tensor::DType;
 use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
-/// A fallback in a forward pass, with its reason. Either burn's own operations compute an operation of a layer instead
-/// of this crate's kernels, or attention stores its scores because its heads are too large for the FlashAttention
-/// kernels.
+/// A fallback in a forward pass, with its reason. In one kind of fallback, burn's own operations compute an operation
+/// of a layer, instead of this crate's kernels. In the other kind, attention stores its scores, because its heads are
+/// too large for the FlashAttention kernels.
 ///
 /// ```
 /// use stageline_nn::{Fallback, Reason};
@@ -39,14 +39,15 @@ pub struct Fallback {
 pub enum Reason {
     /// The device's kernels do not take elements of this type, such as bf16 on a CPU.
     Type(DType),
-    /// The tensors of the operation have elements of these types, and a kernel takes only one type.
+    /// The tensors of the operation have different element types, which the value lists, and a kernel takes only one
+    /// type.
     Types(Vec<DType>),
     /// burn's own gradient checkpointing is on, which the kernels do not support.
     GradientCheckpointing,
     /// The tensors of the operation are of different backends, or only some of them are on autodiff devices.
     MixedDevices,
-    /// The kernels of a device on another host are unknown, because burn opened the device. `DeviceName::open_all` asks
-    /// the host's server for them.
+    /// The device is on another host and was opened by burn, so the kernels of the host's server are not known.
+    /// `DeviceName::open_all` opens a device and asks the server for its kernels.
     UnknownServer,
     /// Attention stores its scores, because its heads are larger than the FlashAttention kernels support on the device.
     LargeHead {

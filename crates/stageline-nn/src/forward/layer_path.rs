@@ -13,9 +13,9 @@ thread_local! {
     static FAILED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Calls `forward`, which runs a sequence of layers on this thread, and returns its result. Messages can then name the
-/// running layer by its index, which counts the layers that ran inside [`in_layer`] or [`try_in_layer`] before it. So
-/// `forward` must run each layer inside one of these. If a layer panics, [`failed_layer`] has its path.
+/// Calls `forward`, which runs a sequence of layers on this thread, and returns its result. `forward` must run each
+/// layer inside [`in_layer`] or [`try_in_layer`]. These count the layers, so that messages can name the running layer
+/// by its index. If a layer panics, [`failed_layer`] has its path.
 pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
@@ -45,7 +45,8 @@ pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     result
 }
 
-/// Does the same as [`in_layer`] for a layer that can return an error. If it does, [`failed_layer`] has its path.
+/// Does the same as [`in_layer`] for a layer that can return an error. After an error, [`failed_layer`] has the layer's
+/// path.
 ///
 /// # Errors
 /// Returns the error of `forward`.
@@ -58,14 +59,14 @@ pub fn try_in_layer<R, E>(forward: impl FnOnce() -> Result<R, E>) -> Result<R, E
     result
 }
 
-/// Returns the path of the innermost layer that panicked or returned an error in the last outermost sequence of layers
-/// of this thread, such as `1.3` (the layer 3 inside the layer 1, both counted from 0). Returns `None` if no layer
-/// failed.
+/// Returns the path of the innermost layer that panicked or returned an error, such as `1.3` (the layer 3 inside the
+/// layer 1, both counted from 0). Only the last outermost sequence of layers on this thread counts. Returns `None` if
+/// no layer failed in it.
 pub fn failed_layer() -> Option<String> {
     Some(FAILED.with_borrow(String::clone)).filter(|path| !path.is_empty())
 }
 
-/// Makes the next layer of the innermost sequence the running one.
+/// Moves on to the next layer of the innermost sequence: adds 1 to the index of the running layer.
 fn go_on() {
     PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));
 }
@@ -79,8 +80,8 @@ fn note_failure() {
     });
 }
 
-/// Returns the path of the layer that runs on this thread, such as `1.3` (the layer 3 inside the layer 1, both counted
-/// from 0), in the form of burn's parameter paths. Returns an empty text outside a sequence of layers.
+/// Returns the path of the layer that runs on this thread, in the form of burn's parameter paths. For example, `1.3` is
+/// the layer 3 inside the layer 1, both counted from 0. Returns an empty text outside a sequence of layers.
 pub(crate) fn layer_path() -> String {
     let indices = PATH.with_borrow(|path| path.iter().map(usize::to_string).collect::<Vec<_>>());
     indices.join(".")

@@ -12,9 +12,10 @@
 //!   (`finding_fallbacks`).
 //! - `layer_path`: the place of the running layer in its stage (`in_layers`).
 //! - `flops`: the floating-point operations of a forward pass, which layers report (`counting_flops`).
-//! - `after_step`: effects of a forward pass that run after the optimizer step, such as updates of running statistics.
+//! - `after_step`: updates that layers register in a forward pass, such as new running statistics, and that run after
+//!   the optimizer step.
 //! - `recomputation`: whether the forward pass is a recomputation in the backward pass (`is_recomputation`).
-//! - `thread_scope`: thread-local values that hold for the time of a call.
+//! - `thread_scope`: sets a thread-local value for the duration of a call.
 
 pub mod after_step;
 pub mod fallback;

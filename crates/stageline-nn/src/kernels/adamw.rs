@@ -62,7 +62,7 @@ impl AdamWStep {
         AdamWUpdate { parameter: update.parameter.cast(FloatDType::from(dtype)), ..update }
     }
 
-    /// Updates a parameter by burn's operations, which burn fuses on GPUs.
+    /// Updates a parameter with burn's own operations, which burn fuses on GPUs.
     fn composed<const D: usize>(
         &self,
         parameter: Tensor<D>,
@@ -81,7 +81,7 @@ impl AdamWStep {
         AdamWUpdate { parameter: decayed - first.clone() / deviation * self.rate(), first, second }
     }
 
-    /// Returns the factor that the weight decay multiplies a parameter by.
+    /// Returns the factor by which weight decay multiplies a parameter: 1 - learning rate x weight decay.
     fn kept(&self) -> f64 {
         1.0 - self.learning_rate * self.weight_decay
     }

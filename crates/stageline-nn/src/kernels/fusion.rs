@@ -15,7 +15,7 @@ pub fn keep_products_apart() -> bool {
 mod tests {
     use super::*;
 
-    /// burn accepts unknown names, so the name must be compared with those that it has.
+    /// Tests that burn has a fusion of this name, because burn accepts unknown names without an error.
     #[test]
     fn burn_has_a_fusion_of_that_name() {
         assert!(fusion::BUILTIN_NAMES.contains(&"Matmul"), "{:?}", fusion::BUILTIN_NAMES);

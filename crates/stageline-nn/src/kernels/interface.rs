@@ -50,7 +50,7 @@ pub trait Kernels: Products {
     ) -> [FloatTensor<Self>; 2];
 
     /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns to `[batch, length, all
-    /// columns]`, and rotates every head of the queries and keys by angles that depend on the position. Element `i` and
+    /// columns]`. Rotates every head of the queries and keys by angles that depend on the position. Element `i` and
     /// element `i + size / 2` of a head form a rotated pair. `angles` are the cosines and sines, in f32, each `[length,
     /// size / 2]`.
     fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
@@ -180,11 +180,11 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Checks an input of `operation` other than its main input `input`, and returns it unchanged. `tensor` is the input as
-/// a tensor of the backend `B`; `None` if it is of another backend.
+/// Checks a further input of `operation`, beside the main input `input`. `tensor` is this further input as a tensor of
+/// the backend `B`, or `None` if it is of another backend. Returns `tensor` unchanged.
 ///
-/// If only the main input `input` is of the backend `B`, no kernel of this crate can compute the operation. The running
-/// forward pass then records that the inputs are on different devices.
+/// If only the main input is of the backend `B`, no kernel of this crate can compute the operation. The running forward
+/// pass then records that the inputs are on different devices.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -224,8 +224,11 @@ pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
 /// operation's name in messages.
 ///
 /// Returns `None` if the main input is empty or of another backend. Also returns `None`, and records the reason in the
-/// running forward pass, if another input is of another backend, if the backend has no kernel for the inputs' types or
-/// device, or if burn's own gradient checkpointing is on.
+/// running forward pass, in these cases:
+///
+/// - Another input is of another backend.
+/// - The backend has no kernel for the inputs' types or device.
+/// - burn's own gradient checkpointing is on.
 pub fn operation<B: Kernels, O: Backward<B, N>, const N: usize, const D: usize, const E: usize>(
     name: &'static str,
     backward: O,

@@ -19,7 +19,7 @@ pub fn of_targets(likelihoods: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<2> 
 pub fn is_masked(targets: Tensor<1, Int>) -> Tensor<2, Bool> {
     let targets = targets.unsqueeze_dim::<2>(1);
     match targets.dtype() {
-        // The number is none of the type, so nothing equals it, and burn panics.
+        // Unsigned types cannot hold -100, and burn panics if it is compared with them. This mask is false everywhere.
         DType::U8 | DType::U16 | DType::U32 | DType::U64 => targets.clone().not_equal(targets),
         _ => targets.equal_elem(MASKED),
     }

@@ -17,7 +17,7 @@ pub fn sum_of_squares<const D: usize>(tensor: Tensor<D>) -> Tensor<1> {
 }
 
 /// Returns the sum of squares of a tensor's elements, computed by a kernel of the tensor's backend. Returns `None` if
-/// the tensor is empty or recorded by autodiff.
+/// the tensor is empty or tracked by autodiff.
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 fn by_kernel<const D: usize>(tensor: &Tensor<D>) -> Option<Tensor<1>> {
     use std::marker::PhantomData;

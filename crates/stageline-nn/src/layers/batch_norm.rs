@@ -107,7 +107,8 @@ impl AccumulatedBatchNorm {
         }
         let count = input.shape().num_elements() / input.dims()[1];
         let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
-        // In a recomputation, the first forward pass has updated the statistics.
+        // This is a recomputation outside a training step. burn's layer has updated the statistics in the first forward
+        // pass.
         let Some(samples) = samples else { return result.output };
         let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
         if !is_recomputation() && self.add(samples, moments) {

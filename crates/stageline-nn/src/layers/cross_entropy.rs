@@ -62,9 +62,9 @@ mod one {
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        /// The second output of [`Kernels::cross_entropy`], which the backward pass computes the softmax of each row of
-        /// logits from. This output contains the log-likelihoods of all classes, or two numbers for each row: the
-        /// largest logit, and 1 / sum of exp(logit - largest logit).
+        /// The second output of [`Kernels::cross_entropy`], from which the backward pass computes the softmax of each
+        /// row of logits. It differs between backends. On GPUs it contains the log-likelihoods of all classes. On CPUs
+        /// it contains two numbers for each row: the largest logit, and 1 / sum of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }
 

@@ -34,7 +34,7 @@ pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
         return output;
     }
     match input.dtype() {
-        // Its cube overflows in f16, and `1 + tanh` is rounded to 0 in bf16.
+        // The cube of a large input overflows in f16, and `1 + tanh` is rounded to 0 in bf16 for some negative inputs.
         DType::F16 | DType::BF16 => {
             let given = FloatDType::from(input.dtype());
             activation::gelu_approximate(input.cast(FloatDType::F32)).cast(given)

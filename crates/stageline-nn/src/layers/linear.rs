@@ -22,13 +22,13 @@ use crate::params::is_quantized;
 /// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward pass can be
 /// split into input and weight gradients.
 ///
-/// Inputs of more than two dimensions are reshaped to one matrix, so that the layer needs a single matrix product
-/// instead of one for each entry of the batch.
+/// Inputs of more than two dimensions are reshaped to one matrix. So the layer needs a single matrix product instead of
+/// one for each entry of the batch.
 ///
 /// A weight with a LoRA adapter ([`burn::module::Lora`]; Hu et al., 2021,
-/// [arXiv:2106.09685](https://arxiv.org/abs/2106.09685)) is not merged with it: the layer returns
-/// `input x base + (input x a) x b x scale + bias`. So no matrix of the weight's size is created, the frozen base needs
-/// no gradient, and the gradients of `a` and `b` can be deferred like those of a weight.
+/// [arXiv:2106.09685](https://arxiv.org/abs/2106.09685)) is not merged with it: the layer returns `input x base +
+/// (input x a) x b x scale + bias`. So no matrix of the weight's size is created, and the frozen base needs no
+/// gradient. The gradients of `a` and `b` can be deferred like those of a weight.
 ///
 /// ```
 /// use burn::nn::LinearConfig;
@@ -87,7 +87,8 @@ impl Linear {
     }
 }
 
-/// Returns the frozen weight of an adapter in the type of the adapter's factors. A quantised weight is dequantised.
+/// Returns the frozen base weight of an adapter in the element type of `factor`, one of the adapter's two matrices. A
+/// quantised weight is dequantised.
 fn dense(base: Tensor<2>, factor: &Tensor<2>) -> Tensor<2> {
     let base = if is_quantized(&base) { base.dequantize() } else { base };
     if base.dtype() == factor.dtype() { base } else { base.cast(factor.dtype()) }
@@ -114,7 +115,7 @@ struct SplitLinear;
 /// The values that the forward pass of a linear layer keeps for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
-    /// The rows of the layer's input; `None` if the weight is frozen, whose gradient alone needs them.
+    /// The rows of the layer's input, which only the gradient of the weight needs; `None` if the weight is frozen.
     input: Option<FloatTensor<B>>,
     weight: FloatTensor<B>,
     /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
@@ -124,8 +125,8 @@ struct State<B: Backend> {
     shape: Shape,
 }
 
-/// Returns a tensor `[..., columns]` reshaped to a matrix `[rows, columns]`, because one product with this matrix is
-/// faster than one product for each entry of the batch.
+/// Reshapes a tensor `[..., columns]` to a matrix `[rows, columns]`. One product with this matrix is faster than one
+/// product for each entry of the batch.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let last = shape.num_dims() - 1;
@@ -251,8 +252,8 @@ mod tests {
         assert!(layer.weight.base().grad(&found).is_none(), "the base is frozen");
     }
 
-    /// A reparameterizer that adds an adapter with random factors. burn's adapter would have zeros as `b`, and so no
-    /// gradient of `a`.
+    /// A reparameterizer that adds an adapter with random matrices. burn's own adapter begins with a `b` of zeros, so
+    /// the gradient of `a` would be zero.
     struct Drawn;
 
     impl Reparameterizer for Drawn {

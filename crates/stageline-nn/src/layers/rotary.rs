@@ -14,8 +14,8 @@ use crate::kernels::rotation;
 /// stored as one frequency for each pair of a head's elements, in radians per position. [`join_rotated`] rotates pair
 /// `i` of a query or key at position `p`, counted from 0, by the angle `p` times frequency `i`.
 ///
-/// Pair `i` of a head of `size` elements is element `i` and element `i + size / 2` (the half-split layout of Hugging
-/// Face's models), for `i` from 0 to `size / 2 - 1`.
+/// Pair `i` of a head of `size` elements consists of element `i` and element `i + size / 2`, for `i` below `size / 2`.
+/// This is the half-split layout of Hugging Face's models.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
     /// The frequency of each pair of an attention head's elements, in radians per position.
@@ -86,7 +86,7 @@ impl RotaryAngles {
         let angles = (first..first + count)
             .flat_map(|position| self.frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency)));
         let (cosines, sines) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-        // In f32 whatever the device's default type, which `from_data` would take.
+        // The type is f32, whatever the device's default type is. `from_data` would take the default type.
         let tensor = |numbers: Vec<f32>| {
             Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), (device, DType::F32))
         };
@@ -131,7 +131,7 @@ pub fn join_rotated(
         return output;
     }
     let angles = match query.gradient_checkpointing_strategy() {
-        // burn rejects operations on tensors with different strategies.
+        // burn rejects operations on tensors with different strategies of its gradient checkpointing.
         Some(strategy) => {
             [cosines, sines].map(|angles| angles.autodiff().with_gradient_checkpointing_strategy(strategy))
         }
@@ -157,7 +157,7 @@ mod one {
     #[derive(Debug)]
     struct Join;
 
-    /// The values that the backward pass of the join needs.
+    /// The values that the forward pass of [`join_rotated`] keeps for its backward pass.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         /// The numbers of columns of the queries, the keys and the values.
@@ -273,7 +273,7 @@ mod tests {
             for (leaf, exact) in leaves.iter().zip(&to_parts) {
                 assert_near(&leaf.grad(&gradients).unwrap(), exact);
             }
-            // No kernel takes f64, so this is the composition of burn's operations.
+            // No kernel takes f64, so burn's own operations compute these values.
             let [query, key, value] = inputs.map(|part| part.cast(FloatDType::F64));
             for (found, exact) in parts(&join_rotated(query, key, value, &angles, first)).iter().zip(&exact) {
                 assert_near(found, exact);

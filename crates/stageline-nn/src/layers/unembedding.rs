@@ -40,11 +40,11 @@ impl Embedding {
 #[derive(Debug)]
 struct Projection;
 
-/// The values that the backward pass of the product of activations with an embedding's table needs. These values are
-/// both factors of the product, and the parameter id of the table.
+/// The values that the forward pass keeps for its backward pass: both factors of the product of activations with an
+/// embedding's table, and the parameter id of the table.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
-    /// The activations that are projected; `None` if the table is frozen, whose gradient alone needs them.
+    /// The activations, which only the gradient of the table needs; `None` if the table is frozen.
     rows: Option<FloatTensor<B>>,
     table: FloatTensor<B>,
     /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
@@ -91,7 +91,7 @@ fn split<B: Products>(_: PhantomData<B>, rows: &Tensor<2>, weight: &Param<Tensor
     let value = weight.val();
     let (table, table_node) = B::tracked(value.clone())?.into_parts();
     let id = may_put_off(weight, &value);
-    // A linear layer's input gradient is the product with its transposed weight, which is what a table needs.
+    // `to_input` multiplies by the transpose of a linear layer's weight. Here the table takes the place of the weight.
     let output = B::to_input(table.clone(), rows.clone());
     let state = State { rows: value.is_tracked().then_some(rows), table, id };
     Some(recorded::<B, _, 2, 2>(Projection, [rows_node, table_node], state, output))

@@ -9,10 +9,10 @@
 //!   `visit_floats`, `map_floats`).
 //! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
-//! - `sending`: sends tensors to a device with little memory for the bytes in flight (`Sending`).
-//! - `shared`: keeps a parameter that a module uses several times one tensor (`unify`).
+//! - `sending`: sends tensors to a device, and limits the memory for the bytes that are in flight (`Sending`).
+//! - `shared`: keeps a single tensor for a parameter that a module uses several times (`unify`).
 //! - `to_device`: moves a module to another device without dequantizing its parameters.
-//! - `without_memory`: a module's constants without the memory of its tensors.
+//! - `without_memory`: copies a module with its constants, but without the memory of its tensors.
 //! - `read_many`: reads several small tensors from a device at once.
 //! - `widest_float`: the float type for sums of many numbers on a device.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).

@@ -52,7 +52,8 @@ pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: imp
     home.seed(seed);
     let device = device.clone().autodiff();
     let mut moving = Moving(Sending::to(device.clone()));
-    // The second move is for quantized parameters and for tensors that are not parameters.
+    // The mapper has moved the float parameters. `fork` moves the rest: quantized parameters, and tensors that are not
+    // parameters.
     let module = fork(init().map(&mut moving), &device);
     moving.0.arrive();
     module

@@ -130,7 +130,8 @@ pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if param.is_initialized() {
         return param.val().is_require_grad();
     }
-    // burn applies the setting of a lazy parameter to a value that is loaded in its place, and shows it nowhere else.
+    // burn shows nowhere whether a lazy parameter is trained, but gives this setting to a value that is loaded into it.
+    // So this loads a small tensor into a copy of the parameter.
     let loaded = Tensor::zeros([1; D], &param.lazy_device());
     param.clone().load_mapper(|value| value).transform_for_load(loaded, param.id).is_require_grad()
 }

@@ -1,7 +1,7 @@
 //! Names the consecutive layers of a stage in a few words.
 
-/// Returns the first and the last of the names of consecutive layers, such as `embeddings to blocks.1`. Of a single
-/// layer, returns the name; without layers, an empty text.
+/// Returns the names of the first and the last of several consecutive layers as text, such as `embeddings to blocks.1`.
+/// Returns the name alone if there is one layer, and an empty text if there is none.
 pub fn layer_range<'a>(names: impl IntoIterator<Item = &'a str>) -> String {
     let mut names = names.into_iter();
     match (names.next(), names.last()) {

@@ -2,23 +2,26 @@
 //! It is a loss weight: for a language model, a number of tokens.
 //!
 //! *Window.* The noise scale is a ratio, and the estimates of one step are too rough for it. The noise scale at a
-//! measured step is therefore the mean of the variances over the mean of the squared norms in a window of 9 measured
-//! steps: the step itself and 4 on each side, fewer at both ends of the run. A step whose gradient norm is more than
-//! twice the median of its window, such as in a spike of the loss, would outweigh all others, so its estimates are
-//! scaled down to twice the median. Other steps keep their estimates: dividing each by its own norm would weigh strong
-//! signals less, and make the noise scale too large. If the mean of the squared norms is not above 0, the gradient
-//! cannot be told from its noise, and the noise scale counts as infinite. A step that was not measured has the noise
-//! scale of the nearest one that was.
+//! measured step is therefore computed from a window of 9 measured steps: the step itself and 4 on each side, fewer at
+//! both ends of the run. It is the mean of their variances over the mean of their squared norms.
+//!
+//! *Spikes.* A step whose gradient norm is more than twice the median of its window, such as in a spike of the loss,
+//! would outweigh all others. Its estimates are therefore scaled down to twice the median. Other steps keep their
+//! estimates: dividing each by its own norm would weigh strong signals less, and make the noise scale too large.
+//!
+//! *Unknown scales.* If the mean of the squared norms is not above 0, the gradient cannot be told from its noise, and
+//! the noise scale counts as infinite. A step that was not measured has the noise scale of the nearest one that was.
 //!
 //! *Signs.* Without any gradient, the estimates of its squared norm are above 0 as often as below. So the noise scale
-//! is known only if more of all estimates are above 0 than chance gives in one case of ten: 4 of 4, 14 of 20, or 57 of
-//! 100. Otherwise it is not known, whatever the ratio of the means is. The run has one such test and not one for each
-//! window, because in a long run some window would pass by chance.
+//! is known only if random signs give at least as many estimates above 0 with a probability of at most 10%. This needs
+//! 4 of 4, 14 of 20, or 57 of 100. Otherwise the noise scale is not known, whatever the ratio of the means is. The run
+//! has one such test and not one for each window, because in a long run some window would pass by chance.
 //!
 //! *Steps to a loss.* At the noise scale N, a step with a batch of B and the best learning rate for B lowers the loss
-//! in proportion to 1 / (1 + N / B) (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162),
-//! equation 2.7). So a step of the run, with the batch W, is worth (1 + N / B) / (1 + N / W) steps with the batch B.
-//! The sum over the run's steps is the number of steps with the batch B to the same loss.
+//! in proportion to 1 / (1 + N / B). This is equation 2.7 of McCandlish et al. (2018,
+//! [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). So a step of the run, with the batch W, is worth (1 + N / B)
+//! / (1 + N / W) steps with the batch B. The sum over the run's steps is the number of steps with the batch B to the
+//! same loss.
 
 use super::median::median;
 use super::record::{SignalAndNoise, Step};
@@ -27,7 +30,7 @@ use super::run_log::RunLog;
 /// The number of measured training steps in a window, over which estimates of the gradient noise are averaged.
 const WINDOW: usize = 9;
 
-/// The multiple of its window's median gradient norm above which a step is a spike.
+/// A step is a spike if its gradient norm is more than this many times the median gradient norm of its window.
 const SPIKE: f64 = 2.0;
 
 /// The smallest number of measured steps from which the noise scale of a run's gradient is computed.
@@ -81,8 +84,8 @@ pub enum NoNoise {
         /// The smallest number of steps with a measured gradient noise from which a noise scale is computed.
         needed: usize,
     },
-    /// The noise scale is unknown because the gradient cannot be told from its noise. The run has no more positive
-    /// estimates of the gradient's squared norm than chance explains, or their mean is not above 0 in any window of
+    /// The noise scale is unknown because the gradient cannot be told from its noise. The estimates of the gradient's
+    /// squared norm are not positive more often than chance explains, or their mean is not above 0 in any window of
     /// measured steps.
     #[error(
         "the gradient cannot be told from its noise in the {measured} steps that measured it; log a longer run, one with a smaller \
@@ -141,17 +144,18 @@ impl NoiseScales {
         self.of_steps.iter().map(|step| step.worth(batch)).sum()
     }
 
-    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight. If the number of
-    /// steps is even, this is the larger of the two middle values. It is infinite if the noise scale is infinite at
-    /// half of the steps or more.
+    /// Returns the median of the gradient's noise scale over the steps of the run, as a loss weight (for a language
+    /// model, a number of tokens). If the number of steps is even, this is the larger of the two middle values. It is
+    /// infinite if the noise scale is infinite at half of the steps or more.
     pub fn typical(&self) -> f64 {
         let mut scales: Vec<_> = self.of_steps.iter().map(|step| step.scale).collect();
         scales.sort_by(f64::total_cmp);
         scales.get(scales.len() / 2).copied().unwrap_or(f64::INFINITY)
     }
 
-    /// Returns the gradient's noise scale at the last step of the run that updated parameters, as a loss weight. It is
-    /// infinite if the averaged squared norm of the gradient is not above 0 there.
+    /// Returns the gradient's noise scale at the last step of the run that updated parameters, as a loss weight (for a
+    /// language model, a number of tokens). It is infinite if the averaged squared norm of the gradient is not above 0
+    /// there.
     pub fn last(&self) -> f64 {
         self.of_steps.last().map_or(f64::INFINITY, |step| step.scale)
     }
@@ -178,8 +182,8 @@ impl SignalAndNoise {
         Self { squared_norm: factor * self.squared_norm, variance: factor * self.variance }
     }
 
-    /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight. Returns `None` if the
-    /// mean squared norm is not above 0, or there is no estimate.
+    /// Returns the gradient's noise scale from the estimates of several steps, as a loss weight (for a language model,
+    /// a number of tokens). Returns `None` if the mean squared norm is not above 0, or there is no estimate.
     pub fn scale_of(estimates: &[Self]) -> Option<f64> {
         let sum = |figure: fn(&Self) -> f64| estimates.iter().map(figure).sum::<f64>();
         let (squared_norm, variance) = (sum(|estimate| estimate.squared_norm), sum(|estimate| estimate.variance));

@@ -11,7 +11,7 @@ const ERRORS: f64 = 3.0;
 
 /// The mean losses of the first and the second half of a run whose loss rises. The log of such a run does not show
 /// which settings are best. Settings are compared by the time until a training run reaches the loss that the logged run
-/// had after its last step, and a loss that has risen is no goal.
+/// had after its last step. Such a time means nothing if the loss has risen.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 #[error(
     "the loss of the run rises, from a mean of {first:.4} in the first half of its steps to {second:.4} in the second, so the time to \

@@ -22,8 +22,8 @@ pub struct RunLog {
     pub steps: Vec<Step>,
     /// The validations of the run, each with its loss and metrics, in the order of the steps.
     pub validations: Vec<Validation>,
-    /// The number of the first step that the description `run` applies to, counted from 0. A resumed run describes
-    /// itself again, and its plan, layers and devices may then differ from the ones of earlier steps.
+    /// The number of the first step that the description `run` applies to, counted from 0. A resumed run writes a new
+    /// description, whose plan, layers and devices may differ from those of earlier steps.
     pub resumed_at: usize,
 }
 
@@ -84,8 +84,8 @@ impl RunLog {
     }
 
     /// Returns the steps that count for the run's medians. These are the steps that updated parameters since the run
-    /// was last started or resumed, without the first two, in which memory and threads are still cold. If there are at
-    /// most two such steps, none is left out.
+    /// was last started or resumed. If there are more than two, the first two are left out, because memory and threads
+    /// are still cold in them.
     ///
     /// If some of these steps are synchronised (workers waited for their devices after every action), returns only
     /// those.
@@ -142,7 +142,7 @@ impl RunLog {
 
     /// Returns the median step time in seconds, and the median bubble as a fraction of the total stage time (workers x
     /// step time); 0.1 is 10%. Both are medians over the [warm steps](Self::warm_steps), which leave out the first two
-    /// steps. They do not include the time that workers wait for their devices only for the measurement.
+    /// steps. Both exclude the time that workers wait for their devices only for the measurement.
     ///
     /// Returns `None` if no step updated parameters.
     pub fn typical(&self) -> Option<(f64, f64)> {

@@ -1,5 +1,5 @@
-//! Checks the plan and the figures of a log while it is read. A log may be damaged or come from elsewhere, and what is
-//! computed from it needs a complete plan, and times and sizes that can be added up.
+//! Checks the plan and the figures of a log while it is read. A log may be damaged or come from elsewhere. Computations
+//! with the log need a complete plan, and times and sizes that can be added up.
 
 use stageline_schedule::{Plan, check};
 
@@ -14,9 +14,9 @@ const MOST: f64 = 1e30;
 
 impl Run {
     /// Returns the run's plan, after a check of the plan and of the numbers in the description of the run. Returns an
-    /// error if the plan is incomplete, or deadlocks even with channels that hold all micro-batches. Whether the run's
-    /// own channels have room is not checked here. `line` is the number of the description's line in the log, counted
-    /// from 1.
+    /// error if the plan is incomplete, or deadlocks even with channels that hold all micro-batches. Does not check
+    /// whether the run's own channels are large enough for the plan. `line` is the number of the description's line in
+    /// the log, counted from 1.
     pub(super) fn checked_plan(&self, line: usize) -> Result<Plan, LogError> {
         if self.layers.len() > MOST_LAYERS {
             return Err(LogError::Layers { line, layers: self.layers.len(), most: MOST_LAYERS });

@@ -65,8 +65,8 @@ pub struct StackedBars<'a> {
     /// The categories of a chart of stacked bars: the label below each bar, from left to right. With many bars, some
     /// labels are not drawn.
     pub categories: Vec<String>,
-    /// The parts that each bar of a chart is stacked from, from the bottom up: the name of a part, and its value in
-    /// each bar, with one value per category.
+    /// The parts that each bar of a chart is stacked from, from the bottom up. An entry has the name of a part, and its
+    /// value in each bar, with one value per category.
     pub parts: Vec<(&'a str, Vec<f64>)>,
 }
 

@@ -10,7 +10,7 @@
 //! - `gradients`: the sections of this page about the noise of the gradient and the health of the parameters (training
 //!   statistics such as gradient norms and update ratios).
 //! - `over_steps`: charts of figures over the training steps.
-//! - `timeline`: the computes and transfers of one step as SVG, with a row for every stage.
+//! - `timeline`: the forward and backward passes and the transfers of one step as SVG, with a row for every stage.
 //! - `chart`: line charts and stacked bars. `drawing`: a drawn chart as an element of a page, or as an SVG file.
 //! - `html`: the page, its sections and tables. `style`: the CSS of pages and charts. `escape`: escaped text.
 

@@ -262,8 +262,8 @@ fn peaks(log: &RunLog) -> String {
     LineChart { title: "Peak memory", x: "step", y: "MB of a worker", scale: Scale::Linear, series }.svg()
 }
 
-/// Returns a line chart (SVG) of the memory in use on each worker over time, during the first step with logged events
-/// since the run was last started or resumed. Returns `None` if no such step has events.
+/// Returns a line chart (SVG) of the memory in use on each worker over time, during one step. It is the first step with
+/// logged events since the run was last started or resumed. Returns `None` if there is no such step.
 fn memory_over_step(log: &RunLog) -> Option<String> {
     let step = log.steps_since_resume().find(|step| !step.timeline.is_empty())?;
     let point = |event: &Event| Some((1e3 * event.end.as_secs_f64(), megabytes(event.held?.end)));

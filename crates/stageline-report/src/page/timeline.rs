@@ -1,4 +1,5 @@
-//! Draws the timeline of a step as SVG: the computes of every stage over time, and the transfers between stages.
+//! Draws the timeline of a step as SVG: the forward and backward passes of every stage over time, and the transfers
+//! between stages.
 
 use std::collections::HashMap;
 use std::fmt::Write;

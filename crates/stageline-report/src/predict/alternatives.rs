@@ -35,8 +35,8 @@ pub enum LeftOut {
     /// A training run with the changed setting cannot be predicted; the field is the error.
     #[error(transparent)]
     Predict(#[from] PredictError),
-    /// A training run with the changed setting fits into the memory at no number of micro-batches. The field is the
-    /// memory limit of a worker in MB.
+    /// A training run with the changed setting does not fit into the memory, whatever its number of micro-batches. The
+    /// field is the memory limit of a worker in MB.
     #[error("no M fits into {0:.1} MB a worker")]
     Memory(f64),
     /// The memory of larger micro-batches is not known, so it is unknown whether they fit into the user's limit.

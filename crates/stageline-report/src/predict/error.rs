@@ -27,8 +27,9 @@ pub enum PredictError {
         /// The number of stages of the logged run.
         stages: usize,
     },
-    /// The costs of another micro-batch size cannot be computed from two runs: their micro-batches have the same size,
-    /// their models have different numbers of layers, or the requested size is not above 0.
+    /// The costs of another micro-batch size cannot be computed from two runs, for one of three reasons. Their
+    /// micro-batches have the same size, their models have different numbers of layers, or the requested size is not
+    /// above 0.
     #[error(
         "the two runs cannot predict micro-batches of {size} {unit}: their models have {} and {} layers, and their micro-batches {} \
          and {} {unit}; give two runs of the same model with different micro-batch sizes, and ask for a size above 0",
@@ -142,8 +143,8 @@ pub enum PredictError {
         /// The number of stages of the predicted plan.
         stages: usize,
     },
-    /// The schedule is a single plan, such as that of the logged run, for another number of workers than the requested
-    /// one.
+    /// The schedule is a single plan, such as the plan of the logged run, and this plan is for another number of
+    /// workers than the requested one.
     #[error(
         "the plan is for {own} workers, and no schedule generates it for {workers}; predict its own number, or name a schedule"
     )]

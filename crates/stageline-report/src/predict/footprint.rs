@@ -5,11 +5,12 @@
 //! - Parameters and optimizer states (the resident memory) and gradients (4 bytes per parameter) belong to layers. A
 //!   layer has a part of its worker's resident memory in proportion to its number of parameters.
 //! - Activations are kept once for each live micro-batch (from its forward pass to its backward pass). A stage's
-//!   activations are divided among its layers in proportion to their `weight` in the log, the relative cost of a
-//!   layer's forward and backward pass (such as its FLOPs).
-//! - During the flush the resident memory is in use twice: the new parameters and optimizer states, and the old ones.
-//! - The rest of a worker's peak stays as the run had it: buffers of the threads that compute matrix products on the
-//!   CPU, workspaces of compute kernels, and gradients in flight.
+//!   activations are divided among its layers in proportion to their `weight` in the log. This is the relative cost of
+//!   a layer's forward and backward pass, such as its FLOPs.
+//! - During the flush (gradient norms and optimizer step) the resident memory is in use twice: the new parameters and
+//!   optimizer states, and the old ones.
+//! - The rest of a worker's peak stays as the run had it. It consists of buffers of the threads that compute matrix
+//!   products on the CPU, workspaces of compute kernels, and gradients in flight.
 
 use std::ops::Range;
 
@@ -100,9 +101,9 @@ fn workers(plan: &Plan) -> Vec<usize> {
     worker_of
 }
 
-/// Returns the fraction, from 0 to 1, that one layer has in a figure, such as the number of parameters, of all layers
-/// in `group`. The group has the layers of one worker or stage, with `layer` among them. If the figures of all of them
-/// add up to 0, their fractions are equal.
+/// Returns the fraction, from 0 to 1, that `layer` has of the sum of a figure, such as the number of parameters, over
+/// all layers in `group`. The group has the layers of one worker or stage, with `layer` among them. If the sum is 0,
+/// the fractions of all layers are equal.
 fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
     let all: f64 = group.clone().map(figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }

@@ -21,8 +21,8 @@ impl Measured {
     ///
     /// # Errors
     /// Returns [`PredictError`] if the log has no step that updated parameters, does not state the layers of every
-    /// stage, or has a time or size that is not above 0. It is also returned if a network link has an invalid latency
-    /// or bandwidth, or if the log does not have one entry in `links` for each boundary between stages.
+    /// stage, or has a time or size that is not above 0. Also returns one if a network link has an invalid latency or
+    /// bandwidth, or if the log has network links but not one entry in `links` for each boundary between stages.
     pub fn of(log: &RunLog) -> Result<Self, PredictError> {
         let (stages, micro_batches) = (log.plan.stages(), log.plan.micro_batches());
         let costs = (0..stages).map(|stage| stage_costs(log, stage)).collect::<Option<Vec<_>>>();
@@ -96,11 +96,12 @@ fn cut_of(layers: &[Layer], stages: usize) -> Option<Vec<Range<usize>>> {
     (cut.len() == stages).then_some(cut)
 }
 
-/// Returns the overhead of a step in seconds: the time before its first compute plus the time after its last event.
+/// Returns the overhead of a step in seconds: the time before its first computation (such as a forward pass), plus the
+/// time after its last event.
 ///
-/// The step is the first one with logged events that is of the same kind as the steps of the run's medians. The two
-/// kinds are synchronised steps, where workers wait for their devices after every action, and all others. Returns 0 if
-/// there is no such step.
+/// The times come from the first step with logged events that is of the same kind as the steps of the run's medians.
+/// The two kinds are synchronised steps, where workers wait for their devices after every action, and all others.
+/// Returns 0 if there is no such step.
 fn outside_actions(log: &RunLog) -> f64 {
     let drawn = |step: &&Step| !step.timeline.is_empty() && step.synchronised == log.synchronised();
     let Some(step) = log.steps_since_resume().find(drawn) else { return 0.0 };

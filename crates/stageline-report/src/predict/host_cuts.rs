@@ -44,9 +44,9 @@ impl Measured {
     /// the shortest predicted step comes first; of equal steps, the one with fewer bytes between hosts.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways. It
-    /// is also returned if the schedule has no plan for these numbers of workers and micro-batches, a network link is
-    /// invalid, or the log lacks the bytes between stages.
+    /// Returns [`PredictError`] if there is no way to choose the boundaries between hosts, or more than 10,000 ways.
+    /// Also returns one if the schedule has no plan for these numbers of workers and micro-batches. It is also returned
+    /// if a network link is invalid, or the log lacks the bytes between stages.
     pub fn host_cuts(
         &self,
         hosts: &Hosts,

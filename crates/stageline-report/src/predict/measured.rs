@@ -33,7 +33,7 @@ pub struct Measured {
     /// adds it to each step.
     pub(super) step_overhead: f64,
     /// The overhead of the runtime in seconds for each action of a worker: a forward pass, a backward pass, or a half
-    /// of a split backward pass. It comes in addition to the time of the compute itself.
+    /// of a split backward pass. It comes in addition to the time of the action itself.
     pub(super) action_overhead: f64,
     /// The seconds for which the send of one tensor keeps the sending worker busy, without the transfer time of the
     /// network link.
@@ -145,9 +145,10 @@ impl Measured {
         self.balanced_within(0..self.layers.len(), stages)
     }
 
-    /// Returns the partition of the layers into the stages of the plan that `target` describes. If the target does not
-    /// give the partition, and does not take that of the run, the measured times of the layers decide. With one stage
-    /// per worker, the result is the most even partition. With several, it is a partition with a short simulated step.
+    /// Returns the partition of the layers into the stages of the plan that `target` describes. It is the given
+    /// partition, or that of the run if `target` asks for it and has as many stages as the run. Otherwise the measured
+    /// times of the layers decide. With one stage per worker, the result is then the most even partition. With several,
+    /// it is a partition with a short simulated step.
     ///
     /// # Errors
     /// Returns the errors of [`balanced`](Self::balanced).

@@ -3,7 +3,7 @@
 //!
 //! - *Backward passes.* A schedule may split a backward pass into the gradients of inputs and of weights. The fraction
 //!   of each half comes from the logged run, if its schedule splits backward passes and the log has the events of a
-//!   step; otherwise both halves are assumed to take equal time.
+//!   step. Otherwise both halves are assumed to take equal time.
 //! - *Transfers.* Worker n of the plan has the network links of worker n of the run. A transfer over a link takes its
 //!   latency plus bytes / bandwidth, and keeps no worker busy. The logged duration of a send may contain this transfer
 //!   time, so only the part beyond it counts as time of the sending worker. The idle time that the log attributes to
@@ -33,8 +33,8 @@ pub struct Crossing {
 }
 
 impl Crossing {
-    /// Returns the seconds that one micro-batch's activation and its gradient together take over the network link: the
-    /// time of one after the other, with the latency of both.
+    /// Returns the seconds that one micro-batch's activation and its gradient together take over the network link. They
+    /// are transferred one after the other, and each has the link's latency.
     pub fn takes(&self) -> f64 {
         2.0 * self.link.takes(self.bytes)
     }

@@ -3,14 +3,15 @@
 //!
 //! - *Stages.* With as many stages as the run had, the prediction uses the stages of the run. Otherwise each stage is a
 //!   sum of layers, and each layer has its part of the costs of its stage in the run.
-//! - *Step time.* The predicted step is the simulated step plus the overheads of the run: the overhead of a step once,
-//!   and the overhead of an action for each action of a worker, where the two halves of a split backward pass are two
-//!   actions. It is multiplied by the variation of the run: the run's own step time, divided by the step time that is
-//!   simulated for the run in this way.
+//! - *Step time.* The predicted step is the simulated step plus the overheads of the run. The overhead of a step is
+//!   added once, and the overhead of an action for each action of a worker. The two halves of a split backward pass are
+//!   two actions. The sum is multiplied by the variation of the run: the run's own step time, divided by the step time
+//!   that is simulated for the run in this way.
 //!
-//! A prediction lacks costs that the log of a run under another schedule does not show: the fixed work of each chunk in
-//! addition to its layers, and the extra work of a split backward pass compared with a whole one. Layers without FLOPs,
-//! such as embeddings, count as free within their stage. The log of a run under the predicted schedule has these costs.
+//! A prediction lacks two costs that the log of a run under another schedule does not show. They are the fixed work of
+//! each chunk in addition to its layers, and the extra work of a split backward pass compared with a whole one. Layers
+//! without FLOPs, such as embeddings, count as free within their stage. The log of a run under the predicted schedule
+//! has these costs.
 
 use std::ops::Range;
 
@@ -52,8 +53,8 @@ impl Measured {
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes.
     ///
     /// # Errors
-    /// Returns [`PredictError`] if the schedule has no plan for these numbers of workers and micro-batches, if its plan
-    /// deadlocks with the channels of the run, or if the partition of the layers is invalid. Also returns one if a
+    /// Returns [`PredictError`] if the schedule has no plan for these numbers of workers and micro-batches, or if its
+    /// plan deadlocks with the channels of the run. Also returns one if the partition of the layers is invalid, or if a
     /// network link, or the bytes that it carries, are not known.
     pub fn predict(&self, target: &Target) -> Result<Prediction, PredictError> {
         let placed = self.place(target)?;
@@ -155,8 +156,8 @@ impl Measured {
     }
 
     /// Predicts the step time, bubble, throughput and memory of the plan that `target` describes, but with another
-    /// number of micro-batches. Returns `None` if the schedule has no plan for this number, and the other errors of
-    /// [`predict`](Self::predict).
+    /// number of micro-batches. Returns `None` if the schedule has no plan for this number. The errors are the other
+    /// errors of [`predict`](Self::predict).
     pub(super) fn predict_with(
         &self,
         target: &Target,

@@ -6,8 +6,8 @@ use super::target::Target;
 use super::trainings::PredictedTraining;
 use crate::log::{NoiseScales, RunLog};
 
-/// A question about a logged run, for [`Measured::advise`]: which settings let a training run reach, in the least time,
-/// the loss that the logged run had after its last step.
+/// A question about a logged run, for [`Measured::advise`]: which settings let a training run reach a certain loss in
+/// the least time? It is the loss that the logged run had after its last step.
 pub struct Question<'a> {
     /// The log of a run. The question is about the fastest settings that reach the loss that this run had after its
     /// last step.

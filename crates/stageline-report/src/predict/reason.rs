@@ -3,8 +3,8 @@
 
 use super::trainings::PredictedTraining;
 
-/// The smallest factor of an advantage (fewer tokens, or a higher throughput) that a reason names beside a larger one.
-/// Smaller advantages, of less than 3%, are not worth a mention.
+/// The smallest factor with which the smaller of two advantages (fewer tokens, and a higher throughput) is named in a
+/// reason. An advantage of less than 3% is not worth a mention.
 const NAMED: f64 = 1.03;
 
 /// Two predicted training runs that reach the same loss with different settings, the first in less time. Their
@@ -34,10 +34,10 @@ impl Compared<'_> {
         self.training.tokens_per_s() / self.other.tokens_per_s()
     }
 
-    /// Returns a clause with the reasons why a predicted training run reaches the loss sooner than the slower training
-    /// run, such as `because it needs 20% fewer tokens`. The time of a training run is its number of tokens divided by
-    /// its throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble.
-    /// The larger of the two comes first, and the smaller one is left out if its factor is below [`NAMED`].
+    /// Returns a clause that says why a predicted training run reaches the loss sooner than the slower one, such as
+    /// `because it needs 20% fewer tokens`. The time of a training run is its number of tokens divided by its
+    /// throughput. So the reasons are fewer tokens and a higher throughput, which may come from a smaller bubble. The
+    /// larger of these two advantages comes first, and the smaller one is left out if its factor is below [`NAMED`].
     pub(super) fn because(&self) -> String {
         let unit = self.training.prediction.unit;
         let tokens = |training: &PredictedTraining| training.tokens().unwrap_or(f64::NAN);
@@ -61,8 +61,8 @@ impl Compared<'_> {
     }
 }
 
-/// Returns the indices of the predicted training runs that take about as long as the shortest one, of those for which
-/// `fits` returns true. They may take longer by at most the fraction `longer` (0.1 for 10%).
+/// Returns the indices of the predicted training runs for which `fits` returns true and which take about as long as
+/// `shortest`. They may take longer by at most the fraction `longer` (0.1 for 10%).
 pub(super) fn about_as_short(
     trainings: &[PredictedTraining],
     shortest: &PredictedTraining,

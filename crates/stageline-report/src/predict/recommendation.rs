@@ -14,19 +14,19 @@ use super::trainings::PredictedTraining;
 /// recommended. A smaller gain may be an error of the prediction. Fewer workers are recommended even without a gain.
 const WORTH: f64 = 0.1;
 
-/// The fraction (10%) of extra time with which a predicted training run still counts as long as the shortest one. So
-/// small a difference may be an error of the prediction. The compared training runs differ only in their number of
-/// micro-batches.
+/// The fraction (10%) by which a predicted training run may take longer than the shortest one and still count as
+/// equally fast. So small a difference may be an error of the prediction. The compared training runs differ only in
+/// their number of micro-batches.
 const ABOUT: f64 = 0.1;
 
-/// The fraction (20%) of extra time with which a predicted training run with the optimizer Adam still counts as long as
-/// the shortest one. It is larger than for other optimizers because the noise scale is a lower bound under Adam: larger
-/// batches save more steps than predicted.
+/// The fraction (20%) by which a predicted training run with the optimizer Adam may take longer than the shortest one
+/// and still count as equally fast. It is larger than for other optimizers because the noise scale is a lower bound
+/// under Adam: larger batches save more steps than predicted.
 const ABOUT_UNDER_ADAM: f64 = 0.2;
 
-/// The smallest efficiency with which more workers are recommended. It is the worker-hours of a training run with the
-/// user's number of workers, divided by the worker-hours of the training run with more. At 0.8, a training run with
-/// twice the workers must be at least 1.6 times as fast.
+/// The smallest efficiency with which more workers are recommended. The efficiency is the worker-hours of a training
+/// run with the user's number of workers, divided by the worker-hours of the training run with more. At 0.8, a training
+/// run with twice the workers must be at least 1.6 times as fast.
 const EFFICIENT: f64 = 0.8;
 
 /// The recommended settings for the next training run, with the reason. They are chosen by the predicted time until a
@@ -103,7 +103,7 @@ pub(super) fn recommended_m(question: &Question, trainings: &[PredictedTraining]
 /// fits into the memory; the shortest of `alternatives` is then recommended without a comparison.
 ///
 /// `trainings` are the predicted training runs with the settings of the plan. A changed schedule or number of workers
-/// is compared with two of them: with `own`, and with the one that has the same M, if that fits into the memory. Larger
+/// is compared with two of them: `own`, and the one that has the same M, if the latter fits into the memory. Larger
 /// micro-batches are compared with `own` only. Each comparison must satisfy the rule of the changed setting:
 ///
 /// - A changed schedule or micro-batch size is recommended if its training run is at least 10% shorter.
@@ -137,8 +137,8 @@ pub(super) fn recommended_change(
     Some(Recommendation { change: *change, training: training.clone(), reason })
 }
 
-/// Whether a training run with a changed setting is recommended in place of `own`, a training run with the settings of
-/// the plan that the user gives to `stageline advise`. False if the time of one of the two is not known.
+/// Whether a training run with a changed setting is recommended in place of `own`. `own` is a training run with the
+/// settings of the plan that the user gives to `stageline advise`. False if the time of one of the two is not known.
 fn is_better(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> bool {
     let (Some(before), Some(after)) = (own.seconds(), training.seconds()) else { return false };
     let shorter = after <= (1.0 - WORTH) * before;
@@ -153,8 +153,8 @@ fn is_better(question: &Question, own: &PredictedTraining, change: Change, train
 }
 
 /// Returns a text that says why a changed setting is recommended. It has the figures of the training run with this
-/// setting beside the figures of `own`, a training run with the settings of the plan that the user gives to `stageline
-/// advise`.
+/// setting beside the figures of `own`. `own` is a training run with the settings of the plan that the user gives to
+/// `stageline advise`.
 fn of_change(question: &Question, own: &PredictedTraining, change: Change, training: &PredictedTraining) -> String {
     let (m, compared) = (own.micro_batches, Compared { training, other: own });
     let other = match change {
@@ -197,9 +197,9 @@ fn of_memory(question: &Question) -> String {
     )
 }
 
-/// Returns a text that says why the number of micro-batches (M) of the logged run, `run`, is recommended again, or the
-/// nearest M that fits into the memory. The training run with the recommended M takes longer than the shortest training
-/// run, but by at most the fraction `longer`.
+/// Returns a text that says why `run`, the number of micro-batches (M) of the logged run, is recommended again. If it
+/// does not fit into the memory, the text says why the nearest M that fits is recommended. The training run with the
+/// recommended M takes longer than the shortest training run, but by at most the fraction `longer`.
 fn near_the_run(run: usize, training: &PredictedTraining, shortest: &PredictedTraining, longer: f64) -> String {
     let seconds = |training: &PredictedTraining| training.seconds().unwrap_or(f64::NAN);
     let near = match training.micro_batches == run {

@@ -10,8 +10,8 @@ impl Measured {
     /// is assumed to be a linear function of the size. Predictions from the result do not state the memory.
     ///
     /// # Errors
-    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size, if the models differ in
-    /// their number of layers, or if `tokens` is not above 0.
+    /// Returns [`PredictError::Size`] if the micro-batches of both runs have the same size or the models differ in
+    /// their number of layers. Also returns it if `tokens` is not above 0.
     pub fn with_size(&self, other: &Self, tokens: f64) -> Result<Self, PredictError> {
         let distance = other.tokens - self.tokens;
         if distance == 0.0 || self.layers.len() != other.layers.len() || tokens.is_nan() || tokens <= 0.0 {

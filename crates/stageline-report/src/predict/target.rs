@@ -19,8 +19,8 @@ pub struct Target<'a> {
     pub cut: Cut,
 }
 
-/// The cut of a predicted plan, which is the partition of the model's layers into its stages: as in the logged run, by
-/// the measured times of the layers, or as the caller gives it.
+/// The cut of a predicted plan, which is the partition of the model's layers into its stages. The layers are
+/// partitioned as in the logged run, by their measured times, or as the caller says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cut {
     /// The model's layers are partitioned as in the logged run if the predicted plan has as many stages as the run.

@@ -12,9 +12,9 @@ use crate::log::NoiseScales;
 /// The largest number of micro-batches (M) for which training runs are predicted and compared.
 const MOST: usize = 256;
 
-/// A predicted training run with given settings that reaches the loss that a logged run had after its last step: its
-/// number of micro-batches, step time, memory and number of steps. The tokens of a training run are the sum of the
-/// weights of its targets.
+/// A predicted training run with given settings, up to the step at which it reaches the loss that a logged run had
+/// after its last step. Its fields are the number of micro-batches, the batch, the step time with the memory, and the
+/// number of steps. The tokens of a training run are the sum of the weights of its targets.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PredictedTraining {
     /// The number of micro-batches (M) per step in each replica of a predicted training run.
@@ -89,8 +89,8 @@ impl Measured {
     }
 
     /// Predicts the training run with the plan `target`, but with another number of micro-batches, that reaches the
-    /// loss of the logged run. Returns `None` if the schedule has no plan for this number, and the other errors of
-    /// [`predict`](Self::predict).
+    /// loss of the logged run. Returns `None` if the schedule has no plan for this number. The errors are the other
+    /// errors of [`predict`](Self::predict).
     pub(super) fn training(
         &self,
         noise: Option<&NoiseScales>,

@@ -1,5 +1,5 @@
-//! Channel capacities (the numbers of micro-batches that a channel between two stages can store): whether a plan
-//! completes with channels of a given capacity, and the least capacity at which it completes.
+//! Channel capacities: the numbers of micro-batches that a channel between two stages can store. Finds out whether a
+//! plan completes with channels of a given capacity, and the least capacity at which it completes.
 
 use super::deadlock::Deadlock;
 use super::replay::{Observer, replay};

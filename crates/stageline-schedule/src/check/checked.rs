@@ -71,7 +71,8 @@ impl Checked {
     pub fn transfers(&self) -> Vec<Transfer> {
         let mut order = Order(Vec::new());
         run(&self.plan, self.capacity, &mut order).expect("a checked plan completes");
-        // The sort is stable and causes are reported before their effects, so causes stay first at equal times.
+        // The sort is stable, and a send is reported after the sends that it depends on, so this order holds at equal
+        // times.
         order.0.sort_by(|(a, _), (b, _)| a.total_cmp(b));
         order.0.into_iter().map(|(_, transfer)| transfer).collect()
     }

@@ -12,7 +12,8 @@ const SHOWN: usize = 8;
 pub struct Blocked {
     /// The index, from 0, of a worker that is blocked in a deadlock.
     pub worker: usize,
-    /// The number of actions (forward and backward passes) that a blocked worker finished before the deadlock.
+    /// The index, from 0 in the worker's list, of the action (a forward or backward pass) whose send or receive a
+    /// blocked worker cannot finish.
     pub action: usize,
     /// The send or receive that a worker in a deadlock waits to finish.
     pub at: Instruction,

@@ -53,8 +53,8 @@ pub enum CheckError {
         /// The least channel capacity with which the plan completes; `None` if it deadlocks with every capacity. The
         /// channel capacity is the number of micro-batches that a channel between two stages can store.
         least_capacity: Option<usize>,
-        /// An excerpt of the plan for the error message: the action of each worker that is blocked, and the actions
-        /// next to it.
+        /// An excerpt of the plan for the error message: for each blocked worker, the action at which it is blocked,
+        /// and the actions next to that action.
         excerpt: Excerpt,
     },
     /// The error for a plan where a worker has more live micro-batches than the caller's limit. A micro-batch is live

@@ -5,11 +5,12 @@ use std::collections::BinaryHeap;
 
 use crate::costs::Transfers;
 
-/// The queue of simulated workers that may be able to advance in a replay.
+/// The queue of simulated workers that may be able to run their next instruction.
 pub(crate) enum Ready {
-    /// A stack of simulated workers, for a replay whose result does not depend on the order in which workers advance.
+    /// A stack of simulated workers, for asynchronous transfers. The simulated times then do not depend on the order in
+    /// which workers run their instructions.
     Stack(Vec<usize>),
-    /// A queue of simulated workers, for a replay in which transfers wait for each other. The worker with the earliest
+    /// A queue of simulated workers, for serialised transfers, which wait for each other. The worker with the earliest
     /// simulated time comes first.
     ByTime(BinaryHeap<Reverse<(Time, usize)>>),
 }

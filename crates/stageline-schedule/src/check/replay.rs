@@ -1,12 +1,12 @@
 //! Replay: runs a plan on simulated workers, to its end or to a deadlock with its cause.
 //!
-//! Every worker runs its instructions in order. A receive waits for its message, a send for room in its channel. This
-//! is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974), so whether it completes
-//! does not depend on costs: one run at any costs decides it for all.
+//! Every worker runs its instructions in order. A receive waits for its message, and a send waits for room in its
+//! channel. This is a network of sequential processes on bounded first-in first-out channels (Kahn, 1974). Whether such
+//! a network completes does not depend on costs, so one run at any costs decides it for all.
 //!
-//! A worker is visited only when the message or the room that it waits for is there, so a run is linear in the number
-//! of actions. If transfers are serialised on streams, workers are visited in the order of time: first come, first
-//! served.
+//! A worker is visited only when the message or the room that it waits for is there, so the time of a run is linear in
+//! the number of actions. If transfers are serialised on streams, workers are visited in the order of time: first come,
+//! first served.
 
 use std::collections::VecDeque;
 
@@ -16,7 +16,8 @@ use super::ready::Ready;
 use crate::costs::{Costs, Transfers};
 use crate::plan::{Action, Instruction, Placement, Plan, Transfer, around};
 
-/// An action of a worker, such as a forward pass, with its simulated start and end.
+/// An action of a worker, such as a forward pass, with its simulated start and end. Times are in the unit of the costs
+/// that the simulation was given, such as milliseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Span {
     /// The action that a worker runs in a simulated time span: a forward pass, a backward pass or half of a backward
@@ -28,7 +29,8 @@ pub struct Span {
     pub end: f64,
 }
 
-/// An observer of a replay. The replay reports every forward pass, backward pass and send to it.
+/// An observer of a replay, which is a simulated run of a plan. The replay reports every forward pass, backward pass
+/// and send to its observer.
 pub(crate) trait Observer {
     /// Receives the report that a simulated worker has run an action, such as a forward pass, with its start and end.
     fn computed(&mut self, _worker: usize, _span: Span) {}
@@ -37,7 +39,7 @@ pub(crate) trait Observer {
     fn sent(&mut self, _transfer: Transfer, _time: f64) {}
 }
 
-/// An observer that ignores all reports of a replay, for callers that only ask whether a plan completes.
+/// An observer that ignores all reports of a simulated run, for callers that only ask whether a plan completes.
 impl Observer for () {}
 
 /// Replays a plan: runs it on simulated workers, and reports every event to the observer. Each channel between two
@@ -76,10 +78,10 @@ struct Channel {
     /// The messages in a simulated channel: the index of each micro-batch, and the simulated time from which it can be
     /// received.
     messages: VecDeque<(usize, f64)>,
-    /// The number of places for messages in a simulated channel that have never been used. Places that were used and
-    /// are free again are listed in `freed`.
+    /// The number of message slots of a simulated channel that have never been used. Slots that were used and are free
+    /// again are listed in `freed`.
     room: usize,
-    /// The simulated times at which used places for messages in a channel became free again, earliest first.
+    /// The simulated times at which used message slots of a channel became free again, earliest first.
     freed: VecDeque<f64>,
     /// The index of the simulated worker that waits to send on this channel; `None` if no worker does.
     sender: Option<usize>,
@@ -198,7 +200,7 @@ impl Run<'_> {
         }
     }
 
-    /// Reserves a place for a message in a channel. Returns the simulated time from which the place is free; `None` if
+    /// Reserves a slot for a message in a channel. Returns the simulated time from which the slot is free; `None` if
     /// the channel is full.
     fn room(&mut self, transfer: Transfer) -> Option<f64> {
         if self.capacity == 0 {
@@ -242,14 +244,15 @@ impl Run<'_> {
         }
     }
 
-    /// Returns the action, send or receive that a simulated worker runs next; `None` if it has finished its list.
+    /// Returns the instruction that a simulated worker runs next: a forward or backward pass, a send, or a receive.
+    /// Returns `None` if the worker has run all its instructions.
     fn instruction(&self, worker: usize) -> Option<Instruction> {
         let Worker { action, phase, .. } = self.workers[worker];
         let &action = self.plan.rows()[worker].get(action)?;
         around(action, self.plan.stages())[phase..].iter().flatten().next().copied()
     }
 
-    /// Ends a replay. Returns a deadlock as an error if a worker has not finished its list of actions.
+    /// Ends a replay of a plan. Returns a deadlock as an error if a worker has not run all its actions.
     fn finish(self) -> Result<(), Deadlock> {
         let blocked = |worker| {
             let at = self.instruction(worker)?;

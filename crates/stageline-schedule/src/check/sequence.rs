@@ -1,5 +1,5 @@
-//! The sequence of actions that a stage must run on a micro-batch: forward and backward pass (`F B`), or forward pass,
-//! input gradient and weight gradient (`F I W`).
+//! The sequence of actions that a stage must run on a micro-batch. It is a forward and a backward pass (`F B`), or a
+//! forward pass, an input gradient and a weight gradient (`F I W`).
 
 use crate::plan::{Action, Compute};
 

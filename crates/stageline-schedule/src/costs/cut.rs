@@ -16,10 +16,12 @@ impl StageCost {
         }
     }
 
-    /// Returns the latency of a transfer from the worker `from`, whose undivided stage has these costs, to the worker
-    /// `to`. It is the latency of the activations if `to` is the next worker, and of the gradients if it is the
-    /// previous one. Of two workers that are not neighbours, the earlier one is the next, because the workers form a
-    /// ring.
+    /// Returns the latency of a transfer from the worker `from` to the worker `to`. `self` has the costs of the
+    /// undivided stage of `from`. The result is the latency of the stage's activations if `to` is the next worker, and
+    /// of its gradients if `to` is the previous worker.
+    ///
+    /// The workers form a ring. So if the two workers are not neighbours and `to` has the smaller index, `to` is the
+    /// next worker.
     fn latency_between(&self, from: usize, to: usize) -> f64 {
         let next = (to > from) == (to.abs_diff(from) == 1);
         if next { self.send_activation } else { self.send_gradient }

@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 /// add up to the duration of the step.
 ///
 /// The causes are found by simulations with the measured times of actions and transfers. The time of a cause is the
-/// time that the worker would gain without that cause. Idle time that the simulations do not explain is `other`.
+/// idle time that the worker would save without that cause. Idle time that the simulations do not explain is `other`.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct Account {
@@ -27,8 +27,8 @@ pub struct Account {
     /// steps at the end of the step) takes longer.
     pub flush: f64,
     /// The time, in seconds, that the measurement adds to a synchronised step. In such a step, workers ask their
-    /// devices after every action whether they have finished. It is the same for all workers of a data-parallel
-    /// replica. It is 0 in other steps, and in logs that do not have it.
+    /// devices after every action whether they have finished. This time is the same for all workers of a data-parallel
+    /// replica. It is 0 in other steps, and in logs without this field.
     #[cfg_attr(feature = "serde", serde(default))]
     pub asking: f64,
     /// The worker's idle time that no other field explains, in seconds. It is negative if the simulations explain more
@@ -52,9 +52,9 @@ impl Account {
         ]
     }
 
-    /// Returns the name of each cause of idle time, and the fraction of the total stage time (number of workers x step
-    /// time) that it explains (0.1 is 10%). The fraction is the idle time of all `workers` for this cause, divided by
-    /// the total stage time. It can be slightly below 0 for causes that are differences of measured times, such as
+    /// Returns the name of each cause of idle time, and the fraction of the total stage time that it explains; 0.1 is
+    /// 10%. The fraction is the idle time of all `workers` for this cause, divided by the total stage time (number of
+    /// workers x step time). It can be slightly below 0 for causes that are differences of measured times, such as
     /// `other`. `step` is the step time in seconds.
     pub fn shares(workers: &[Self], step: f64) -> [(&'static str, f64); 7] {
         let mut shares = Self::default().causes();
@@ -76,7 +76,8 @@ impl Account {
 #[cfg_attr(feature = "serde", derive(Deserialize, Serialize))]
 pub struct WorkerMemory {
     /// The bytes that a worker has in use at the beginning of a step: parameters and optimizer states. If steps
-    /// overlap, they include copies of this state from before the previous step, so that this step can still be undone.
+    /// overlap, they include a copy of this state from before the previous step, so that the previous step can still be
+    /// undone.
     pub resident: u64,
     /// The largest number of bytes of memory in use by a worker at any time of the step.
     pub peak: u64,

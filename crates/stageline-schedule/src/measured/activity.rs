@@ -1,39 +1,40 @@
-//! The activities of a worker ([`Activity`]), such as an instruction of the plan, a wait or the optimizer step.
+//! The work and the waits of a worker ([`Activity`]), such as an instruction of the plan or the optimizer step.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::plan::Instruction;
 
-/// The activity of a worker during a recorded event: work for one of its stages, such as a forward pass or the
-/// optimizer step, or a wait, such as the wait for the next command.
+/// The work or the wait of a worker that a timed event records. Examples are a forward pass, a send, the optimizer
+/// step, and the wait for the next command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activity {
-    /// An activity of a worker: a stage prepares for a training step, or for another pass over the plan, such as an
+    /// The worker prepares one of its stages for a training step, or for another pass over the plan, such as an
     /// evaluation.
     Start,
-    /// An activity of a worker: a stage executes an instruction of the plan, which computes or transfers a micro-batch.
+    /// The worker executes an instruction of the plan on one of its stages: it computes, sends or receives for a
+    /// micro-batch.
     Instruction(Instruction),
-    /// An activity of a worker: a stage adds up the gradient sums of all data-parallel replicas. In a replica other
-    /// than 0, it sends its own sum to replica 0 instead.
+    /// The worker adds up the gradient sums of one of its stages over all data-parallel replicas. In a replica other
+    /// than 0, it sends the stage's gradient sum to replica 0 instead.
     Reduce,
-    /// An activity of a worker: a stage ends its part of the step. It reads gradient norms and losses from its device,
-    /// and reports which micro-batches are in its gradient sum.
+    /// The worker ends its part of a step on one of its stages, before the optimizer step. It reads gradient norms and
+    /// losses from the device, and reports which micro-batches are in the stage's gradient sum.
     Finish,
-    /// An activity of a worker: a stage waits at the flush (the end of a step) for the verdict. The verdict says
-    /// whether all stages step their optimizers or skip the step.
+    /// The worker waits at the flush (the end of a step) for the verdict: whether all stages step their optimizers or
+    /// skip the step.
     Verdict,
-    /// An activity of a worker: a stage steps its optimizer. In a replica other than 0, it receives the new parameter
+    /// The worker steps the optimizer of one of its stages. In a replica other than 0, it receives the new parameter
     /// values from replica 0 instead.
     OptimizerStep,
-    /// An activity of a worker: a stage receives the new values of tied parameters from the stages that own them. The
+    /// The worker receives, for one of its stages, the new values of tied parameters from the stages that own them. The
     /// owner of a parameter is the stage whose optimizer steps it.
     Follow,
-    /// An activity of a worker: a stage copies its parameters and optimizer state for a checkpoint, or its module for
-    /// the user's program.
+    /// The worker copies the parameters and optimizer state of one of its stages for a checkpoint, or the stage's
+    /// module for the user's program.
     Save,
-    /// An activity of a worker: the worker has finished a command of the user's program, such as a step or an
-    /// evaluation, and waits for the next command.
+    /// The worker has finished a command of the user's program, such as a step or an evaluation, and waits for the next
+    /// command.
     Idle,
 }
 
@@ -50,8 +51,8 @@ const OTHERS: [Activity; 8] = [
 ];
 
 impl Activity {
-    /// Returns the name of a worker's activity in logs. An instruction has PyTorch's text form, such as `2F0` or
-    /// `2SEND_F0`. Any other activity has one word, such as `optimizer`. Parsing the name gives the activity again.
+    /// Returns the name of a worker's work or wait in logs. An instruction has PyTorch's text form, such as `2F0` or
+    /// `2SEND_F0`. All others have one word, such as `optimizer`. Parsing the name gives the same value again.
     pub fn name(self) -> String {
         match self {
             Self::Instruction(instruction) => instruction.to_string(),
@@ -66,8 +67,8 @@ impl Activity {
         }
     }
 
-    /// Whether a worker's activity is work of its stage (a forward pass, a backward pass, or the stage's part of the
-    /// flush), not a transfer or a wait.
+    /// Whether a worker works for a stage: it runs a forward or backward pass, or the stage's part of the flush
+    /// (gradient norms and optimizer step). False for everything else, such as transfers and waits.
     pub const fn computes(self) -> bool {
         match self {
             Self::Instruction(Instruction::Compute(_)) | Self::Finish | Self::OptimizerStep => true,

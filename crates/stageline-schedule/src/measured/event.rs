@@ -51,8 +51,8 @@ impl Event {
         (self.waited > Duration::ZERO).then(|| self.activity.wait_cause()).flatten()
     }
 
-    /// Whether a recorded event is work of the worker's stage (a forward pass, a backward pass, or the stage's part of
-    /// the flush), not a transfer or a wait.
+    /// Whether a recorded event is work of a stage: a forward or backward pass, or the stage's part of the flush
+    /// (gradient norms and optimizer step). False for all other events, such as transfers and waits.
     pub fn computes(&self) -> bool {
         self.activity.computes()
     }

@@ -1,11 +1,11 @@
-//! Actions, the entries of a plan: a forward pass, a backward pass or half of a backward pass of one stage on one
-//! micro-batch, with their text form, such as `2F0`.
+//! Actions, the entries of a plan, with their text form, such as `2F0`. An action is a forward pass, a backward pass or
+//! half of a backward pass of one stage on one micro-batch.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// The kind of computation that a stage (a part of the model) runs on a micro-batch: a forward pass, a whole backward
-/// pass, or one of the two halves of a backward pass.
+/// The kind of computation that a stage (a part of the model) runs on a micro-batch. It is a forward pass, a whole
+/// backward pass, or one of the two halves of a backward pass.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Compute {
     /// `F`: the forward pass of a stage on a micro-batch.
@@ -101,8 +101,8 @@ impl fmt::Display for ParseActionError {
     }
 }
 
-/// Returns a text from a plan's file in a form that is safe in error messages. It has the first 40 characters, and all
-/// except visible ASCII and spaces are escaped.
+/// Returns a text from a plan's file in a form that is safe to print in error messages. Characters other than visible
+/// ASCII and spaces are escaped. Only the first 40 characters are kept, followed by `...` if the text is longer.
 fn shown(text: &str) -> String {
     const MOST: usize = 40;
     let mut letters = text.chars();

@@ -49,7 +49,8 @@ impl Plan {
     ///
     /// # Errors
     /// Returns the row and column, counted from 1, of the first error. An error is a cell that cannot be read, or a
-    /// transfer that is missing, superfluous or misplaced (a receive after its action, or a send before it).
+    /// transfer that is missing, superfluous or misplaced. A receive is misplaced after its action, and a send before
+    /// it.
     pub fn from_csv(csv: &str) -> Result<Self, ParsePlanError> {
         let row = |(row, line): (usize, &str)| {
             let mut cells = Row::new();

@@ -36,7 +36,7 @@ pub enum CellError {
         /// The misplaced transfer in a plan's CSV text: a receive after the action that uses its tensor, or a send
         /// before the action that makes its tensor.
         transfer: Instruction,
-        /// The action (a forward or backward pass) to which the misplaced transfer in a plan's CSV text belongs.
+        /// The action (a forward or backward pass) that makes or uses the tensor of the misplaced transfer.
         compute: Action,
     },
     /// The error for a send or receive in a plan's CSV text that belongs to no action of its worker, or that is a

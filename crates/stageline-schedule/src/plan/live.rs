@@ -10,8 +10,8 @@ pub(crate) fn live_after(live: usize, compute: Compute) -> usize {
     live.saturating_add_signed(live_change(compute))
 }
 
-/// Returns by how much a computation changes the number of live micro-batches (those whose activations are kept) on its
-/// worker: 1 for a forward pass, 0 for an input gradient, -1 for a weight gradient or a whole backward pass.
+/// Returns the change of a worker's number of live micro-batches (those whose activations are kept) by one computation.
+/// It is 1 for a forward pass, 0 for an input gradient, and -1 for a weight gradient or a whole backward pass.
 pub(crate) fn live_change(compute: Compute) -> isize {
     match compute {
         Compute::Forward => 1,

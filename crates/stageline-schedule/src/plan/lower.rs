@@ -50,12 +50,12 @@ impl Transfer {
 /// a backward pass or half of a backward pass), a send or a receive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Instruction {
-    /// An instruction of a worker: it runs an action, which is a forward pass, a backward pass or half of a backward
-    /// pass of one of its stages on a micro-batch.
+    /// An instruction to run a forward pass, a backward pass or half of a backward pass of one of the worker's stages
+    /// on a micro-batch.
     Compute(Action),
-    /// An instruction of a worker: it sends an activation or a gradient that one of its earlier actions made.
+    /// An instruction to send an activation or a gradient that an earlier action of the same worker has computed.
     Send(Transfer),
-    /// An instruction of a worker: it receives an activation or a gradient that one of its later actions needs.
+    /// An instruction to receive an activation or a gradient that a later action of the same worker needs.
     Receive(Transfer),
 }
 
@@ -78,7 +78,7 @@ impl Instruction {
         }
     }
 
-    /// Returns the index of the micro-batch that a worker's instruction computes, sends or receives.
+    /// Returns the index of the micro-batch whose tensors a worker's instruction computes, sends or receives.
     pub const fn micro_batch(self) -> usize {
         match self {
             Self::Compute(action) => action.micro_batch,

@@ -1,5 +1,5 @@
-//! Lowered plans (plans with their sends and receives) as CSV text: writes the sends and receives between the actions,
-//! and validates those in a parsed text.
+//! Lowered plans (plans with their sends and receives) as CSV text. Writes the sends and receives between the actions,
+//! and checks the sends and receives of a parsed text.
 
 use std::collections::HashMap;
 

@@ -1,5 +1,5 @@
-//! The placement of a model's stages on workers: in turn, in a V (the first and the last stage on one worker), or as a
-//! plan has them.
+//! The placement of a model's stages on workers. Stages are placed in turn (stage s on worker s mod P), in a V (the
+//! first and the last stage on one worker), or as a given plan places them.
 
 use super::rows::Plan;
 
@@ -51,8 +51,8 @@ impl Placement {
     /// workers w and w+1 has the index w. The link between the last and the first of P > 2 workers has the index P-1.
     /// Placements in turn with several stages per worker use this link.
     ///
-    /// The link between any other two workers has the index of the later worker. The last stage, which sends nothing
-    /// onwards, and a stage whose next stage is on the same worker get the index of their own worker.
+    /// The link between any other two workers has the larger of their two indices. If the next stage is on the same
+    /// worker, or `stage` is the last one, there is no link, and the result is the index of the stage's own worker.
     ///
     /// # Panics
     /// Panics if the placement has no such stage.

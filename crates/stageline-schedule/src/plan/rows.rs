@@ -71,8 +71,8 @@ impl Plan {
     }
 
     /// Returns a plan in which `micro_batches` micro-batches run one after another. Each passes all stages forward and
-    /// backward before the next one begins. Every stage stays on its worker, and every micro-batch has the kinds of
-    /// actions that this plan has for micro-batch 0.
+    /// backward before the next one begins. Every stage stays on its worker. A stage's backward passes are whole or
+    /// split, as its backward pass on micro-batch 0 is in this plan.
     pub(crate) fn one_by_one(&self, micro_batches: usize) -> Self {
         let repeated = |row: &Vec<Action>| {
             let mut first: Vec<_> = row.iter().filter(|action| action.micro_batch == 0).copied().collect();

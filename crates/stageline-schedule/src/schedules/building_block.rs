@@ -1,5 +1,5 @@
-//! Generates the plans of V-Half and V-Min: each worker repeats a building block (its actions on one micro-batch), and
-//! then every action moves to the earliest time that the memory allows.
+//! Generates the plans of V-Half and V-Min. Each worker repeats a building block, which is its actions on one
+//! micro-batch. Then every action moves to the earliest time that the memory allows.
 
 use std::collections::VecDeque;
 
@@ -29,7 +29,8 @@ pub(crate) fn repeated(
     Ok(squeezed(&pattern(stages, micro_batches, block)?))
 }
 
-/// Returns the plan in which each worker repeats its building block, before its actions move to earlier cells.
+/// Returns the plan in which each worker repeats its building block (its actions on one micro-batch), before any action
+/// moves to an earlier time.
 pub(super) fn pattern(
     stages: usize,
     micro_batches: usize,

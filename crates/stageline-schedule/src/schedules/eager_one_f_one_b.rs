@@ -7,9 +7,10 @@ use super::schedule::Schedule;
 use crate::costs::StageCost;
 use crate::plan::Plan;
 
-/// The eager 1F1B schedule: 1F1B with twice the warm-up. Stage s of P forwards 2(P-s-1) micro-batches before it
-/// alternates forward and backward passes. This hides a transfer behind computation if it takes at most half the time
-/// of a forward pass and a backward pass (Zhuang et al., 2023, [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
+/// The eager 1F1B schedule: 1F1B with twice the warm-up. Stage s of P runs 2(P-s-1) forward passes before it alternates
+/// forward and backward passes. This hides transfers behind computation if a transfer takes at most half the time of
+/// one forward and one backward pass together (Zhuang et al., 2023,
+/// [arXiv:2211.05322](https://arxiv.org/abs/2211.05322)).
 ///
 /// The plan for P = 4 stages and M = 8 micro-batches, if a backward pass takes twice as long as a forward pass:
 ///

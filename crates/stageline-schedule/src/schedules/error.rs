@@ -27,8 +27,8 @@ pub enum ScheduleError {
         /// The schedule needs a multiple of this number of micro-batches, such as a multiple of the number of workers.
         multiple_of: usize,
     },
-    /// The error if a schedule has a single plan, such as a plan from a file, and a plan with different numbers of
-    /// stages or micro-batches is requested.
+    /// The error for a schedule that is a single plan, such as a plan from a file. The requested numbers of stages or
+    /// micro-batches differ from those of this plan.
     Shape {
         /// The number of stages, then the number of micro-batches, of the schedule's single plan.
         written: (usize, usize),

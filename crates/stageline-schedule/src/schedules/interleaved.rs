@@ -7,8 +7,8 @@ use crate::costs::StageCost;
 use crate::plan::{Action, Plan};
 
 /// The interleaved 1F1B schedule over P workers with V chunks (stages) each, in Megatron-LM's order (Narayanan et al.,
-/// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)). Stage s is on worker s mod P. A worker forwards P
-/// micro-batches through a chunk before it turns to the next chunk.
+/// 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)). Stage s is on worker s mod P. A worker runs the forward
+/// passes of P micro-batches on one chunk, then those of the same micro-batches on the next chunk.
 ///
 /// The number of stages must be a multiple of V, and the number of micro-batches a multiple of P.
 ///
@@ -45,7 +45,8 @@ impl Schedule for Interleaved {
             if !micro_batches.is_multiple_of(workers) {
                 return Err(ScheduleError::MicroBatches { given: micro_batches, multiple_of: workers });
             }
-            // A worker's forwards run P micro-batches of one chunk, then P of the next.
+            // A worker runs the forward passes of P micro-batches on one chunk, then P forward passes on the next
+            // chunk.
             let total = chunks * micro_batches;
             let chunk_of = |n: usize| n / workers % chunks;
             let micro_batch_of = |n: usize| n / (workers * chunks) * workers + n % workers;

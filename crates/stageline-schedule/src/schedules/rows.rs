@@ -1,5 +1,5 @@
-//! Functions that several generators of plans share: plans with one stage per worker or with several (chunks), and the
-//! alternating forward and backward passes of 1F1B.
+//! Functions that several generators of plans share. They make plans with one stage per worker or with several
+//! (chunks), and the alternating forward and backward passes of 1F1B.
 
 use super::error::ScheduleError;
 use crate::plan::{Action, Compute, Plan};

@@ -24,8 +24,8 @@ pub trait Schedule {
         1
     }
 
-    /// Returns the number of stages of the schedule's plans for `workers` workers: `workers` x V, unless the schedule
-    /// is a plan whose workers have unequal numbers of stages.
+    /// Returns the number of stages of the schedule's plans for `workers` workers. It is `workers` x V, unless the
+    /// schedule is a single plan (such as one from a file) whose workers have unequal numbers of stages.
     fn stages_on(&self, workers: usize) -> usize {
         workers.saturating_mul(self.chunks())
     }

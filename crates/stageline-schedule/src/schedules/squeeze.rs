@@ -1,4 +1,5 @@
-//! Moves every action of a plan for two stages per worker in a V to the earliest time that its memory allows.
+//! Moves every action of a plan to the earliest time that does not raise the peak of live micro-batches. The plan has
+//! two stages per worker, placed in a V: worker w of P has stages w and 2P-1-w.
 
 use std::collections::VecDeque;
 
@@ -8,12 +9,13 @@ use crate::plan::{Action, Compute, Plan, live_change};
 /// worker). No worker has more live micro-batches than the worker with the largest peak in `plan`. A micro-batch is
 /// live between its forward pass and its weight gradient, and counts once for each stage of the worker.
 ///
-/// Worker w of P has the stages w and 2P-1-w, and runs each kind of action on its micro-batches in ascending order.
+/// In `plan`, worker w of P must have the stages w and 2P-1-w, and run each kind of action in ascending order of the
+/// micro-batches.
 ///
 /// The computation always ends, because the earliest remaining action of `plan` can run next. A worker exchanges data
-/// only with the previous and the next worker. So it is visited only if one of the three ran an action in the cell
-/// before; otherwise it would find no action again. This takes time linear in the number of actions, times log(M) for M
-/// micro-batches.
+/// only with the previous and the next worker. So a worker is visited only if it or one of these two ran an action in
+/// the previous time cell. Otherwise it still has no action that can run. The computation takes time linear in the
+/// number of actions, times log(M) for M micro-batches.
 pub(super) fn squeezed(plan: &Plan) -> Plan {
     let room = plan.peak_live().into_iter().max().unwrap_or(0);
     let mut left: Vec<_> = plan.rows().iter().map(|row| Remaining::new(row)).collect();
@@ -102,16 +104,17 @@ impl<'a> Remaining<'a> {
     }
 }
 
-/// The numbers of live micro-batches of a worker that has run some of its actions and would run the others in the order
-/// of its list.
+/// The numbers of live micro-batches of a worker from now on, if it runs its remaining actions in the order of its
+/// list. The worker may already have run later actions of the list.
 ///
 /// It is a binary tree over the actions of the list, stored as an array: the node n has the children 2n and 2n+1. The
 /// leaves are the actions.
 struct LivePeaks {
     /// The number of live micro-batches of the worker now.
     live: isize,
-    /// Two numbers for each node of the tree, about the remaining actions below it: the change of live micro-batches by
-    /// all of them, and the largest change by the first of them, which is at least 0.
+    /// Two numbers for each node of the tree, about the remaining actions below it. The first is the change of live
+    /// micro-batches after all these actions. The second is the largest change after any number of them, in order; it
+    /// is at least 0.
     nodes: Vec<(isize, isize)>,
 }
 
@@ -133,7 +136,7 @@ impl LivePeaks {
         self.nodes[node] = (first + second, first_peak.max(first + second_peak));
     }
 
-    /// Records that the worker runs the action at an index of its list.
+    /// Records that the worker runs the action with the index `at` in its list now.
     fn run(&mut self, at: usize, compute: Compute) {
         self.live += live_change(compute);
         let mut node = self.nodes.len() / 2 + at;
@@ -144,8 +147,8 @@ impl LivePeaks {
         }
     }
 
-    /// Returns the peak of live micro-batches from now until all remaining actions before an index of the list are
-    /// done.
+    /// Returns the largest number of live micro-batches of the worker from now until it has run all remaining actions
+    /// before the index `at` of its list.
     fn peak_before(&self, at: usize) -> usize {
         let (mut node, mut peak) = (self.nodes.len() / 2 + at, 0);
         while node > 1 {
@@ -179,8 +182,8 @@ mod tests {
     use crate::schedules::building_block::pattern;
     use crate::schedules::{v_half, v_min};
 
-    /// Squeezes a plan as its definition says: in every time cell, each worker looks through all of its remaining
-    /// actions.
+    /// Returns the same plan as [`squeezed`], by a simpler and slower method: in every time cell, each worker searches
+    /// all of its remaining actions.
     fn squeezed_cell_by_cell(plan: &Plan) -> Plan {
         let room = plan.peak_live().into_iter().max().unwrap();
         let (mut left, mut rows) = (plan.rows().to_vec(), vec![Vec::new(); plan.workers()]);

@@ -30,9 +30,9 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 ... ... 4I0 4W0 3I0 3W0 3F3 4F3 4I1 4W1 3I1 3W1 3F4 4F4 4I2 4W2 3I2 3W2 3F5 4F5 4I3 4W3 3I3 3W3 3F6 4F6 4I4 4W4 3I4 3W4 3F7 4F7 4I5 3I5 4I6 3I6 4W5 3W5 4I7 3I7 4W6 3W6 4W7 3W7
 /// ```
 ///
-/// - With such equal times and transfers that take no time, a worker idles between its first and its last action for at
-///   most the time of 6⌊(P-1)/2⌋-1 forward passes (0 for P < 3), if M is at least P+1. This is less than P/2M of its
-///   compute time.
+/// - Assume these equal times, transfers that take no time, and M of at least P+1. A worker then idles between its
+///   first and its last action for at most the time of 6⌊(P-1)/2⌋-1 forward passes (0 for P < 3). This is less than
+///   P/(2M) of its compute time.
 /// - Every worker has at most min(2M, 2⌊P/2⌋+2) live micro-batches (between the forward pass and the end of the weight
 ///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -52,8 +52,9 @@ impl Schedule for VHalf {
     }
 }
 
-/// Returns the building block of V-Half for worker `w` of `p`: the cells of its forward passes on its first and second
-/// stage, and of its input gradients on its second and first stage.
+/// Returns the building block of V-Half for worker `w` of `p`, as the time cells of four actions on micro-batch 0.
+/// These are the forward passes on the worker's first and second stage, then the input gradients on its second and
+/// first stage.
 pub(super) fn block(w: usize, p: usize) -> [usize; 4] {
     let gap = if p.is_multiple_of(2) { 3 } else { 0 };
     [2 * w, 3 * p - 2 - w, 3 * p - 1 + gap + 2 * w, 6 * p - 2 + gap - w]

@@ -9,8 +9,8 @@ use crate::plan::Plan;
 /// The V-Min schedule: two chunks (stages) per worker in a V, with split backward passes, as in
 /// [`VHalf`](crate::VHalf), but with the least memory (Qi et al., 2024,
 /// [arXiv:2405.15362](https://arxiv.org/abs/2405.15362)). A worker's actions on one micro-batch form a building block;
-/// V-Min has the shortest one. Forward passes and input gradients pass one stage in each time cell, which is a slot for
-/// one action.
+/// V-Min has the shortest one. In it, forward passes and input gradients advance by one stage in each time cell, which
+/// is a slot for one action.
 ///
 /// The number of stages must be even.
 ///
@@ -24,9 +24,9 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 ... ... ... ... 4I0 3I0 4W0 3W0 3F2 4F2 4I1 3I1 4W1 3W1 3F3 4F3 4I2 3I2 4W2 3W2 3F4 4F4 4I3 3I3 4W3 3W3 3F5 4F5 4I4 3I4 4W4 3W4 3F6 4F6 4I5 3I5 4W5 3W5 3F7 4F7 4I6 3I6 4W6 3W6 ... ... 4I7 3I7 4W7 3W7 ... ...
 /// ```
 ///
-/// - With such equal times and transfers that take no time, a worker idles between its first and its last action for at
-///   most the time of 4P-5 forward passes (4P-7 if 3 divides P, and P-1 for P < 3), if M is at least P+1. This is less
-///   than 2P/3M of its compute time. If the times differ, the idle time is much longer and grows with M.
+/// - Assume these equal times, transfers that take no time, and M of at least P+1. A worker then idles between its
+///   first and its last action for at most the time of 4P-5 forward passes (4P-7 if 3 divides P, and P-1 for P < 3).
+///   This is less than 2P/(3M) of its compute time. If the times differ, the idle time is much longer and grows with M.
 /// - Every worker has at most min(2M, 2⌊(P+4)/3⌋) live micro-batches (between the forward pass and the end of the
 ///   weight gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -46,8 +46,9 @@ impl Schedule for VMin {
     }
 }
 
-/// Returns the building block of V-Min for worker `w` of `p`: the cells of its forward passes on its first and second
-/// stage, and of its input gradients on its second and first stage.
+/// Returns the building block of V-Min for worker `w` of `p`, as the time cells of four actions on micro-batch 0. These
+/// are the forward passes on the worker's first and second stage, then the input gradients on its second and first
+/// stage.
 pub(super) fn block(w: usize, p: usize) -> [usize; 4] {
     let gap = if p.is_multiple_of(3) { 2 } else { 0 };
     [w, 2 * p - 1 - w, 2 * p + gap + w, 4 * p - 1 + gap - w]

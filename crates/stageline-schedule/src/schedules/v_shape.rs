@@ -1,5 +1,5 @@
-//! Generates the plans of ZB-V and DualPipeV, which are written step by step for two stages (chunks) per worker, placed
-//! in a V.
+//! Generates the plans of ZB-V and DualPipeV. Both have two stages (chunks) per worker, placed in a V. Each worker's
+//! list of actions is written one action after another.
 
 use std::collections::VecDeque;
 

@@ -27,9 +27,9 @@ use crate::plan::Plan;
 /// - The step time with transfers of latency c is M(F+I+W) + (P-1) max(F+3c, I+2c, F+I-W+4c), if M > P and 2c is at
 ///   most each of F, I and W.
 /// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is (S - C) / S. S is the longest span of any
-///   worker, from the start of its first to the end of its last forward or backward pass, without the optimizer step. C
-///   is the compute time of the busiest worker, also without the optimizer step. If F = I = W, M is at least P and
-///   transfers take no time, the bubble by span is (P-1)/(3M+P-1). The idle time is then a third of 1F1B's.
+///   worker, from the start of its first forward or backward pass to the end of its last one. C is the compute time of
+///   the busiest worker. Neither includes the optimizer step. If F = I = W, M is at least P and transfers take no time,
+///   the bubble by span is (P-1)/(3M+P-1). The idle time is then a third of 1F1B's.
 /// - Every stage has at most min(M, P) live micro-batches (between the forward pass and the end of the weight
 ///   gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

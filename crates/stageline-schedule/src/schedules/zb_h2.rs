@@ -27,9 +27,9 @@ use crate::plan::Plan;
 /// - The step time with transfers of latency c is M(F+I+W) + (P-1) max(F+c, I-F+2c, F+I-2W+2c), if M is at least 2P-1
 ///   and 2c is at most each of F, I and W.
 /// - The bubble by span ([`span_bubble`](crate::Timeline::span_bubble)) is (S - C) / S. S is the longest span of any
-///   worker, from the start of its first to the end of its last forward or backward pass, without the optimizer step. C
-///   is the compute time of the busiest worker, also without the optimizer step. If F = I = W, M is at least 2P-1 and
-///   transfers take no time, the bubble by span is 0.
+///   worker, from the start of its first forward or backward pass to the end of its last one. C is the compute time of
+///   the busiest worker. Neither includes the optimizer step. If F = I = W, M is at least 2P-1 and transfers take no
+///   time, the bubble by span is 0.
 /// - Every stage has at most min(M, 2P-1) live micro-batches (between the forward pass and the end of the weight
 ///   gradient).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -23,8 +23,8 @@ use crate::plan::Plan;
 /// worker 3 ... ... ... 3F0 4F0 3F1 4F1 3F2 4F2 3F3 4F3 4I0 4W0 3F4 3I0 3W0 4F4 4I1 4W1 3F5 3I1 3W1 4F5 4I2 4W2 3F6 3I2 3W2 4F6 4I3 4W3 3F7 3I3 3W3 4F7 4I4 4W4 3I4 4I5 3I5 4I6 3I6 4I7 3I7 3W4 4W5 4W6 4W7 3W5 3W6 3W7
 /// ```
 ///
-/// - With such equal times and transfers that take no time, a worker idles between its first and its last action for at
-///   most the time of 2(2P-1-M) forward passes. If M is at least 2P-1, it does not idle at all.
+/// - Assume these equal times and transfers that take no time. A worker then idles between its first and its last
+///   action for at most the time of 2(2P-1-M) forward passes. If M is at least 2P-1, it does not idle at all.
 /// - Worker w has at most min(2M, M+1+w, 2P) live micro-batches (between the forward pass and the end of the weight
 ///   gradient), counted once for each chunk.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -15,11 +15,11 @@ pub(crate) struct Rules {
     /// Whether a worker runs a forward pass before an input gradient if both are possible. Otherwise the input gradient
     /// comes first.
     pub(crate) forward_first: bool,
-    /// The longest time that a worker waits for an input gradient instead of running a forward pass at once, as a
-    /// multiple of the forward pass's time.
+    /// The longest time that a worker waits until it can run an input gradient, instead of running a forward pass at
+    /// once. It is a multiple of the forward pass's time.
     pub(crate) forward_patience: f64,
-    /// The longest time that a worker waits for a forward pass or an input gradient instead of running a weight
-    /// gradient at once, as a multiple of the weight gradient's time.
+    /// The longest time that a worker waits until it can run a forward pass or an input gradient, instead of running a
+    /// weight gradient at once. It is a multiple of the weight gradient's time.
     pub(crate) weight_patience: f64,
 }
 
@@ -132,8 +132,8 @@ impl<'a> Run<'a> {
         Self { placement, costs, memory, rules, stages, workers, links: Links::new(placement), events }
     }
 
-    /// Returns the next move of a free worker: it runs an action, waits until a known time, or waits for another
-    /// worker.
+    /// Chooses what a free worker does at the time `now`: it runs an action, waits until a known time, or waits for
+    /// another worker.
     fn next(&self, worker: usize, now: f64) -> Next {
         let soon = |coming: Option<Coming>, action: Action, patience: f64| {
             coming.is_some_and(|coming| coming.at > now && coming.at < now + patience * self.costs.action(action))

@@ -60,7 +60,8 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     if stages == 0 || layers < stages {
         return Err(BalanceError { layers, stages });
     }
-    // slowest[n] is the longest time of a range, at best, for the layers from n on in the number of ranges so far.
+    // slowest[n] is the time of the slowest range, at best, if the layers from n on are split into the number of ranges
+    // so far.
     let last = speeds[stages - 1];
     let mut slowest: Vec<f64> = (0..layers).map(|from| costs[from..].iter().sum::<f64>() / last).collect();
     let mut first_ends = Vec::with_capacity(stages);

@@ -28,8 +28,8 @@ pub fn short_plan(schedule: &dyn Schedule, stages: usize, micro_batches: usize) 
 /// If every worker has one stage, the result is that of [`balance_with_speeds`]. If workers have several stages, a step
 /// is short if all workers have about the same work, even if their stages differ. But stages that are too unequal delay
 /// their neighbours. So the search begins with the stages of [`balance_with_speeds`], and moves boundaries between
-/// stages as long as a move shortens the simulated step. A move is one boundary by one layer or, if no such move helps,
-/// two boundaries by one layer each.
+/// stages as long as a move shortens the simulated step. A move shifts one boundary by one layer or, if no such move
+/// helps, two boundaries by one layer each.
 ///
 /// In the simulation, the forward pass of a stage takes the cost of the stage divided by the speed of its device. A
 /// whole backward pass takes twice as long, and each half of a split backward pass as long as the forward pass.
@@ -54,7 +54,7 @@ pub fn balance_for(plan: &Checked, costs: &[f64], speeds: &[f64]) -> Result<Vec<
     let step = |ends: &[usize]| step_of(plan, &ranges(ends, costs.len()), costs, speeds);
     let mut ends: Vec<usize> = even[..stages - 1].iter().map(|range| range.end).collect();
     let (mut least, mut left) = (step(&ends), MOST_ACTIONS / actions);
-    // Of equally good moves, the first is taken, so the result depends on nothing else.
+    // The first of equally good moves is taken, so the result is deterministic.
     let mut best = |moves: &mut dyn Iterator<Item = Vec<usize>>, least: f64| {
         let mut found: Option<(f64, Vec<usize>)> = None;
         for moved in moves.filter(|ends| is_sound(ends, costs.len())) {

@@ -16,8 +16,8 @@ use crate::simulate::{Memory, StageMemory, Timeline, simulate};
 /// The largest number of chunks (stages) per worker that the search tries, unless the caller requires more.
 const MOST_CHUNKS: usize = 4;
 
-/// The largest difference, as a fraction of two times, with which they count as equal in the search. Sums of the same
-/// costs in another order differ by less, because of rounding.
+/// The largest relative difference at which the search takes two times as equal. Sums of the same costs in another
+/// order differ by less, because of rounding.
 const ROUNDING: f64 = 1e-9;
 
 /// The result of a search for the plan with the shortest simulated step. It has the plan, its costs, its timeline and a
@@ -54,10 +54,10 @@ impl Best {
 /// except for rounding, it prefers a shorter span, then less peak memory, then fewer chunks (stages per worker).
 ///
 /// `costs` and `memory` describe one stage for each worker; `memory` also has the memory limit of a worker. The search
-/// tries every schedule of this crate, and automatic schedules (plans generated for these costs). A schedule with V
-/// chunks (stages) per worker gets each stage in V equal parts ([`Costs::cut`]). A schedule that allows any V is tried
-/// with 2, 3 and 4. Schedules with a V above `most_chunks` are left out, because a model may have too few layers for
-/// them.
+/// tries every schedule of this crate, and automatic schedules (plans generated for these costs). For a schedule with V
+/// chunks (stages) per worker, each given stage is divided into V equal parts ([`Costs::cut`]). A schedule that allows
+/// any V is tried with 2, 3 and 4. Schedules with a V above `most_chunks` are left out, because a model may have too
+/// few layers for them.
 ///
 /// # Errors
 /// Returns a [`SearchError`] if there are no stages or micro-batches, or no plan fits into the memory.
@@ -114,7 +114,7 @@ pub fn best_placed(
 }
 
 /// Returns copies of `memory` with its own memory limit and with several lower limits. The search tries automatic
-/// schedules (plans generated for given costs and memory) for all of them, because a plan for a lower limit can have a
+/// schedules (plans generated for given costs and memory) for all these limits. A plan for a lower limit can have a
 /// shorter step.
 fn lower_limits(memory: &Memory) -> impl Iterator<Item = Memory> + '_ {
     let largest = memory.stages.iter().copied().map(StageMemory::peak).fold(0.0, f64::max);
@@ -136,8 +136,9 @@ struct Search<F> {
     bound: f64,
     /// The best plan that the search has found so far, with its rank; `None` if no plan has fitted into the memory yet.
     best: Option<(Rank, Best)>,
-    /// Two memory limits of a worker, for the error that no plan fits: the given limit, and the lowest one at which a
-    /// plan is known to fit. `None` while the costs of no placement of stages on workers are known.
+    /// Two memory limits of a worker, for the error that no plan fits. They are the given limit, and the lowest limit
+    /// at which a plan is known to fit. `None` until the costs are known for a placement with the least number of
+    /// chunks per worker.
     fitting: Option<(f64, f64)>,
 }
 
@@ -190,9 +191,9 @@ impl<F: Fn(&Placement) -> Option<(Costs, Memory)>> Search<F> {
         self.bound = self.bound.min(lower_bound(placement, self.micro_batches, costs, memory));
     }
 
-    /// Keeps a plan as the best one if it fits into the memory and is better than the best one so far: by a shorter
-    /// simulated step, or else by a shorter span, because steps may overlap. At equal times a lower peak memory of a
-    /// worker is better, and then fewer chunks.
+    /// Keeps a plan as the best one if it fits into the memory and is better than the best one so far. A shorter
+    /// simulated step is better. Of equal steps, the one with the shorter span is better, because steps may overlap;
+    /// then a lower peak memory of a worker, and then fewer chunks.
     fn offer(&mut self, schedule: &'static str, plan: Plan, costs: &Costs, memory: &Memory) {
         if !memory.suffices(&plan) {
             return;

@@ -12,8 +12,9 @@ use crate::simulate::Memory;
 /// The bound is the largest of three bounds over all workers and links, plus the longest optimizer step:
 ///
 /// - **Work.** Take all forward and backward passes of a worker that cannot begin before time r, and after which at
-///   least time q of other work remains. They run one after the other, so the flush is at r + their sum + q or later.
-///   Over all r and q this is the bound of one machine with heads and tails (Carlier, 1982,
+///   least time q of other work remains. They run one after the other, so the flush (the end of all forward and
+///   backward passes) is at r + their sum + q or later. The bound is the largest such value over all r and q. It is
+///   known as the bound of one machine with heads and tails (Carlier, 1982,
 ///   [doi:10.1016/S0377-2217(82)80007-6](https://doi.org/10.1016/S0377-2217(82)80007-6)).
 /// - **Links.** The same bound holds for the transfers from one worker to another, because each of them occupies the
 ///   link between the two.
@@ -53,9 +54,9 @@ pub fn lower_bound(placement: &Placement, micro_batches: usize, costs: &Costs, m
     longest(&flush).max(by_links) + longest(&optimizer)
 }
 
-/// The times of one kind of action (forward, input gradient or weight gradient) on a stage in a step, or of one kind of
-/// transfer that the stage sends. They are the total time of these actions, the least time before the first of them,
-/// and the least time after the last. Together they are a lower bound on the time of the step.
+/// The times of one kind of action (forward pass, input gradient or weight gradient) on a stage in a step, or of one
+/// kind of transfer that the stage sends. They are the total time of these actions or transfers, the least time before
+/// the first of them, and the least time after the last. Together they are a lower bound on the time of the step.
 #[derive(Clone, Copy)]
 struct Work {
     /// The earliest time, over all micro-batches, at which a stage can begin an action of one kind (such as a forward
@@ -63,8 +64,9 @@ struct Work {
     head: f64,
     /// The total time of one kind of action (such as a forward pass) on a stage in a step, in the unit of the costs.
     work: f64,
-    /// The least time, over all micro-batches, between the end of an action of one kind (such as a forward pass) on a
-    /// stage and the end of all forward and backward passes of the step. It is in the unit of the costs.
+    /// The least time between the end of an action of one kind (such as a forward pass) on a stage and the flush, over
+    /// all micro-batches. The flush begins when all forward and backward passes of the step are done. The time is in
+    /// the unit of the costs.
     tail: f64,
 }
 
@@ -78,15 +80,15 @@ impl Work {
 
 #[derive(Clone, Copy)]
 struct Stage {
-    /// The times of a stage's forward passes, input gradients and weight gradients in a step, with one entry for each
-    /// of the three kinds: the total time, and the least times before and after.
+    /// The times of a stage's forward passes, input gradients and weight gradients in a step, in this order. Each entry
+    /// has the total time, and the least times before and after.
     computes: [Work; 3],
-    /// The times for which a stage's transfers occupy links in a step, with one entry for its activations and one for
-    /// its gradients: the total time, and the least times before and after.
+    /// The times for which a stage's transfers occupy links in a step: those of its activations, then those of its
+    /// gradients. Each entry has the total time, and the least times before and after.
     sends: [Work; 2],
-    /// The least memory x time that the micro-batches of a step need on a stage. It is the sum, over the micro-batches,
-    /// of the occupied memory multiplied by the time for which it is occupied, in the units of the memory and the
-    /// costs.
+    /// The least memory x time that the micro-batches of a step need on a stage, in the units of the memory and the
+    /// costs. For each micro-batch, the occupied memory is multiplied by the time for which it is occupied, and the
+    /// products are added.
     memory_time: f64,
 }
 
@@ -160,8 +162,9 @@ fn add_micro_batch(stages: &mut [Stage], placement: &Placement, costs: &Costs, m
     }
 }
 
-/// Returns a lower bound on the time of the flush, in the unit of the costs. The bound follows from the compute times
-/// of one worker, or from the transfers in one direction between two workers.
+/// Returns a lower bound on the time of the flush (the end of all forward and backward passes), in the unit of the
+/// costs. The bound follows from the compute times of one worker, or from the transfers in one direction between two
+/// workers.
 fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     parts.sort_by(|a, b| b.tail.total_cmp(&a.tail));
     let mut bound = 0.0_f64;
@@ -175,8 +178,8 @@ fn flush_by_work(mut parts: Vec<Work>) -> f64 {
     bound
 }
 
-/// Returns a lower bound on the time of the flush, in the unit of the costs. The bound follows from the memory limit of
-/// one worker.
+/// Returns a lower bound on the time of the flush (the end of all forward and backward passes), in the unit of the
+/// costs. The bound follows from the memory limit of one worker.
 fn flush_by_memory(stages: &[Stage], limit: f64) -> f64 {
     let first = stages.iter().map(|stage| stage.computes[0].head).fold(f64::INFINITY, f64::min);
     let memory_time: f64 = stages.iter().map(|stage| stage.memory_time).sum();

@@ -45,9 +45,9 @@ impl Timeline {
     ///
     /// The field `transfer` is the same for all workers: the time that transfers add to the step. The sum of `fill` and
     /// `drain` is the same for all workers, too. It is the time that filling and draining the pipeline add to the
-    /// compute time of the busiest worker. The ratio of `fill` to `drain` equals the ratio of two waits of the worker,
-    /// simulated without transfer times: the wait before its first backward pass, and the wait after its last forward
-    /// pass.
+    /// compute time of the busiest worker. For each worker, this sum is divided in proportion to two waits, simulated
+    /// without transfer times. They are the wait before the worker's first backward pass (`fill`), and the wait after
+    /// its last forward pass (`drain`).
     ///
     /// # Panics
     /// Panics if `costs` has fewer stages than the plan.
@@ -88,8 +88,9 @@ fn idle(timeline: &Timeline, untransferred: &Timeline) -> Vec<Idle> {
     computes.iter().copied().enumerate().map(by_cause).collect()
 }
 
-/// Returns two idle times of a worker, in the unit of the simulation: the time before its first backward pass, and the
-/// time between its last forward pass and the flush (the end of all workers' forward and backward passes).
+/// Returns two idle times of a worker, in the unit of the simulation. The first is the idle time before its first
+/// backward pass. The second is the idle time between its last forward pass and the flush, which begins when all
+/// workers have ended their forward and backward passes.
 fn around_the_steady_phase(row: &[Span], flush: f64) -> (f64, f64) {
     let forward = |span: &Span| span.action.compute == Compute::Forward;
     let first_backward = row.iter().position(|span| !forward(span)).unwrap_or(row.len());

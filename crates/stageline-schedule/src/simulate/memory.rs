@@ -6,11 +6,11 @@ use crate::plan::{Action, Compute, Plan};
 /// have the same unit, such as bytes or live micro-batches.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct StageMemory {
-    /// The device memory, in bytes or another unit, that a micro-batch occupies on a stage from its forward pass until
-    /// its input gradient or whole backward pass is done. It holds the activations that the backward pass needs.
+    /// The device memory of the activations that a stage keeps for one micro-batch, in bytes or another unit. The stage
+    /// keeps them from its forward pass until its input gradient or whole backward pass is done.
     pub forward: f64,
-    /// The device memory, in bytes or another unit, that a micro-batch occupies on a stage between its input gradient
-    /// and the end of its weight gradient. It holds the tensors that the weight gradient needs.
+    /// The device memory of the tensors that a stage keeps for the weight gradient of one micro-batch, in bytes or
+    /// another unit. The stage keeps them from its input gradient until the weight gradient is done.
     pub input_gradient: f64,
 }
 
@@ -109,8 +109,8 @@ impl Memory {
 
 impl Plan {
     /// Returns the peak memory in use on each worker that runs this plan. `stages` has the memory of one micro-batch on
-    /// each stage, and the result is in the same unit. The peak does not depend on costs, because a worker's actions
-    /// never overlap.
+    /// each stage, and the result is in the same unit. The peak does not depend on the times of the actions, because a
+    /// worker runs one action after another.
     ///
     /// # Panics
     /// Panics if a stage of the plan has no entry in `stages`.

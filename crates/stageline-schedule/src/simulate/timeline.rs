@@ -4,7 +4,8 @@ use crate::check::{Checked, Observer, Span, replay};
 use crate::costs::Costs;
 
 /// The timeline of one simulated step: when each worker runs its forward passes, backward passes and optimizer steps.
-/// The step time, the bubble and pictures follow from it. All times are in the unit of the costs.
+/// The step time, the bubble and pictures follow from it. All times are in the unit of the costs that the simulation
+/// was given, such as milliseconds.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Timeline {
     rows: Vec<Vec<Span>>,
@@ -18,14 +19,14 @@ impl Timeline {
         &self.rows
     }
 
-    /// Returns the time of the flush in a simulated step: the time from the step's start to the end of the last forward
-    /// or backward pass of all workers, in the unit of the costs.
+    /// Returns the time of the flush in a simulated step, from the step's start, in the unit of the costs. It is the
+    /// time when the last worker ends its last forward or backward pass.
     pub fn flush(&self) -> f64 {
         self.rows.iter().flatten().map(|span| span.end).fold(0.0, f64::max)
     }
 
-    /// Returns the length of a simulated step: the time of the flush (the end of all forward and backward passes) plus
-    /// the longest optimizer step of a worker, in the unit of the costs.
+    /// Returns the length of a simulated step, in the unit of the costs. It is the time until all workers have ended
+    /// their forward and backward passes, plus the longest time that a worker's optimizer steps take.
     pub fn step(&self) -> f64 {
         self.flush() + self.optimizers.iter().copied().fold(0.0, f64::max)
     }
@@ -50,8 +51,8 @@ impl Timeline {
         if total == 0.0 { 0.0 } else { (total - busy) / total }
     }
 
-    /// Returns the longest span of any worker in a simulated step, in the unit of the costs. The span of a worker is
-    /// the time from the start of its first to the end of its last forward or backward pass, without the optimizer
+    /// Returns the longest span of any worker in a simulated step, in the unit of the costs. The span of a worker
+    /// begins with its first forward or backward pass and ends with its last one. It does not include the optimizer
     /// step.
     ///
     /// The result is the time from one step to the next if no worker waits for others before it begins the next step.
@@ -62,9 +63,9 @@ impl Timeline {
     }
 
     /// Returns the bubble by span, from 0 to 1: (S - C) / S. S is the longest [`span`](Self::span) of any worker, from
-    /// the start of its first to the end of its last forward or backward pass, without the optimizer step. C is the
-    /// compute time of the busiest worker, also without the optimizer step. The definition comes from the Zero Bubble
-    /// paper (Qi et al., 2023, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
+    /// the start of its first forward or backward pass to the end of its last one. C is the compute time of the busiest
+    /// worker. Neither includes the optimizer step. The definition comes from the Zero Bubble paper (Qi et al., 2023,
+    /// [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)).
     pub fn span_bubble(&self) -> f64 {
         let (span, busy) = (self.span(), self.rows.iter().map(|row| busy(row)).fold(0.0, f64::max));
         if span == 0.0 { 0.0 } else { (span - busy) / span }

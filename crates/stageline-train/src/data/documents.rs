@@ -13,9 +13,9 @@ use crate::data::Data;
 /// A tensor of token ids, `[samples, length]`: the input of a language model, or its targets.
 pub(crate) type Tokens = Tensor<2, Int>;
 
-/// The input of a language model, as the models of `stageline-models` take it: the token ids, `[samples, length]`, and
-/// an optional second tensor of the same shape. The second tensor gives for each token the position in its sample at
-/// which the token's document begins. It is `None` if each sample is trained on as one text.
+/// The input of a language model, as the models of `stageline-models` take it. It has the token ids,
+/// `[samples, length]`, and an optional second tensor of the same shape. The second tensor gives for each token the
+/// position in its sample at which the token's document begins. It is `None` if each sample is trained on as one text.
 pub type TokenSamples = (Tensor<2, Int>, Option<SharedInput<Tensor<2, Int>>>);
 
 /// A source of batches for a language model, whose inputs and targets are token ids.
@@ -23,8 +23,8 @@ pub type TokenData = Arc<dyn Data<Input = TokenSamples, Target = Tokens>>;
 
 /// The treatment of several documents in one sample.
 ///
-/// If documents are joined or separate, a sample is a window of consecutive tokens of a text, so it may contain tokens
-/// of more than one document. If a window has only a part of a document, this part counts as a whole document.
+/// If documents are joined or separate, a sample is a window of consecutive tokens of a text. It may contain tokens of
+/// more than one document. If a window has only a part of a document, this part counts as a whole document.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub enum Documents {
     /// Each sample is trained on as one text. Attention does not stop at the ends of documents, and positions count
@@ -49,9 +49,9 @@ pub enum Documents {
 }
 
 impl Documents {
-    /// Returns, for each token of a window of a text, the position in the window at which the token's document begins;
-    /// 0 if it begins before the window. Returns `None` if documents are not separate in windows. The window has
-    /// `length` tokens, the first of which has the index `position` in the text.
+    /// Returns, for each token of a window of a text, the position in the window at which the token's document begins.
+    /// The position is 0 if the document begins before the window. Returns `None` if documents are not separate in
+    /// windows. The window has `length` tokens, the first of which has the index `position` in the text.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
         let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
         (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())

@@ -11,10 +11,10 @@ use crate::data::documents::{TokenData, TokenSamples, Tokens};
 /// The data on which a language model is evaluated: a share of its training data, or other data.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum HeldOut<'a> {
-    /// A share of the training data, from 0 to below 1, is held out: it is evaluated and not trained on. Of packed
-    /// documents, this is a share of the documents. Otherwise it is a share of the tokens, at the end of the text. In a
+    /// A share of the training data, from 0 to below 1, is held out: it is evaluated and not trained on. For packed
+    /// documents, it is a share of the documents. Otherwise it is a share of the tokens, at the end of the text. In a
     /// text of at least 20 documents, the held-out part begins with a document, so that no document is in both parts.
-    /// At most 64 samples are evaluated. Of a JSON file with rows of tokens, nothing is held out, whatever the share.
+    /// At most 64 samples are evaluated. Nothing is held out of a JSON file with rows of tokens, whatever the share.
     Share(f64),
     /// The data at another path is evaluated, with all of its samples. All of the training data is then trained on.
     Data(&'a Path),
@@ -74,8 +74,8 @@ mod tests {
     use super::*;
     use crate::data::open::{TokenSettings, open_tokens};
 
-    /// Tests that every token of the data for evaluation is evaluated once, whatever the number of samples in a step,
-    /// and that the training data is as without it.
+    /// Tests that every token of the data for evaluation is evaluated once, whatever the number of samples in a step.
+    /// The training data must be the same as without data for evaluation.
     #[test]
     fn all_samples_of_the_data_for_evaluation_are_evaluated_once() {
         let folder = tempfile::tempdir().unwrap();

@@ -47,8 +47,8 @@ impl LabelledTexts {
     /// tokens that end it. `seed` decides the texts of each step.
     ///
     /// # Errors
-    /// Returns an error if the file cannot be read, a line is no such object, or a text cannot be encoded; the error
-    /// names the line. It is also an error if there is no text, or no room for special tokens.
+    /// Returns an error that names the line if a line is not such an object, or if a text cannot be encoded. It is also
+    /// an error if the file cannot be read, if there is no text, or if special tokens have no room.
     pub fn read(path: &Path, encoding: &dyn Encode, length: usize, seed: u64) -> Result<Self> {
         let file = std::io::read_to_string(open_file(path, MOST_BYTES)?);
         let file = file.with_context(|| path.display().to_string())?;
@@ -71,7 +71,7 @@ impl LabelledTexts {
     /// Checks that all tokens of the texts are in a model's vocabulary of `vocabulary` tokens.
     ///
     /// # Errors
-    /// Returns an error that names the first other token, and its line.
+    /// Returns an error that names the first token that is not in the vocabulary, and its line.
     pub fn check(&self, vocabulary: usize) -> Result<()> {
         for Labelled { line, tokens, .. } in &self.texts {
             let beyond = tokens.iter().find(|token| **token as usize >= vocabulary);

@@ -51,8 +51,7 @@ pub trait Data: Send + Sync + 'static {
 
     /// Returns the batch of the training step `step` (counted from 0), with `samples` samples. Its tensors should be on
     /// the CPU: the pipeline moves each micro-batch to the devices of its stages. `samples` may be smaller than in a
-    /// step, because before its first step a training run also reads batches of 1 and 2 samples and of smaller
-    /// micro-batches.
+    /// step. Before its first step, a training run also reads batches of 1 and 2 samples and of smaller micro-batches.
     ///
     /// Do not draw random numbers with `Tensor::random` in `batch`, not even after `Device::seed`: all threads share
     /// burn's generator. Use a generator of your own, seeded with [`run.seed()`](crate::Run::seed) and the number of
@@ -83,8 +82,8 @@ pub trait Data: Send + Sync + 'static {
 
     /// Returns the number of samples in an epoch; `None` by default. `--epochs` and the display of epochs need this
     /// number. Without it, `--epochs` is an error. Data that draws its samples at random with replacement has no
-    /// natural epoch. Such data returns the number of samples that would cover it once, such as the number of its
-    /// tokens divided by the tokens of a sample.
+    /// natural epoch. It returns the number of samples that would cover it once, for example the number of its tokens
+    /// divided by the tokens of a sample.
     fn samples_per_epoch(&self) -> Option<u64> {
         None
     }

@@ -50,8 +50,8 @@ pub struct TokenSettings<'a> {
 ///
 /// - A text file, or a folder of text files.
 /// - A JSON-lines file. Each line has a `text`, a `prompt` with its `completion`, or the `messages` of a conversation.
-///   Of the last two, only the completion or the answers are trained on. The answers are what the chat template marks
-///   by `{% generation %}`, or else the assistant's messages.
+///   With a prompt or a conversation, only the completion or the answers are trained on. The answers are what the chat
+///   template marks by `{% generation %}`, or else the assistant's messages.
 /// - A `.json` file with rows of tokens ([`TokenRows`]).
 ///
 /// # Errors
@@ -137,8 +137,9 @@ fn has_rows(path: &Path) -> bool {
     path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("json"))
 }
 
-/// Returns the token that is appended to every document of the data at `path`. If the settings have none, or one that
-/// is larger than the size of the encoding's vocabulary, the result is `None`, and a line on the terminal says so.
+/// Returns the token that is appended to every document of the data at `path`. The result is `None` if the settings
+/// have no such token, or one that is larger than the size of the encoding's vocabulary. For texts, a line on the
+/// terminal then says so.
 fn end_of_document(path: &Path, settings: &TokenSettings) -> Result<Option<u32>> {
     let encoded = settings.encoding.vocabulary();
     match settings.end_of_document {

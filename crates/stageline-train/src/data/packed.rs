@@ -52,8 +52,8 @@ pub struct Packing {
     pub padding: f64,
 }
 
-/// The part of a document that is in a sample: the position of its first token in the token file, and its number of
-/// input tokens. The target of each input token is the token after it.
+/// The part of a document that is in a sample. `start` is the position of its first token in the token file, and
+/// `length` is its number of input tokens. The target of each input token is the token after it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Piece {
     start: u64,

@@ -33,8 +33,7 @@ pub struct Batches<In, Target> {
     /// memory.
     allowed: Sender<usize>,
     read: Receiver<(usize, Result<Batch<In, Target>>)>,
-    /// The batches, by step, that were read before the batch of an earlier step, and wait until the training has taken
-    /// it.
+    /// The batches, by step, that arrived while the training waited for the batch of an earlier step.
     early: BTreeMap<usize, Result<Batch<In, Target>>>,
     /// The range of steps whose batches the training has not taken yet.
     untaken: Range<usize>,

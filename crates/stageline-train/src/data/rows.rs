@@ -11,7 +11,7 @@ use crate::data::Data;
 use crate::data::documents::{Sample, TokenSamples, Tokens, batch, shown, tensor};
 use crate::fingerprint::hexadecimal;
 
-/// The required contents of a JSON file. Data sets of documents are often arrays of objects.
+/// The remedy in the error for a JSON file without rows of tokens. Data sets of documents are often arrays of objects.
 const ROWS: &str = "give an array of equally long arrays of tokens; give documents as JSON lines, one object a line, in a \
                     .jsonl file (jq -c '.[]' FILE.json > FILE.jsonl)";
 

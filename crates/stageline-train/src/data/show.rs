@@ -11,8 +11,8 @@ use stageline_data::Encode;
 use crate::data::Data;
 use crate::data::documents::{TokenSamples, Tokens};
 
-/// Returns the first `count` training samples, or all of an epoch, as text, so that a user can see what a model reads
-/// and what it is trained to predict. The text that is trained on is between `«` and `»`, and each document begins on a
+/// Returns the first `count` training samples, or all of an epoch, as text. A user can then see what a model reads and
+/// what it is trained to predict. The text that is trained on is between `«` and `»`, and each document begins on a
 /// line of its own.
 ///
 /// # Errors
@@ -62,7 +62,7 @@ fn documents(input: &[i64], starts: Option<&[i64]>, targets: &[i64]) -> Vec<Vec<
             continue;
         }
         let mut document = vec![(input[0] as u32, false)];
-        // A token that is no target is that of the input, which lacks only the last one.
+        // A token that is not trained on is taken from the input, because its target is masked.
         let next = input[1..].iter().map(Some).chain(iter::once(None));
         document.extend(targets.iter().zip(next).filter_map(|(target, next)| match *target {
             MASKED => next.map(|token| (*token as u32, false)),

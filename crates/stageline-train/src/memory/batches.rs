@@ -13,8 +13,8 @@ pub struct BatchMemory {
 }
 
 impl BatchMemory {
-    /// Returns the total size, in bytes, of the batches that are in host memory at one time: the batches of the running
-    /// steps, the batches that are read ahead, and the held-out batches. `job` says how many there are.
+    /// Returns the total size, in bytes, of the batches that are in host memory at one time. These are the batches of
+    /// the running steps, the batches that are read ahead, and the held-out batches. `job` says how many there are.
     pub fn total(self, job: &Job) -> u64 {
         let running = match job.running.flush {
             FlushName::Together => 1,

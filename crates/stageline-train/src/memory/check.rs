@@ -19,9 +19,9 @@ use crate::settings::running::{Running, distinct};
 use crate::settings::values::{CutBy, FlushName, OptimizerName, RecomputeBy};
 use crate::terminal::say;
 
-/// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush (the end of a step,
-/// where optimizers compute new values). The f32 value and its optimizer state count. With `rollback`, they count
-/// twice, because the stage keeps copies. Gradients do not count, because they are freed.
+/// Returns the least memory, in bytes, that a stage needs for each trained parameter in the flush. In the flush (the
+/// end of a step), optimizers compute new values. The f32 value and its optimizer state count. With `rollback`, they
+/// count twice, because the stage keeps copies. Gradients do not count, because they are freed.
 fn least_flush_bytes(optimizer: OptimizerName, rollback: bool) -> u64 {
     let times = if rollback { 2 } else { 1 };
     match optimizer {
@@ -174,13 +174,13 @@ fn refuse<In: Payload, Out: Payload, Target: Payload>(
     // The run ends here, so the policy of recomputation need not be restored.
     pipeline.set_recompute(Recompute::Full);
     let Some(recomputed) = estimate(pipeline)? else { return Ok(None) };
-    // Other programs may have freed memory meanwhile; then the first refusal holds, without this way out.
+    // Other programs may have freed memory meanwhile. Then the first error holds, without recomputation as a proposal.
     let refused = fits(&found.or_recomputed(recomputed)).err().unwrap_or(refused);
     Err(anyhow!("{}", explain(&refused, running)))
 }
 
-/// A training job whose memory is estimated and checked before the first step: its settings, its plan, the sizes of its
-/// batches, and its first step. The batch of this step is used for the estimate.
+/// A training job whose memory is estimated and checked before the first step. It has the settings, the plan, the sizes
+/// of the batches, and the first step. The batch of this step is used for the estimate.
 pub struct Demand<'a> {
     pub job: &'a Job,
     pub planned: &'a Planned,
@@ -224,9 +224,9 @@ struct Room<'a> {
     /// The estimated memory of a training job, including its batches. It also includes copies for checkpoints, if the
     /// job writes any.
     needed: MemoryEstimate,
-    /// The bytes of host memory that were already in use when the memory of the training run was estimated: by workers
-    /// on the host's CPU, and by held-out batches. The estimate includes them, so they are added to the free memory of
-    /// the host.
+    /// The bytes of host memory that were already in use when the memory of the training run was estimated. Workers on
+    /// the host's CPU and held-out batches use them. The estimate includes them, so they are added to the free memory
+    /// of the host.
     in_use: u64,
     job: &'a Job,
 }

@@ -8,8 +8,8 @@ use burn::tensor::{Device, Tensor};
 
 use crate::optimizers::adamw::AdamW;
 
-/// The optimizer of `--optimizer muon`: burn's Muon (Jordan et al., 2024, *Muon: An optimizer for hidden layers in
-/// neural networks*) for parameters with two dimensions, and AdamW for all others.
+/// The optimizer of `--optimizer muon`: Muon for parameters with two dimensions, and AdamW for all others. The Muon is
+/// burn's (Jordan et al., 2024, *Muon: An optimizer for hidden layers in neural networks*).
 ///
 /// burn's Muon panics for parameters that are not matrices. Updates of matrices are scaled as in Liu et al., 2025
 /// ([arXiv:2502.16982](https://arxiv.org/abs/2502.16982)). They then have about the size of AdamW's updates, so both

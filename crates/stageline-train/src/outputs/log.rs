@@ -35,7 +35,7 @@ pub struct Outputs {
     pub report: Option<PathBuf>,
     /// The step whose timeline the log and the HTML page show, counted from 0 at the start of the run. A run that ends
     /// before this step shows its last step. If only some steps are synchronised (workers then wait for their devices),
-    /// the next synchronised step is drawn, or the last one of the run if none follows.
+    /// the next synchronised step is drawn. If none follows, the last synchronised step of the run is drawn.
     pub draw_step: usize,
 }
 
@@ -46,13 +46,13 @@ impl Outputs {
     }
 }
 
-/// The figures of a training step that the pipeline's report of the step lacks: the model FLOP utilisation, the time
-/// that the step waited for its batch, and the numbers of its samples and tokens. They go to the step's line in the
-/// log.
+/// The figures of a training step that the pipeline's report of the step lacks. These are the model FLOP utilisation,
+/// the time that the step waited for its batch, and the numbers of its samples and tokens. They go to the step's line
+/// in the log.
 #[derive(Clone, Copy)]
 pub struct Figures {
-    /// The model FLOP utilisation of the step, from 0 to 1; `None` if the peak FLOP/s of the devices or the model's
-    /// FLOPs are not known.
+    /// The model FLOP utilisation of the step, from 0 to 1. It is `None` if the peak FLOP/s of the devices or the
+    /// model's FLOPs are not known.
     pub utilisation: Option<f64>,
     /// The time that the training step waited for its batch to be read.
     pub waited: Duration,

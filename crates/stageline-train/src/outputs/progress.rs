@@ -1,6 +1,6 @@
-//! Shows the progress of a training run: a progress bar if stderr is a terminal. Otherwise it prints lines on the
-//! standard output: for the first step, for every tenth part of the run, and for a step that ends a minute or more
-//! after the last line.
+//! Shows the progress of a training run: a progress bar if stderr is a terminal, and otherwise lines on the standard
+//! output. A line is printed for the first step and for every tenth part of the run. A step that ends a minute or more
+//! after the last line has one too.
 
 use std::io::{self, Write};
 use std::sync::Arc;
@@ -101,8 +101,8 @@ impl Progress {
         message
     }
 
-    /// Returns the figures of a step that a line has in addition to the bar's message: the learning rate, the gradient
-    /// norm, the number of epochs and the time that is left.
+    /// Returns the figures of a step that a line has in addition to the bar's message. They are the learning rate, the
+    /// gradient norm, the number of epochs and the time that is left.
     fn further(&self, report: &StepReport) -> String {
         let mut text = String::new();
         if let Some(rate) = report.stages.last().and_then(|stage| stage.learning_rate) {

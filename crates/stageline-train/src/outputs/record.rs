@@ -83,8 +83,8 @@ pub fn metrics(metrics: &[Metric]) -> BTreeMap<String, f64> {
     metrics.iter().map(|metric| (metric.name.to_owned(), metric.value)).collect()
 }
 
-/// Returns the estimated memory of each worker of the first replica, for the log: the bytes for each purpose, such as
-/// parameters and activations, and the peak in bytes. `workers` is the number of workers of a replica.
+/// Returns the estimated memory of each worker of the first replica, for the log. It has the bytes for each purpose,
+/// such as parameters and activations, and the peak in bytes. `workers` is the number of workers of a replica.
 pub fn estimate(estimate: &MemoryEstimate, workers: usize) -> Vec<EstimatedMemory> {
     let estimated = |worker: stageline::WorkerEstimate| EstimatedMemory {
         parameters: worker.parameters,
@@ -111,8 +111,8 @@ pub fn device_memory(gpus: &[Device]) -> Vec<record::DeviceMemory> {
 }
 
 /// Returns the measured costs of each stage in a training step, for the log. They are the mean times of a forward pass,
-/// a backward pass and the sends of one micro-batch, and the time of the flush (the end of the step), in seconds. They
-/// also contain the bytes of activations and outputs.
+/// a backward pass and the sends of one micro-batch, in seconds. They also contain the time of the flush (the end of
+/// the step), and the bytes of activations and outputs.
 fn stages(report: &StepReport) -> Vec<StageCosts> {
     let (costs, micro_batches) = (report.recording.costs(), report.micro_batches);
     let (activations, outputs) = (report.recording.activations(), report.recording.outputs());

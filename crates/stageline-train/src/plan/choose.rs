@@ -86,8 +86,8 @@ pub fn choose(running: &Running, training: &Training, costs: Option<&Costs>) -> 
 /// user has cut by hand.
 ///
 /// # Errors
-/// Returns an error if the list of `--cut` has another number of stages than the plan, or if the model has too few
-/// layers for the stages. For a model that is cut by hand, `--cut measured` and `--speeds` are errors.
+/// Returns an error if the list of `--cut` has another number of stages than the plan, or if the model has fewer layers
+/// than stages. For a model that is cut by hand, `--cut measured` and `--speeds` are errors.
 fn cut(
     running: &Running,
     schedule: &dyn Schedule,
@@ -133,10 +133,10 @@ fn cut(
     })
 }
 
-/// Returns the cut of the layers into the stages of a plan by their costs. `shape` is the number of stages and of
-/// micro-batches. With one stage on each worker and without `--speeds`, the costs of the stages are as even as
-/// possible. Otherwise the cut makes the simulated step of the plan short, with the speeds of `--speeds`. If the
-/// schedule has no plan of this shape, the cut is the even one.
+/// Returns the cut (partition) of the layers into the stages of a plan by the costs of the layers: measured times, or
+/// else FLOPs and parameters. `shape` is the number of stages and of micro-batches. With one stage on each worker and
+/// without `--speeds`, the costs of the stages are as even as possible. Otherwise the cut makes the simulated step of
+/// the plan short, with the speeds of `--speeds`. If the schedule has no plan of this shape, the cut is the even one.
 fn cut_of(costs: &Costs, schedule: &dyn Schedule, shape: (usize, usize), running: &Running) -> Result<Cut> {
     let (stages, micro_batches) = shape;
     let is_even = running.speeds.is_none() && stages == running.workers;
@@ -180,8 +180,8 @@ impl Planned {
     /// devices evenly, and all stages of a worker are on its device.
     ///
     /// # Errors
-    /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches, or if `--device`
-    /// lists more devices than there are workers.
+    /// Returns an error if the schedule has no plan for these numbers of stages and micro-batches. It is also an error
+    /// if `--device` lists more devices than there are workers.
     pub fn devices(&self, running: &Running, micro_batches: usize) -> Result<Vec<Vec<Device>>> {
         let placement = self.schedule.plan(self.stages, micro_batches)?.placement();
         let workers = running.replicas * placement.workers();

@@ -1,4 +1,4 @@
-//! The costs of a model's layers, as far as a program needs them.
+//! The costs of a model's layers (parameters, FLOPs and times), as far as a program needs them.
 
 use stageline::Costs;
 
@@ -7,7 +7,8 @@ use crate::settings::job::Job;
 use crate::settings::running::Running;
 use crate::settings::values::{CutBy, ScheduleBy};
 
-/// Why a program needs the costs of a model's layers. The reason decides whether [`costs`] runs the layers.
+/// Why a program needs the costs (parameters, FLOPs and times) of a model's layers. The reason decides whether
+/// [`costs`] runs the layers.
 #[derive(Clone, Copy)]
 pub enum Purpose {
     /// The program builds a pipeline without training it. By default, its stages have about equally many parameters,
@@ -25,8 +26,9 @@ pub enum Purpose {
 /// device. Returns `None` for a model that is cut by hand.
 ///
 /// Layers are run on `sample`, the input of one sample, if their FLOPs or times are needed. `--cut measured` and
-/// `--schedule search` need them, and in a training run the default cut, the log, the HTML page and the model FLOP
-/// utilisation. Layers are also run if [`Model::sizes`] returns `None`. Otherwise no layer is run, and all FLOPs are 0.
+/// `--schedule search` need them. In a training run, the default cut, the log, the HTML page and the model FLOP
+/// utilisation need them too. Layers are also run if [`Model::sizes`] returns `None`. Otherwise no layer is run, and
+/// all FLOPs are 0.
 pub fn costs<M: Model>(model: &M, sample: M::Input, job: &Job, purpose: Purpose) -> Option<Costs> {
     let Running { cut, schedule, devices, peak_flops, .. } = &job.running;
     let is_measured = *cut == CutBy::Measured;

@@ -1,5 +1,5 @@
-//! Chooses the plan of a training run (a named schedule, a plan from a file, or the plan that a search finds), and the
-//! device of every stage under that plan.
+//! Chooses the plan of a training run (the order of forward and backward passes on each worker), and the device of
+//! every stage under that plan. The plan is that of a named schedule, comes from a file, or is found by a search.
 //!
 //! - `costs`: the costs of the model's layers.
 //! - `workers`: the devices of the workers, and their relative speeds.

@@ -8,8 +8,9 @@ use super::workers::stage_speeds;
 use crate::settings::running::Running;
 use crate::settings::values::CutBy;
 
-/// Finds the plan with the shortest simulated step, with free transfers and without a memory limit. `costs` are the
-/// costs of the model's layers; `None` for a model that is cut by hand, whose stages count as equal.
+/// Finds the plan with the shortest simulated step. The simulation has no memory limit, and transfers take no time in
+/// it. `costs` are the costs of the model's layers; `None` for a model that is cut by hand, whose stages count as
+/// equal.
 ///
 /// For each number of stages that the search tries, the layers are cut such that the slowest stage is as fast as
 /// possible. The training may cut them better for the plan that is found. With a list as `--cut`, the search tries only
@@ -20,7 +21,7 @@ use crate::settings::values::CutBy;
 ///
 /// - The model has fewer layers than workers, or none of its layers reports FLOPs.
 /// - The workers do not share the stages of a list evenly.
-/// - No plan completes.
+/// - The search finds no valid plan.
 pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) -> Result<Best> {
     let workers = running.workers;
     let Some(costs) = costs else {
@@ -40,7 +41,7 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
         // A stage needs a layer of its own.
         CutBy::Counted | CutBy::Measured => 1..=(costs.layers().len() / workers).max(1),
     };
-    // The search leaves out what has no costs, so the reason is found here.
+    // The search skips a placement whose costs are an error, so such an error is returned here.
     stage_costs(running, costs, &Placement::in_turn(workers, *chunks.start()))?;
     Ok(best_placed(workers, micro_batches, chunks, |placement| {
         let memory = Memory::unlimited(workers).cut(placement.stages() / workers);
@@ -48,9 +49,9 @@ pub fn search(running: &Running, micro_batches: usize, costs: Option<&Costs>) ->
     })?)
 }
 
-/// Returns the assumed costs of the stages of a placement. A forward pass takes a third of the stage's measured time,
-/// or else its FLOPs, divided by the speed of its worker. A backward pass takes twice as long, and each half of a split
-/// backward pass as long as the forward pass.
+/// Returns the assumed costs (times of passes) of the stages of a placement. A forward pass takes a third of the
+/// stage's measured time, or else its FLOPs, divided by the speed of its worker. A backward pass takes twice as long as
+/// that. Each half of a split backward pass takes as long as the forward pass.
 ///
 /// # Errors
 /// Returns an error if the layers cannot be cut into these stages, or if no layer reports a time or FLOPs.

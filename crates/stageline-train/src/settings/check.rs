@@ -115,13 +115,13 @@ fn check_outputs(flags: &TrainingFlags) -> Result<()> {
     Ok(())
 }
 
-/// Whether two paths are the same place, however they are written, also if nothing is there yet.
+/// Whether two paths lead to the same place, however they are written. The place need not exist yet.
 pub fn is_same_place(one: &Path, other: &Path) -> bool {
     place(one) == place(other)
 }
 
-/// Returns the path of a file in one form, so that two paths of one file are equal however they are written: the
-/// canonical path of its nearest ancestor that exists, and the rest of the path below it.
+/// Returns the path of a file in one form, so that two paths of one file are equal however they are written. The result
+/// is the canonical path of the nearest ancestor that exists, followed by the rest of the path below it.
 fn place(path: &Path) -> PathBuf {
     let whole = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     let known = |ancestor: &Path| Some(ancestor.canonicalize().ok()?.join(whole.strip_prefix(ancestor).ok()?));

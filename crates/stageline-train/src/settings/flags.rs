@@ -65,8 +65,8 @@ pub struct TrainingFlags {
     /// Number of optimizer steps
     #[arg(help_heading = "Training", long, default_value_t = STEPS)]
     pub steps: usize,
-    /// Number of epochs (passes over the training data) to train, instead of --steps. 0 is the same as unset. Of a
-    /// checkpoint, a settings file and the command line, the last one that sets --epochs or --steps decides
+    /// Number of epochs (passes over the training data) to train, instead of --steps. 0 is the same as unset. --epochs
+    /// or --steps on the command line overrides both flags of a settings file, which override those of a checkpoint
     #[arg(help_heading = "Training", long, default_value_t = 0.0)]
     pub epochs: f64,
     /// Length of the learning rate schedule (warm-up and decay), in steps. If unset, it is the number of steps of
@@ -191,7 +191,7 @@ pub struct TrainingFlags {
     pub synchronise_every: Option<usize>,
     /// Peak TFLOP/s of one device in the precision of --precision, such as 989 for an H200 in bf16. If set, the log and
     /// the progress bar show the model FLOP utilisation (MFU): the FLOPs of the training per second / the peak FLOP/s
-    /// of all devices, of which one that is listed twice counts once
+    /// of all devices. A device that is listed twice counts once
     #[arg(help_heading = "Measurement", long)]
     pub peak_tflops: Option<f64>,
     /// Device of all stages, such as `cpu`, `cuda:0` or `vulkan:0`, or a list such as `cuda:0,cuda:1`, with at most one
@@ -293,9 +293,9 @@ impl TrainingFlags {
         self.schedule_steps.unwrap_or(self.steps.max(STEPS))
     }
 
-    /// Sets the length of the learning rate schedule if it is unset: to `--steps`, but at least to the program's
-    /// default of `--steps`, which `command` holds. With `--epochs` it stays unset, because the number of steps depends
-    /// on the data.
+    /// Sets the length of the learning rate schedule if it is unset. The length is `--steps`, but at least the
+    /// program's default of `--steps`, which `command` holds. With `--epochs` it stays unset, because the number of
+    /// steps depends on the data.
     pub fn with_schedule(self, command: &Command) -> Self {
         if self.epochs > 0.0 {
             return self;

@@ -46,7 +46,7 @@ impl Job {
     /// Validates the flags of a run and opens its devices, before any data is read or a thread is started.
     ///
     /// # Errors
-    /// Returns an error if the value of a flag is out of its range, if two flags contradict each other, or if a device
+    /// Returns an error if a flag's value is out of its range, if two flags contradict each other, or if a device
     /// cannot be opened.
     pub fn of(flags: TrainingFlags, settings: Settings) -> Result<Self> {
         check(&flags)?;

@@ -57,8 +57,9 @@ pub fn resolve(command: Command, arguments: &[OsString], resumed: Option<&Settin
     merge(command, arguments, resumed, contents)
 }
 
-/// Merges the settings of a run from four sources: the checkpoint that the run resumes, the file of `--config`, the
-/// assignments of `--set`, and the other flags of the command line. Each source overrides the ones before it.
+/// Merges the settings of a run from four sources. In order, they are the checkpoint that the run resumes, the file of
+/// `--config`, the assignments of `--set`, and the other flags of the command line. Each source overrides the ones
+/// before it.
 ///
 /// The function `read` returns the text of the file at the path that `--config` gives.
 ///
@@ -80,7 +81,7 @@ pub fn merge(
     let lenient = command.clone().mut_args(|flag| flag.required(false));
     let parse_some = |flags: &[OsString]| lenient.clone().try_get_matches_from([&program].into_iter().chain(flags));
     check_length(flags)?;
-    // Of two files, one would have no effect. A number may be given again, as after a list of defaults in a script.
+    // A path that is given twice is an error. Another value may be given again, as after default flags in a script.
     let once = lenient.clone().args_override_self(false).mut_args(replaces_itself);
     let given = once.try_get_matches_from([&program].into_iter().chain(flags))?;
     let mut all = Vec::new();
@@ -114,7 +115,7 @@ pub fn merge(
     all.extend_from_slice(flags);
     let matches = parse(&all)?;
     let mut settings = settings(&command, &matches)?;
-    // Only the one that decides the length of the training is kept.
+    // Of `steps` and `epochs`, only the setting that decides the length of the training is kept.
     let has_epochs = settings.0.get(EPOCHS).and_then(Value::as_f64).is_some_and(|epochs| epochs > 0.0);
     settings.0.remove(if has_epochs { STEPS } else { EPOCHS });
     Ok(Merged { settings, matches })
@@ -126,9 +127,9 @@ fn without_usage(message: &str) -> &str {
     message.split("\n\nFor more information").next().unwrap_or(message).trim_end()
 }
 
-/// Changes how the value of a flag is parsed. A switch, such as `--augment`, may also have the value `true` or `false`,
-/// so that a switch that is on in a checkpoint or settings file can be turned off on the command line. A flag for a
-/// number accepts a negative number as its value, which is then rejected with the allowed range.
+/// Changes how the value of a flag is parsed. A switch, such as `--augment`, may also have the value `true` or `false`.
+/// The command line can then turn off a switch that is on in a checkpoint or settings file. A flag for a number accepts
+/// a negative number as its value, which is then rejected with the allowed range.
 fn with_value(flag: Arg) -> Arg {
     if !matches!(flag.get_action(), ArgAction::SetTrue) || flag.get_id() == "print_config" {
         // A negative number gets the error with the allowed range, and not that of an unknown flag.
@@ -259,8 +260,8 @@ pub(crate) fn check_kept(flag: &Arg) -> Result<()> {
 }
 
 /// Whether a command-line flag is a setting, which checkpoints store and a TOML file may set. A setting takes a value.
-/// The sources of settings (`--config`, `--set` and `--resume`) are no settings. Neither are `--stop-after` and
-/// `--print-config`, which concern a single run only.
+/// The flags that name sources of settings (`--config`, `--set` and `--resume`) are no settings. Neither are
+/// `--stop-after` and `--print-config`, which concern a single run only.
 fn is_setting(flag: &Arg) -> bool {
     let only_here = ["config", "set", "resume", "stop_after", "print_config"];
     flag.get_long().is_some() && flag.get_action().takes_values() && !only_here.contains(&flag.get_id().as_str())

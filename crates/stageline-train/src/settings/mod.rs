@@ -3,7 +3,7 @@
 //! Input: the flags of every training program and of its model. Output: a job whose existence means that its settings
 //! are valid, with opened devices; or an error that names the flag. This folder owns clap's definitions of all flags,
 //! the order in which sources of settings override each other, and range checks of single settings. It must not read
-//! training data, or cut, plan or build a pipeline.
+//! training data, choose a plan, cut a model into stages or build a pipeline.
 //!
 //! - `flags`: the flags that every training program has (`TrainingFlags`), with their help texts.
 //! - `values`: the values that flags take, beside numbers and paths (`ScheduleBy`, `CutBy`, `RecomputeBy`).

@@ -40,7 +40,7 @@ impl Rate {
     }
 
     /// Returns the schedule of the learning rate before the data is known. If the length of the schedule depends on the
-    /// data, the result is a placeholder, and only settings that do not depend on the length are checked.
+    /// data, the result is a placeholder. Only settings that do not depend on the length are then checked.
     ///
     /// # Errors
     /// Returns the errors of [`schedule`](Self::schedule).

@@ -18,7 +18,7 @@ pub struct CommandLine {
     pub matches: ArgMatches,
     pub flags: TrainingFlags,
     pub settings: Settings,
-    /// The names of the settings whose values follow from other settings, because no source sets them.
+    /// The names of the settings that no source sets, and whose values are computed from other settings.
     pub derived: Vec<&'static str>,
     /// The opened checkpoint from which the run resumes; `None` if the run resumes none.
     pub saved: Option<Saved>,
@@ -37,7 +37,7 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
         let derived =
             ["schedule_steps", "tuned_for"].into_iter().filter(|name| !settings.0.contains_key(*name)).collect();
         let flags = TrainingFlags::from_arg_matches(&matches)?.with_schedule(command);
-        // These defaults are stored, so that a resumed run with more `--steps` or another M keeps them.
+        // These defaults are stored. A resumed run with more `--steps` or other `--micro-batches` keeps them.
         if let Some(steps) = flags.schedule_steps {
             settings.0.insert("schedule_steps".to_owned(), steps.into());
         }
@@ -84,8 +84,8 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     Ok(CommandLine { saved: Some(saved), ..line })
 }
 
-/// Prints a line about the settings of a resumed run: on the standard output, or on stderr if `--print-config` writes
-/// the settings to the standard output.
+/// Prints a line about the settings of a resumed run on the standard output. With `--print-config`, which writes the
+/// settings to the standard output, the line is printed on stderr.
 fn note(flags: &TrainingFlags, line: impl Display) -> Result<()> {
     if flags.print_config {
         tell(line);
@@ -221,8 +221,8 @@ mod tests {
         );
     }
 
-    /// Tests the length of the learning rate schedule without `--schedule-steps`: it ends with the last step, unless
-    /// the run has fewer steps than the program trains by default.
+    /// Tests the length of the learning rate schedule without `--schedule-steps`. The schedule ends with the last step,
+    /// unless the run has fewer steps than the program trains by default.
     #[test]
     fn a_schedule_is_as_long_as_the_run_or_as_the_default_of_the_program() {
         let length = |default: &'static str, arguments: &str| {

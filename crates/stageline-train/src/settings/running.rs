@@ -135,8 +135,9 @@ fn speeds(by: &SpeedsBy, devices: &[Device], precision: Precision) -> Result<Vec
     }
 }
 
-/// Returns a watchdog that warns of a stall after `seconds` seconds without a new activity of any worker (or later, if
-/// actions are slow). It ends the training 10 x `seconds` seconds after the warning. Returns `None` if `seconds` is 0.
+/// Returns a watchdog that warns of a stall if no worker begins anything new, such as a forward pass or a send, for
+/// `seconds` seconds. It waits longer if actions are slow. It ends the training 10 x `seconds` seconds after the
+/// warning. Returns `None` if `seconds` is 0.
 fn watchdog(seconds: u32) -> Option<Watchdog> {
     let floor = Duration::from_secs(seconds.into());
     (seconds > 0).then(|| Watchdog { floor, grace: 10 * floor, ..Watchdog::default() })

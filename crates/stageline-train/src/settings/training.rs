@@ -82,8 +82,8 @@ impl Training {
     }
 
     /// Sets the number of steps to that of `--epochs`, rounded up. `samples` is the number of samples in an epoch. Sets
-    /// the schedule of the learning rate to the same number of steps, unless `--schedule-steps` is given, and returns
-    /// the length of the schedule in steps. Does nothing and returns `None` if `--epochs` is unset.
+    /// the schedule of the learning rate to the same number of steps, unless `--schedule-steps` is given. Returns the
+    /// length of the schedule in steps. Does nothing and returns `None` if `--epochs` is unset.
     ///
     /// # Errors
     /// Returns an error if the data has no epochs, or if the warm-up or the decay does not fit the schedule.
@@ -92,7 +92,7 @@ impl Training {
             return Ok(None);
         }
         let samples = samples.context("--epochs: the data does not tell how many samples it has; give --steps")?;
-        // Without the small number, 1.1 epochs of 10 samples would be 12 samples.
+        // Without the subtraction, rounding errors would make 1.1 epochs of 10 samples 12 samples.
         self.steps = (self.epochs * samples as f64 / self.batch_size as f64 - 1e-9).ceil() as usize;
         let schedule = self.rate.steps.unwrap_or(self.steps.max(1));
         self.learning_rate = self.rate.schedule(schedule)?;

@@ -120,11 +120,11 @@ pub enum DecayName {
 /// The value of the flags `--warm-up` and `--decay-length`: the length of a part of the learning rate schedule.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Length {
-    /// This number of training steps.
+    /// A length that is given as a number of training steps.
     Steps(usize),
-    /// As many training steps as train on this number of samples, rounded up.
+    /// A length that is given as a number of samples: as many training steps as train on them, rounded up.
     Samples(usize),
-    /// This share of the steps of the schedule, from 0 to 1, rounded down.
+    /// A length that is given as a share of the steps of the schedule, from 0 to 1; the steps are rounded down.
     Share(f64),
 }
 
@@ -193,7 +193,7 @@ pub enum FlushName {
 pub enum RecomputeBy {
     /// A recomputation policy, which names the activations that stages recompute.
     Policy(Recompute),
-    /// The value `auto` of the flag: stages recompute only as many activations as needed for the training run to fit
+    /// The value `auto` of the flag: stages recompute as few activations as possible such that the training run fits
     /// into the memory of its devices.
     Auto,
 }

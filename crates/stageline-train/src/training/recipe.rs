@@ -1,5 +1,5 @@
-//! Builds the pipelines of a training run from its settings and its plan ([`Recipe`]): the pipeline that trains, and
-//! the pipelines that `--verify` compares with full-batch training on one device.
+//! Builds the pipelines of a training run from its settings and its plan ([`Recipe`]). One is the pipeline that trains.
+//! `--verify` builds others, and compares them with full-batch training on one device.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -99,8 +99,8 @@ impl<'a, M: Model> Recipe<'a, M> {
     /// none.
     ///
     /// # Errors
-    /// Returns an error if the model cannot be cut into the stages of the plan, or if `--optimizer-state host` is given
-    /// although the program sets the optimizer in its code.
+    /// Returns an error if the model cannot be cut into the stages of the plan. It is also an error if
+    /// `--optimizer-state host` is given although the program sets the optimizer in its code.
     fn builder(
         &self,
         devices: &[Vec<Device>],

@@ -1,4 +1,4 @@
-//! The end of a training run: the result of one that reached its last step ([`Trained`]), and the error of another.
+//! The end of a training run: the result of a run that reached its last step ([`Trained`]), or else the run's error.
 
 use std::time::Duration;
 
@@ -18,7 +18,7 @@ use crate::training::steps::Stopped;
 /// The result of training a model of type `M`.
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The result of a training run that reached its last step: the trained pipeline, the evaluation of the held-out
+/// The result of a training run that reached its last step. It has the trained pipeline, the evaluation of the held-out
 /// samples, and the hash of the parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run. It can infer, evaluate, and return the modules of its stages.
@@ -56,7 +56,7 @@ pub fn complete<M: Model>(
     unwritten.unless(line.iter().try_for_each(say));
     let (parameters_sha256, parameters) = found.unzip();
     let trained = Trained { pipeline, validation, parameters_sha256, unwritten };
-    // A log with the final result says that the run need not be started again, so it waits for the checkpoint.
+    // The final result in a log says that the run need not be started again. So the checkpoint must be on disk first.
     let closed = if is_kept { log.finish(last_line(&trained, parameters, waited)) } else { log.close() };
     trained.unwritten.unless(closed);
     Ok(trained)

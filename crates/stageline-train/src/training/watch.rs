@@ -52,10 +52,10 @@ impl Watch {
         })
     }
 
-    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps;
-    /// `None` if it is not, if there are fewer than 8 earlier steps, or if a jump was reported less than 32 steps ago.
-    /// `step` is counted from 0, and `norm` is its global norm. `of_each` lists the name and the gradient norm of each
-    /// parameter.
+    /// Returns a warning if the global gradient norm of a step is more than 10 times the median of the last 32 steps.
+    /// Returns `None` if it is not, if there are fewer than 8 earlier steps, or if a jump was reported less than 32
+    /// steps ago. `step` is counted from 0, and `norm` is its global gradient norm. `of_each` lists the name and the
+    /// gradient norm of each parameter.
     pub fn jump(&mut self, step: usize, norm: f64, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut sorted: Vec<_> = self.norms.iter().copied().collect();
         sorted.sort_by(f64::total_cmp);
@@ -78,8 +78,8 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning if the gradient of a parameter has been exactly 0 in the last 20 steps; `None` if it has not,
-    /// or if an earlier step gave this warning. `step` is counted from 0. `of_each` lists the name and the gradient
+    /// Returns a warning in the step in which the gradient of a parameter is exactly 0 for the 20th time in a row. The
+    /// steps that follow do not repeat the warning. `step` is counted from 0. `of_each` lists the name and the gradient
     /// norm of each parameter.
     pub fn dead(&mut self, step: usize, of_each: &[(Arc<str>, f64)]) -> Option<String> {
         let mut dead = Vec::new();
@@ -104,9 +104,9 @@ impl Watch {
         ))
     }
 
-    /// Returns a warning for each layer whose update in this step is very large or very small, measured by its update
-    /// ratio: the norm of the update divided by the norm of the layer's parameters. Very large is a ratio above 0.1.
-    /// Very small is a ratio below a thousandth of the median ratio of all layers.
+    /// Returns a warning for each layer whose update in this step is very large or very small. The measure is the
+    /// layer's update ratio: the norm of the update divided by the norm of the layer's parameters. Very large is a
+    /// ratio above 0.1. Very small is a ratio below a thousandth of the median ratio of all layers.
     ///
     /// A [`Watch`] reports a layer at most once. `health` lists the training statistics of each parameter, among them
     /// its update ratio.
@@ -137,7 +137,8 @@ impl Watch {
 }
 
 /// Returns the name of the layer with the largest gradient, and its fraction (0 to 1) of the squared norm of all
-/// gradients; `None` if there are no parameters. `of_each` lists the name and the gradient norm of each parameter.
+/// gradients. Returns `None` if there are no parameters. `of_each` lists the name and the gradient norm of each
+/// parameter.
 fn largest(of_each: &[(Arc<str>, f64)]) -> Option<(&str, f64)> {
     let mut layers: Vec<(&str, f64)> = Vec::new();
     for (name, norm) in of_each {

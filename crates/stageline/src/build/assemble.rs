@@ -1,5 +1,5 @@
-//! Assembles a complete chain (all stages of a model in order, [`Joined`]) into data-parallel replicas ([`Assembled`]):
-//! copies the stages' modules to their devices, and joins the stages by channels.
+//! Assembles a complete chain (all stages of a model in order, [`Joined`]) into data-parallel replicas ([`Assembled`]).
+//! This copies the stages' modules to their devices, and connects the stages by channels.
 
 use burn::tensor::Device;
 use stageline_schedule::Checked;
@@ -51,8 +51,9 @@ pub(crate) struct Joined<In, Out, Target> {
 pub(crate) struct Assembled<In, Out, Target> {
     /// The data-parallel replicas. Each has the caller's ends of its channels for batches, and its assembled stages.
     pub(crate) replicas: Vec<(BatchChannels<In, Out, Target>, Stages)>,
-    /// The parts of a checkpoint that do not fit the stages: fields of optimizer state that a stage's optimizer rejects
-    /// or that the checkpoint lacks, and frozen tensors with other values than in the model. Empty if everything fits.
+    /// The parts of a checkpoint that do not fit the stages; empty if everything fits. Such a part is a field of
+    /// optimizer state that a stage's optimizer rejects or that the checkpoint lacks. It can also be a frozen tensor
+    /// with other values than in the model.
     pub(crate) unfit: Vec<Unfit>,
     /// The learning rate of the first stage at the last optimizer step of the checkpoint, by this pipeline's schedule.
     /// `None` without a checkpoint, or if the checkpoint has no optimizer step.
@@ -73,10 +74,10 @@ impl<In: Payload, Out: Payload, Target: Payload> Joined<In, Out, Target> {
     }
 
     /// Assembles every data-parallel replica: copies each stage's module to its device, and connects neighbouring
-    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` has the fallbacks of
-    /// each replica. `groups` is the number of groups in which gradients are summed. `restored` has each stage's part
-    /// of a checkpoint, and is empty if there is none. Parts that do not fit are no error here; the result lists them
-    /// in `unfit`.
+    /// stages. `devices` has one list for each replica, with the device of each stage. `fallbacks` lists, for each
+    /// replica, the operations that Stageline's kernels do not compute. `groups` is the number of groups in which
+    /// gradients are summed. `restored` has each stage's part of a checkpoint, and is empty if there is none. Parts
+    /// that do not fit are no error here; the result lists them in `unfit`.
     ///
     /// # Errors
     /// Returns [`BuildError::Host`] if a session (a connection to a device of another host) cannot be opened.

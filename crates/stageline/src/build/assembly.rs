@@ -44,7 +44,7 @@ impl<S: Stage> Unplaced<S> {
     }
 
     /// Copies the stage's module to its device in the replica that is being assembled, with the parameters of a
-    /// checkpoint if training resumes from one. In replica 0, optimizer state and learning rate are restored too; parts
+    /// checkpoint if training resumes from one. In replica 0, optimizer state and learning rate are restored too. Parts
     /// of the checkpoint that do not fit are added to the assembly's list `unfit`. Logs a warning for each operation
     /// that Stageline's kernels do not compute on the device. Returns the stage's slot (its place in the pipeline) and
     /// the copied module with its optimizer.

@@ -98,9 +98,9 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     /// At the end of a step, the gradient sums of each stage are added in replica order, and only the optimizers of
     /// replica 0 step. To keep that order, gradient sums go through the host's memory even between GPUs.
     ///
-    /// The parameters therefore have the same bits as with a single replica, if that one runs R x M micro-batches and
-    /// sums their gradients in R groups ([`gradient_groups`](Self::gradient_groups)). Checkpoints and modules are those
-    /// of replica 0, and do not depend on R.
+    /// The parameters therefore have the same bits as with a single replica that runs R x M micro-batches and sums
+    /// their gradients in R groups ([`gradient_groups`](Self::gradient_groups)). Checkpoints and modules are those of
+    /// replica 0, and do not depend on R.
     pub fn replica(mut self, devices: impl IntoIterator<Item = Device>) -> Self {
         self.replica_devices.push(devices.into_iter().map(Device::inner).collect());
         self
@@ -153,11 +153,12 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 
     /// Sets the reaction to operations that Stageline's kernels do not compute on the device of their stage.
     ///
-    /// [`build`](Self::build) finds those that a stage lists ([`Stage::operations`](crate::Stage::operations)), and the
-    /// first forward pass of the stage finds all others.
+    /// [`build`](Self::build) finds the operations that a stage lists
+    /// ([`Stage::operations`](crate::Stage::operations)). The first forward pass of the stage finds all others.
     ///
-    /// If unset, such an operation is a warning, with one exception: on a GPU, of this host or another one, `build`
-    /// returns an error for a listed operation. Attention that stores its scores is a warning there as well.
+    /// If unset, such an operation is a warning, except on a GPU (of this host or another one). There, `build` returns
+    /// an error for a listed operation, and only warns if attention stores its scores because its heads are too large
+    /// for Stageline's kernels.
     pub fn fallbacks(mut self, fallbacks: Fallbacks) -> Self {
         self.fallbacks = Some(fallbacks);
         self
@@ -253,15 +254,16 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     }
 
     /// Sets where a training that resumes from a checkpoint of this pipeline takes the values of frozen parameters
-    /// from; [`FrozenFrom::Checkpoint`] if unset. With [`FrozenFrom::Model`], checkpoints do not hold large ones.
+    /// from; [`FrozenFrom::Checkpoint`] if unset. With [`FrozenFrom::Model`], checkpoints leave out large frozen
+    /// parameters.
     pub fn frozen_from(mut self, source: FrozenFrom) -> Self {
         self.frozen_from = source;
         self
     }
 
     /// Resumes a training run from a checkpoint. The checkpoint holds the parameters, the optimizer states, the
-    /// learning rates, the loss scale and the number of steps. Frozen parameters that it does not hold
-    /// ([`frozen_from`](Self::frozen_from)) are those of the stages.
+    /// learning rates, the loss scale and the number of steps. Frozen parameters that the checkpoint leaves out
+    /// ([`frozen_from`](Self::frozen_from)) keep the values that they have in the stages.
     ///
     /// The stages must have the same optimizers and learning rate schedulers as before. Three settings may differ from
     /// those in the checkpoint. Training then continues, and a warning names both values:

@@ -164,9 +164,9 @@ impl Pipeline<(), (), ()> {
 }
 
 impl<In: Payload, Out: Payload> Chain<In, Out> {
-    /// Adds a stage to the chain's lists for all stages: its device, the activations that it recomputes, the operations
-    /// that its layers compute with Stageline's own kernels, and the stage that owns each parameter. Returns the
-    /// stage's module with its optimizer, which the caller still has to copy to the device.
+    /// Adds a stage to the chain: records its device, its recomputation setting, its operations
+    /// ([`Stage::operations`]), and which of its parameters it owns (steps with its own optimizer). Returns the stage's
+    /// module with its optimizer, which the caller still has to copy to the device.
     fn add<S: Stage>(&mut self, module: S, config: StageConfig) -> Unplaced<S> {
         let StageConfig { device, optimizer, learning_rate, recompute, .. } = config;
         let stage = self.devices.len();

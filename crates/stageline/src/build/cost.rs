@@ -19,11 +19,11 @@ pub struct LayerCost {
     pub name: String,
     /// The number of elements (not bytes) in the layer's float parameters.
     pub parameters: u64,
-    /// The number of floating-point operations (FLOPs) of the layer's forward pass on the sample input, as far as the
-    /// layers inside it report them ([`report_flops`](crate::nn::report_flops)); 0 if they were not counted.
+    /// The number of floating-point operations (FLOPs) of the layer's forward pass on the sample input. It counts what
+    /// the layers inside report ([`report_flops`](crate::nn::report_flops)), and is 0 if FLOPs were not counted.
     pub flops: f64,
-    /// The time of one forward and one backward pass of the layer together on the sample input: the shortest of three
-    /// measurements; `None` if the time was not measured.
+    /// The time of one forward pass plus one backward pass of the layer on the sample input. It is the shortest of
+    /// three measurements; `None` if the time was not measured.
     pub time: Option<Duration>,
 }
 
@@ -44,11 +44,11 @@ impl Costs {
         self.0.iter().map(|layer| layer.flops).sum()
     }
 
-    /// Partitions the model's layers into `stages` stages of consecutive layers such that the cost of the costliest
-    /// stage is as low as possible, and returns the partition.
+    /// Partitions the model's layers into `stages` stages of consecutive layers, and returns the partition. The cost of
+    /// the costliest stage is as low as possible.
     ///
     /// The cost of a layer is its time if it was measured. Otherwise it is the layer's fraction of the model's FLOPs
-    /// plus its fraction of the parameters, each from 0 to 1, so that both work and memory are balanced. If the blocks
+    /// plus its fraction of the parameters, each from 0 to 1. So both work and memory are balanced. If the blocks
     /// report no FLOPs ([`blocks_report_flops`](Self::blocks_report_flops)), it is the fraction of the parameters.
     ///
     /// # Errors
@@ -71,9 +71,9 @@ impl Costs {
         Ok(Cut::of(balance_with_speeds(&self.weights(), speeds)?))
     }
 
-    /// Partitions the model's layers into the stages of a plan with several stages on a worker, such that its simulated
-    /// step is short (see [`balance_for`]). `speeds` lists the speed of the device of each stage, in stage order. The
-    /// cost of a layer is as in [`cut`](Self::cut).
+    /// Partitions the model's layers into the stages of a plan (order of actions on each worker) with several stages on
+    /// a worker. The partition is chosen so that a simulated step of this plan is short (see [`balance_for`]). `speeds`
+    /// lists the speed of the device of each stage, in stage order. The cost of a layer is as in [`cut`](Self::cut).
     ///
     /// # Errors
     /// Returns [`CutError::Speeds`] in the same cases as [`cut_for`](Self::cut_for).
@@ -81,15 +81,17 @@ impl Costs {
         Ok(Cut::of(balance_for(plan, &self.weights(), speeds)?))
     }
 
-    /// Whether the layers between the first and the last one report FLOPs. burn's own layers report none. If one of
-    /// these layers has parameters and none reports FLOPs, the FLOPs of the other layers say little about the model.
+    /// Whether the FLOPs can be used to balance stages. At least one block (a layer between the first and the last)
+    /// must report FLOPs, or no block may have parameters. burn's own layers report none. If no block reports FLOPs,
+    /// those of the first and last layer say little about the model.
     pub fn blocks_report_flops(&self) -> bool {
         let blocks = || self.0.iter().skip(1).take(self.0.len().saturating_sub(2));
         blocks().any(|block| block.flops > 0.0) || blocks().all(|block| block.parameters == 0)
     }
 
     /// Returns the cost of each layer as one number: the time in seconds if it was measured. Otherwise it is the
-    /// layer's share of the model's FLOPs, as far as blocks report them, plus its share of the parameters.
+    /// layer's share of the model's FLOPs plus its share of the parameters. FLOPs are left out if
+    /// [`blocks_report_flops`](Self::blocks_report_flops) is false.
     fn weights(&self) -> Vec<f64> {
         let share = |part: f64, all: f64| if all > 0.0 { part / all } else { 0.0 };
         let flops = if self.blocks_report_flops() { self.flops() } else { 0.0 };

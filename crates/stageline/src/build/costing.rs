@@ -38,8 +38,8 @@ where
         })
     }
 
-    /// Returns the costs of the layers for a sample input: the number of parameters of each layer, and the FLOPs that
-    /// it reports for a forward pass. No times are measured.
+    /// Returns the costs of the layers for a sample input, without times. The cost of a layer is its number of
+    /// parameters, and the FLOPs that it reports for a forward pass.
     ///
     /// One layer after another is initialised and run on the CPU, so at most one is in memory.
     ///

@@ -76,7 +76,8 @@ pub enum CutError {
     /// The text of a cut (a partition of a model's layers into stages) is not a list of layer numbers such as `0,3,6`.
     #[error("`{text}` is not a cut; give the first layer of every stage, such as 0,3,6")]
     Text {
-        /// The text that was given as a cut and is not a list of layer numbers such as `0,3,6`.
+        /// The text that was given as a cut (a partition of the layers) and is not a list of layer numbers such as
+        /// `0,3,6`.
         text: String,
     },
     /// The list of the stages' first layers is invalid: the layer numbers do not start at 0, or do not ascend.
@@ -95,13 +96,13 @@ pub enum CutError {
     Layers {
         /// The number, counted from 0, of the first layer of the last stage in the cut. The model has no such layer.
         start: usize,
-        /// The number of layers of the model. It is too small for the cut.
+        /// The number of layers of the model. It is too small for the cut (the partition of the layers).
         layers: usize,
     },
     /// The layers cannot be partitioned into zero stages, or into more stages than there are layers.
     #[error(transparent)]
     Balance(#[from] BalanceError),
-    /// The layers cannot be partitioned among devices of different speed: there are zero stages or more stages than
+    /// The layers cannot be partitioned among devices of different speed. There are zero stages or more stages than
     /// layers, or a speed is not a finite number above 0.
     #[error(transparent)]
     Speeds(#[from] SpeedError),

@@ -1,5 +1,5 @@
-//! The setting that decides how `build` treats operations that Stageline's kernels do not compute on the devices of
-//! their stages ([`Fallbacks`]), and the search for such operations.
+//! The setting ([`Fallbacks`]) that decides how `build` treats operations that Stageline's kernels do not compute on
+//! the device of their stage. Also the search for such operations.
 
 use burn::tensor::Device;
 use stageline_nn::params::Description;
@@ -32,8 +32,8 @@ pub enum Fallbacks {
 pub(crate) type OfReplica = Vec<Vec<Fallback>>;
 
 /// Returns the operations of a stage that Stageline's kernels do not compute on `device`, each listed once.
-/// `operations` are those that the stage lists, and `described` describes its tensors. The list is empty if the stage
-/// computes in several element types, because the type of each operation is then not known.
+/// `operations` has the operations that the stage lists, and `described` describes the stage's tensors. The list is
+/// empty if the stage computes in several element types, because the type of each operation is then not known.
 pub(super) fn fallbacks_of(
     operations: &[Operation],
     described: &[Description],
@@ -75,8 +75,8 @@ pub(super) fn validate_fallbacks<'a>(
 }
 
 /// Whether `build` rejects an operation that has no kernel on its device, for the given `reason`. If `setting` is
-/// unset, it rejects such operations only on GPUs: GPUs have kernels for all operations, so a missing kernel is most
-/// likely a mistake. Attention whose heads are too large for Stageline's kernels is then accepted on GPUs too.
+/// unset, `build` rejects such operations only on GPUs. GPUs have kernels for all operations, so a missing kernel is
+/// most likely a mistake. Attention whose heads are too large for Stageline's kernels is then accepted on GPUs too.
 fn is_refused(setting: Option<Fallbacks>, is_on_gpu: impl FnOnce() -> bool, reason: &Reason) -> bool {
     match setting {
         Some(Fallbacks::Refuse) => true,
@@ -123,8 +123,8 @@ mod tests {
         assert!(refused(Some(Fallbacks::Refuse), true, &[]).is_none());
     }
 
-    /// Tests a pipeline with stages on CPUs and one stage on a GPU: only the fallback on the GPU is refused and
-    /// counted.
+    /// Tests a pipeline with stages on CPUs and one stage on a GPU. Only the operation without a kernel on the GPU is
+    /// refused and counted.
     #[test]
     fn the_refused_stage_is_the_one_on_the_gpu() {
         let [cpu, gpu] = [Device::flex(), Device::flex()];

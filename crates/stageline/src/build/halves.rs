@@ -43,9 +43,10 @@ use crate::model::stage::Stage;
 /// }
 /// ```
 pub trait Halves: Stage<Output = <Self as Stage>::Input> {
-    /// The names of the first and the second half in [`Costs`](crate::Costs), which must differ. Best they are the
-    /// fields of the halves, so that the name of a layer begins the names of its parameters in checkpoints. With
-    /// `["attention", "mlp"]` the halves of `blocks.3` are `blocks.3.attention` and `blocks.3.mlp`.
+    /// The names of the first and the second half in [`Costs`](crate::Costs), which must differ. If possible, use the
+    /// names of the block's fields that hold the two halves. The names of a layer's parameters in checkpoints then
+    /// begin with the layer's name. With `["attention", "mlp"]` the halves of `blocks.3` are `blocks.3.attention` and
+    /// `blocks.3.mlp`.
     const NAMES: [&'static str; 2];
 
     /// Divides a whole block into its first and its second half.
@@ -59,7 +60,8 @@ pub trait Halves: Stage<Output = <Self as Stage>::Input> {
     fn is_first_half(&self) -> bool;
 }
 
-/// The part of a block that is one layer of the row.
+/// The part of a block that is one layer of a [`Row`](crate::Row) (first layer, blocks, last layer): the whole block,
+/// its first half or its second half.
 #[derive(Clone, Copy, PartialEq)]
 pub(super) enum Piece {
     Whole,
@@ -67,7 +69,7 @@ pub(super) enum Piece {
     Second,
 }
 
-/// The layers of a row's blocks: each block, or each half of a block.
+/// The division of a row's blocks into layers: each block is a layer, or each half of a block is a layer.
 pub(super) enum Division<B> {
     /// Each block is one layer.
     Blocks,
@@ -109,8 +111,8 @@ impl<B> Division<B> {
         }
     }
 
-    /// Joins the layers of consecutive blocks to blocks. The first layer may be the second half of a block, and the
-    /// last one the first half of a block; these stay halves.
+    /// Joins the halves of blocks in `layers`, the layers of consecutive blocks in order, to whole blocks. A second
+    /// half at the start and a first half at the end have no other half there, and stay halves.
     pub fn joined(&self, layers: impl IntoIterator<Item = B>) -> Vec<B> {
         let Self::Halves { join, is_first_half, .. } = self else { return layers.into_iter().collect() };
         layers.into_iter().fold(Vec::new(), |mut blocks, layer| {

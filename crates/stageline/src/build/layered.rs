@@ -1,5 +1,5 @@
-//! Turns a model that is one struct into a row: a first layer, blocks and a last layer, which can be divided into
-//! stages ([`LayeredModel`], [`ModelRow`]).
+//! Turns a model that is one struct ([`LayeredModel`]) into a row of layers ([`ModelRow`]): a first layer, blocks and a
+//! last layer. A row can be divided into stages.
 
 use std::fmt;
 use std::rc::Rc;

@@ -2,9 +2,9 @@
 //!
 //! Input: a [`chain`](chain::Chain) of stages, each with a device and an optimizer, or a row of layers; and the
 //! settings of [`PipelineBuilder`](builder::PipelineBuilder). Output: a [`Pipeline`](crate::Pipeline), or a
-//! `BuildError`. This folder owns everything that happens once before the first step: cutting layers into stages,
-//! validating settings, generating and checking the plan, finding the owner of each tied parameter (the stage whose
-//! optimizer steps it), copying modules to devices, and joining the stages of each replica by channels. It stores the
+//! `BuildError`. This folder owns everything that happens once before the first step. It cuts layers into stages,
+//! validates settings, and generates and checks the plan. It finds the owner of each tied parameter (the stage whose
+//! optimizer steps it), copies modules to devices, and joins the stages of each replica by channels. It stores the
 //! devices of stages without their autodiff layer (`Device::inner`). It must not run a step.
 //!
 //! The checks return a `BuildError`, whose texts are in `failure`. They use the functions `is_sound` of `LossScale` in

@@ -37,8 +37,8 @@ pub(crate) struct Owners {
 }
 
 impl Owners {
-    /// Adds the parameters of the next stage to the table of owners. Warns if the stage has one of burn's own batch
-    /// norms.
+    /// Adds the parameters of the next stage to the table of owners (the stages whose optimizers step the parameters).
+    /// Warns if the stage has one of burn's own batch norms.
     pub(crate) fn add<M: Module>(&mut self, stage: usize, module: &M, optimizer: &ModuleOptimizer) {
         visit_floats(module, |param| self.claim(stage, param));
         self.tensors.push(describe(module));
@@ -58,8 +58,8 @@ impl Owners {
         }
     }
 
-    /// Enters a float parameter of a stage into the table of owners. The stage becomes its owner if it trains the
-    /// parameter and no earlier stage does.
+    /// Enters a float parameter of a stage into the table of owners. The stage becomes its owner, whose optimizer steps
+    /// it, if it trains the parameter and no earlier stage does.
     fn claim(&mut self, stage: usize, param: &dyn FloatParameter) {
         if !param.is_trained() {
             self.frozen.entry(param.id()).or_insert(stage);
@@ -83,7 +83,7 @@ impl Owners {
     }
 
     /// Returns two stages of a tied parameter that one of them trains and the other has frozen. The first is the owner
-    /// of the parameter. Returns `None` if there is no such parameter.
+    /// of the parameter, whose optimizer steps it. Returns `None` if there is no such parameter.
     pub(crate) fn half_frozen(&self) -> Option<(usize, usize)> {
         let both = |(id, (trained, _)): (&ParamId, &(usize, Vec<usize>))| Some((*trained, *self.frozen.get(id)?));
         self.trained.iter().filter_map(both).min()

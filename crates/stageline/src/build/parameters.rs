@@ -17,10 +17,10 @@ where
     B: Stage<Input = F::Output, Output = F::Output>,
     L: LossStage<Input = F::Output>,
 {
-    /// Passes every layer of the model to a mapper of burn right after the layer is created, such as one that reads its
-    /// parameters from a file. `mapper` is called for each layer, which may be a half of a block, and returns
-    /// its mapper. The paths that the mapper sees
-    /// begin with the layer's name, such as `blocks.3`, so set [`names`](Self::names) before.
+    /// Passes every layer of the model, right after it is created, to a mapper of burn, such as one that reads the
+    /// layer's parameters from a file. `mapper` is called for each layer (which may be half of a block), and returns
+    /// the mapper for this layer. The paths that the mapper sees begin with the layer's name, such as `blocks.3`, so
+    /// set [`names`](Self::names) before.
     #[must_use]
     pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
         let Self { first, block, last, blocks, division, seed, names, frozen_from } = self;
@@ -83,8 +83,9 @@ pub struct ParameterCount {
     pub trained: u64,
     /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
     pub frozen: u64,
-    /// The number of bytes of the frozen parameters and running statistics in their types, such as 8 bits of a
-    /// quantized weight. A lazy parameter of burn's layers has no type yet, and counts 4 bytes for each element.
+    /// The number of bytes of the frozen parameters and running statistics. Each element has the size of its type, such
+    /// as 8 bits for a quantized weight. A lazy parameter of burn's layers has no type yet, and counts 4 bytes for each
+    /// element.
     pub frozen_bytes: u64,
 }
 
@@ -110,7 +111,7 @@ impl ModuleVisitor for Counting {
     }
 }
 
-/// The container of a layer, as a visitor or a mapper of burn sees it.
+/// The type name of the module that contains each layer, as burn's visitors and mappers are told it.
 const CONTAINER: &str = "Struct:Row";
 
 /// Visits a layer as if it were in the modules with the names `within`, from the outermost to the innermost.

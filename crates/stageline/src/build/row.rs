@@ -79,7 +79,8 @@ pub struct Row<F, B, L> {
 
 type Create<M> = Box<dyn Fn(&Device) -> M>;
 
-/// A function that creates a block, or a half of a block, on a device. The number is the index of the block.
+/// A function that creates a block, or a half of a block, on a device. Its arguments are the index of the block, the
+/// part to create, and the device.
 type CreateBlock<B> = Box<dyn Fn(usize, Piece, &Device) -> B>;
 
 type BuilderOf<F, L> = PipelineBuilder<<F as Stage>::Input, <L as Stage>::Output, <L as LossStage>::Target>;
@@ -147,14 +148,14 @@ where
 
     /// Sets where a resumed training takes the values of frozen parameters from; [`FrozenFrom::Checkpoint`] if unset.
     /// With [`FrozenFrom::Model`], the functions of the row must create frozen parameters with the same values in each
-    /// run, for example because they read them from a file. If a value differs, building the resumed pipeline fails.
+    /// run. They can read them from a file, for example. If a value differs, building the resumed pipeline fails.
     #[must_use]
     pub fn frozen_from(self, source: FrozenFrom) -> Self {
         Self { frozen_from: source, ..self }
     }
 
     /// Makes each half of a block a layer of its own, so that a stage may begin or end with half a block. A model of n
-    /// blocks then has 2n + 2 layers. In one stage, the two halves of a block are one block again, also for
+    /// blocks then has 2n + 2 layers. If both halves of a block are in one stage, they are one block again, also for
     /// [`Recompute`](crate::Recompute).
     ///
     /// Each half has a seed of its own, so new parameters have other values than without this call. Parameters have the
@@ -237,8 +238,8 @@ where
     /// devices.
     ///
     /// # Errors
-    /// Returns [`ModuleError`] if the module of a stage was taken before, is lost, or does not have the types of this
-    /// row's layers, or if the stages do not have the blocks of this row.
+    /// Returns [`ModuleError`] if the module of a stage was taken before or is lost. Also returns it if the modules do
+    /// not have the types of this row's layers, or have another number of blocks than this row.
     pub fn join(&self, mut modules: Modules) -> Result<(F, Vec<B>, L), ModuleError> {
         let last_stage = modules.stages().saturating_sub(1);
         let (first, blocks, last) = if last_stage == 0 {

@@ -28,7 +28,7 @@ use crate::threads::cores::Cores;
 use crate::update::loss_scale::{LossScale, Scaler};
 
 /// The default interval, in training steps, between synchronised steps, if any stage is on a device other than the
-/// host's CPU. In a synchronised step, workers wait for their device after every action.
+/// host's CPU. In a synchronised step, workers wait for their device after every action, such as a forward pass.
 const SYNCHRONISE_EVERY: usize = 20;
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
@@ -130,8 +130,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
 }
 
 /// Warns of settings of a resumed training that differ from those in its checkpoint: the number of micro-batches, the
-/// number of gradient groups, or the learning rate. `now` has the settings of this pipeline; its learning rate is that
-/// at the last optimizer step of the checkpoint.
+/// number of gradient groups, or the learning rate. `now` has the settings of this pipeline, with the learning rate
+/// that its schedule has at the checkpoint's last optimizer step.
 fn warn_of_changes(checkpoint: &Checkpoint, now: RunSettings) {
     if let Some(before) = RunSettings::read(&checkpoint.run) {
         now.changes(before).into_iter().for_each(|change| tracing::warn!("{change}"));

@@ -16,9 +16,11 @@ use crate::update::precision::Precision;
 /// scheduler of each stage advances by as many steps. Up to this limit, that takes less than a second per stage.
 const MOST_STEPS: u64 = 10_000_000;
 
-/// Returns an error if training cannot resume from the progress that a checkpoint records. This is so if it has more
-/// optimizer steps than training steps, more than 10 million optimizer steps, or more than 2^53 training steps. It is
-/// also so if its loss scale is outside the range of this training's dynamic loss scale.
+/// Returns an error if training cannot resume from the progress that a checkpoint records, for one of these reasons:
+///
+/// - It has more optimizer steps than training steps, more than 10 million optimizer steps, or more than 2^53 training
+///   steps.
+/// - Its loss scale is outside the range of this training's dynamic loss scale.
 pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result<(), BuildError> {
     let Progress { steps, optimizer_steps, loss_scale } = progress;
     if optimizer_steps > MOST_STEPS || optimizer_steps > steps || steps > 1 << 53 {
@@ -34,8 +36,8 @@ pub(super) fn validate_progress(progress: Progress, config: LossScale) -> Result
 }
 
 impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target> {
-    /// Checks the stages, and all settings that do not need a plan, such as the clipping. Returns an error for the
-    /// first check that fails.
+    /// Checks the stages, and all settings that can be checked before the plan (order of actions) is generated, such as
+    /// the clipping. Returns an error for the first check that fails.
     pub(super) fn validate(&self, loss_scale: LossScale) -> Result<(), BuildError> {
         let owners = &self.stages.owners;
         if let Some(stage) = owners.clipping {

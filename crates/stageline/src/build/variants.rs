@@ -17,8 +17,8 @@ use crate::update::clip::Clip;
 use crate::update::flush::FlushConfig;
 use crate::update::precision::Precision;
 
-/// A configured pipeline, whose settings a verification reads, and of which it makes variants. These methods are not
-/// the builder's own: a builder sets and validates settings.
+/// The builder of a pipeline that a verification compares with training on one device. The verification reads the
+/// settings of the pipeline, and makes variants of it. [`PipelineBuilder`] itself only sets and validates settings.
 pub(crate) struct Configured<In: Payload, Out: Payload, Target: Payload>(pub(crate) PipelineBuilder<In, Out, Target>);
 
 impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
@@ -66,9 +66,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Configured<In, Out, Target> {
     }
 
     /// Returns the builder of the reference, with which a verification compares the pipeline. The reference has the
-    /// same stages, optimizers, clipping and treatment of steps that are not finite, in one replica on one device, in
-    /// full precision and without recomputation. `micro_batches` is its number of micro-batches. Operations without a
-    /// kernel only give a warning, because the reference can have another device or type than the pipeline.
+    /// same stages, optimizers, clipping and reaction to non-finite steps. It has one replica on one device, and
+    /// computes in full precision and without recomputation. `micro_batches` is its number of micro-batches. Operations
+    /// without a kernel only give a warning, because the reference can have another device or type than the pipeline.
     pub(crate) fn reference(self, micro_batches: usize) -> PipelineBuilder<In, Out, Target> {
         let mut builder = self.without_recomputation();
         let first = builder.stages.devices[0].clone();

@@ -12,9 +12,10 @@ use crate::threads::{ends_within, spawn};
 
 /// Runs `assemble`, which copies modules from and to the devices of stages (`stages`), and returns its result.
 ///
-/// If a device is on another host and there is a watchdog, `assemble` runs on a thread of its own, which then waits
-/// until all devices have what was copied. Each time the watchdog's floor has passed, all hosts are asked whether they
-/// are alive. A host that gives no answer twice in a row is lost; one answer may be late while much is copied.
+/// If a device is on another host and there is a watchdog, `assemble` runs on a thread of its own. This thread then
+/// waits until all copies have arrived on their devices. Meanwhile, all hosts are asked whether they are alive, at
+/// intervals of the watchdog's `floor` (the shortest time before a stall warning). A host that gives no answer twice in
+/// a row is lost; one answer may be late while much is copied.
 ///
 /// # Errors
 /// Returns [`BuildError::HostsLost`] if a host is lost, and leaves the thread with the modules behind. Returns
@@ -34,7 +35,7 @@ pub(super) fn watched<T: Send + 'static>(
     let devices: Vec<_> = stages.iter().map(|(_, device)| device.clone()).collect();
     let copy = move || {
         let assembled = tracing::dispatcher::with_default(&log, assemble);
-        // A copy is a request to a device, which is lost in silence with its host.
+        // A copy is a request to a device. If the host of the device is lost, the request is lost without an error.
         let is_whole = devices.iter().all(|device| device.sync().is_ok());
         (assembled, is_whole)
     };

@@ -31,7 +31,7 @@ impl CudaVersion {
 
     fn of_library(name: &str) -> Option<Self> {
         let mut version = 0;
-        // SAFETY: a library of that name is NVIDIA's driver, whose initialisers have no requirements and whose
+        // SAFETY: a library of that name is NVIDIA's driver, whose initialisers have no requirements. Its
         // `cuDriverGetVersion` has this type and may be called first (CUDA driver API, version management).
         let status = unsafe {
             // The library stays loaded, because burn loads it next.

@@ -76,8 +76,8 @@ impl GpuApi {
     /// installed.
     ///
     /// # Errors
-    /// Returns [`GpuSearchError`] if this program was built without the interface, if the interface's library is
-    /// missing or broken, if the NVIDIA driver is too old, or if the search fails.
+    /// Returns [`GpuSearchError`] if this program was built without the interface, or if the interface's library is
+    /// missing or broken. Also returns it if the NVIDIA driver is too old, or if the search fails.
     pub fn gpus(self) -> Result<Vec<Gpu>, GpuSearchError> {
         Ok(self.devices()?.iter().map(Gpu::open).collect())
     }

@@ -7,9 +7,9 @@ use std::sync::Once;
 use burn::cubecl::config::cache::CacheConfig;
 use burn::cubecl::config::{CubeClRuntimeConfig, RuntimeConfig};
 
-/// Makes cubecl keep compiled and tuned kernels in the user's cache folder (`~/.cache/cubecl` on Linux), so that only
-/// the first run on a machine compiles and tunes them. The first call must come before the first GPU is opened.
-/// Otherwise nothing changes, and a build with the feature `fused` logs a warning. Later calls do nothing.
+/// Makes cubecl keep compiled and tuned kernels in the user's cache folder (`~/.cache/cubecl` on Linux). So only the
+/// first run on a machine compiles and tunes them. The first call must come before the first GPU is opened. Otherwise
+/// nothing changes, and a build with the feature `fused` logs a warning. Later calls do nothing.
 ///
 /// By default, cubecl 0.11 keeps tuned kernels in the folder `target` of the cargo package in which a program is
 /// started, and compiles kernels in every run. Nothing is changed if the user has settings of cubecl (`cubecl.toml`, or

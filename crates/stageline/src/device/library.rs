@@ -27,7 +27,7 @@ pub(super) fn load(name: &str) -> Result<(), Unloadable> {
     }
 }
 
-/// Returns why the dynamic linker does not load the library `name`, as its error message `message` shows:
+/// Returns why the dynamic linker does not load the library `name`, given its error message `message`. The result is
 /// [`Unloadable::Missing`] if there is no file `name`, and [`Unloadable::Broken`] with the message in any other case.
 ///
 /// A message about a file that was not found can name a library that `name` needs. Then `name` itself was found, and is

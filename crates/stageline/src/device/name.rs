@@ -42,8 +42,8 @@ impl DeviceName {
     /// Mesa's llvmpipe, are left out if the interface also finds hardware.
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if the list is empty, if an entry is not the name of a device, or if the search for the
-    /// GPUs of an entry with `all` finds none or fails.
+    /// Returns [`DeviceError`] if the list is empty, or if an entry is not the name of a device. Also returns it if the
+    /// search for the GPUs of an entry with `all` fails or finds none.
     pub fn parse_list(list: &str) -> Result<Vec<Self>, DeviceError> {
         let names = list.split(',').map(str::trim).filter(|name| !name.is_empty());
         let devices = names.map(Self::parse_entry).collect::<Result<Vec<_>, _>>()?.concat();
@@ -120,8 +120,8 @@ impl DeviceName {
     /// only if that host requires no token; otherwise use [`open_all`](Self::open_all).
     ///
     /// # Errors
-    /// Returns [`DeviceError`] if this build or this machine lacks the device, if the GPU fails its test kernels, or if
-    /// the other host cannot be reached or requires a token.
+    /// Returns [`DeviceError`] if this build or this machine lacks the device, or if the GPU fails its test kernels.
+    /// For a device of another host, also returns it if the host cannot be reached or requires a token.
     pub fn open(self) -> Result<Device, DeviceError> {
         let name = self.to_string();
         let device = self.open_unnamed()?;

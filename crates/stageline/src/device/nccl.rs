@@ -101,8 +101,8 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<()> {
 /// Returns the bytes of an empty shared library (ELF) that is called `name` and depends on `library`. Returns `None` on
 /// any platform other than Linux with glibc on x86-64 or little-endian AArch64.
 ///
-/// The file has only the parts that the System V ABI (chapter 5, dynamic linking) requires: one writable segment, the
-/// dynamic section, and a symbol table and a hash table without symbols.
+/// The file has only the parts that the System V ABI (chapter 5, dynamic linking) requires. These are one writable
+/// segment, the dynamic section, and a symbol table and a hash table without symbols.
 fn alias(library: &str, name: &str) -> Option<Vec<u8>> {
     const HEADER: usize = 64;
     const SEGMENT: usize = 56;

@@ -1,5 +1,5 @@
-//! Finds the path (NCCL, the host's memory or the network) that tensors take from one device of a pipeline to another
-//! ([`TransferPath`]), and logs these paths when a pipeline starts.
+//! Finds the path that tensors take from one device of a pipeline to another ([`TransferPath`]): NCCL, the host's
+//! memory or the network. Logs these paths when a pipeline starts.
 
 use burn::tensor::Device;
 

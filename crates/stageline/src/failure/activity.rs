@@ -1,5 +1,5 @@
-//! The failure of a stage ([`StageFailure`]) with the activity of its worker, and the pass when it happened
-//! ([`During`]), as they appear in errors, stall reports and tracing spans.
+//! The failure of a stage ([`StageFailure`]), with the work in which it failed, such as a forward pass. Also the step,
+//! evaluation or other pass in which that happened ([`During`]).
 
 use std::fmt;
 
@@ -19,11 +19,11 @@ pub struct StageFailure {
     pub replica: Replica,
     /// The number of the stage that failed, counted from 0 within its replica.
     pub stage: usize,
-    /// The failed activity of the stage, such as a forward pass or the optimizer step.
+    /// The work in which the stage failed, such as a forward pass, a transfer or the optimizer step.
     pub activity: Activity,
-    /// The path of the layer whose forward pass failed, in the form of burn's parameter paths: `1.3` is the layer 3 of
-    /// the list that is the layer 1 of the stage, both counted from 0. `None` if the stage is not a tuple or list
-    /// of layers, or if another activity than a forward pass failed.
+    /// The path of the layer whose forward pass failed, in the form of burn's parameter paths. For example, `1.3` is
+    /// layer 3 in a list of layers that is itself layer 1 of the stage, both counted from 0. `None` if the stage is not
+    /// a tuple or list of layers, or if it did not fail in a forward pass.
     pub layer: Option<String>,
     /// The step, evaluation or other pass over a batch that ran when the stage failed.
     pub during: During,
@@ -34,7 +34,8 @@ pub struct StageFailure {
     pub elsewhere: Vec<HostName>,
 }
 
-/// Returns the words for the layer that failed, before those for the activity; empty if the layer is not known.
+/// Returns the part of an error message that names the failed layer, such as "layer `1.3`, in "; empty if the layer is
+/// not known.
 fn in_its(layer: &Option<String>) -> String {
     layer.as_ref().map_or_else(String::new, |layer| format!("layer `{layer}`, in "))
 }
@@ -49,7 +50,8 @@ fn logs_of(hosts: &[HostName]) -> String {
 
 impl StageFailure {
     /// Returns the index of the micro-batch that the failed stage was computing or transferring, counted from 0 within
-    /// the replica. Returns `None` if the activity has no micro-batch.
+    /// the replica. Returns `None` if the stage failed in work that belongs to no micro-batch, such as the optimizer
+    /// step.
     pub fn micro_batch(&self) -> Option<usize> {
         match self.activity {
             Activity::Instruction(instruction) => Some(instruction.micro_batch()),
@@ -58,9 +60,8 @@ impl StageFailure {
     }
 }
 
-/// A kind of work that all workers do together: a training step, an evaluation, an inference, a snapshot, a checkpoint
-/// or a rehearsal (a step that only measures memory and is rolled back). Errors and reports name it. Each value
-/// contains the number of training steps before this work.
+/// A kind of work that all workers do together, such as a training step, an evaluation or a checkpoint. Errors and
+/// reports name it. Each value contains the number of training steps before this work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum During {
     /// A training step; the value is the number of the step, counted from 0.
@@ -87,7 +88,8 @@ pub enum During {
     },
     /// A rehearsal: a training step that is run only to measure the memory that training needs, and is rolled back.
     Rehearsal {
-        /// The number of training steps that the pipeline made before the rehearsal.
+        /// The number of training steps that the pipeline made before the rehearsal, which itself does not count as a
+        /// step.
         steps: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! [`RefusedFallback`]: the error of an operation that Stageline's kernels do not compute, where this is refused; and
+//! [`RefusedFallback`]: the error if Stageline's kernels do not compute an operation and the settings refuse that. Also
 //! the words for such an operation and its layer ([`fallback_in_stage`]).
 
 use burn::tensor::Device;
@@ -28,8 +28,8 @@ pub struct RefusedFallback {
 }
 
 impl RefusedFallback {
-    /// Returns the error for the operations in `found`, which a forward of a stage on `device` has found. The error
-    /// names the first of them. Returns `None` if there are none.
+    /// Returns the error for the operations in `found`, which Stageline's kernels did not compute in a forward pass of
+    /// a stage on `device`. The error names the first of them. Returns `None` if there are none.
     pub(crate) fn of_forward(stage: usize, device: &Device, found: Vec<Fallback>) -> Option<Self> {
         let mut found = found.into_iter();
         let fallback = found.next()?;

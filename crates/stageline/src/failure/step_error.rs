@@ -17,15 +17,17 @@ pub enum StepError {
     /// pipeline is unharmed and accepts another batch.
     #[error(transparent)]
     Batch(#[from] BatchError),
-    /// A stage panicked or returned an error. All workers are told to stop, and their threads are joined; one that does
-    /// not end in time, as with `Stalled`, is abandoned. No stage keeps the failed step.
+    /// A stage panicked or returned an error. All workers are told to stop, and their threads are joined. A thread that
+    /// does not end in time is abandoned, as with [`Stalled`](StepError::Stalled). No stage keeps the parameter update
+    /// of the failed step.
     #[error(transparent)]
     Stage(Box<StageFailure>),
     /// A stage's gradient sum does not contain every micro-batch of the batch exactly once. All workers have stopped,
-    /// and no stage keeps the failed step.
+    /// and no stage keeps the parameter update of the failed step.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
-    /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no stage keeps the step.
+    /// The loss or a gradient of the step is NaN or infinite. All workers have stopped, and no stage keeps the
+    /// parameter update of the step.
     #[error(
         "the loss or a gradient of step {step} is not finite{}; no stage has stepped: check the data of that micro-batch, \
         lower the learning rate, clip the gradients with `.clip(...)`, or skip such steps with \
@@ -35,14 +37,14 @@ pub enum StepError {
     NonFinite {
         /// The number of the step whose loss or gradients are not finite, counted from 0.
         step: usize,
-        /// The first stage and micro-batch with a NaN or infinite result, found by a second run of the step; `None` if
+        /// The first stage and micro-batch with a NaN or infinite result, found by a second run of the step. `None` if
         /// all results of the second run were finite.
         culprit: Option<Culprit>,
     },
-    /// The pipeline stalled: no worker began a new activity for longer than the [`Watchdog`](crate::Watchdog) allows.
-    /// All workers are told to stop. A worker thread that does not end in time is abandoned with its stage's module.
-    /// The limit is 5 s, or the watchdog's `factor` times the longest action if that is longer. No stage keeps the
-    /// step.
+    /// The pipeline stalled: no worker began a new computation, transfer or wait for longer than the
+    /// [`Watchdog`](crate::Watchdog) allows. All workers are told to stop. A worker thread that does not end in time is
+    /// abandoned with its stage's module. The time limit is 5 s, or the watchdog's `factor` times the longest action if
+    /// that is longer. No stage keeps the parameter update of the step.
     #[error(
         "the pipeline is given up: {0}\ncheck what the stages at work do, or allow more time with `.watchdog(...)`"
     )]
@@ -66,7 +68,7 @@ pub enum StepError {
         checkpoint: Option<usize>,
     },
     /// Hosts that run stages are unreachable. All workers are told to stop. A worker thread that does not end within 5
-    /// s is abandoned with its stage's module. No stage on a reachable host keeps the step.
+    /// s is abandoned with its stage's module. No stage on a reachable host keeps the parameter update of the step.
     #[error(
         "{}, in {during}; start `stageline serve` there again, or name devices of other hosts, and restart this program from the \
          last checkpoint on disk; the first error: {cause}",
@@ -82,7 +84,8 @@ pub enum StepError {
         cause: Box<StepError>,
     },
     /// The network link between two hosts is broken, although both answer this program. All workers are told to stop. A
-    /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage keeps the step.
+    /// worker thread that does not end within 5 s is abandoned with its stage's module. No stage keeps the parameter
+    /// update of the step.
     #[error(
         "{}, in {during}; check the network between these hosts, which reach each other by the addresses in their names, and \
          restart this program from the last checkpoint; the first error: {cause}",

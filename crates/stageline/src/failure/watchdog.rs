@@ -12,21 +12,22 @@ use stageline_schedule::{Activity, Instruction, WaitCause};
 use crate::failure::activity::During;
 use crate::model::replica::Replica;
 
-/// The largest number of recent activities of each worker that the report on a stalled pipeline shows.
+/// The largest number of activities (computations, transfers and waits) of each worker that the report on a stalled
+/// pipeline shows.
 const RECENT: usize = 16;
 
 /// The time limits after which a stalled pipeline is reported and then stopped. A pipeline stalls if no worker begins a
-/// new activity in a step or an evaluation.
+/// new computation, transfer or wait for some time in a step or an evaluation.
 ///
 /// A worker that waits for a slow stage does not count as stalled while any stage makes progress.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Watchdog {
-    /// The shortest time without a new activity of any worker until the watchdog warns of a stall. The warning reports
-    /// what every stage is doing. The default is 60 s.
+    /// The shortest time for which no worker begins a new computation, transfer or wait before the watchdog warns of a
+    /// stall. The warning reports what every stage is doing. The default is 60 s.
     pub floor: Duration,
     /// The factor that makes the watchdog wait longer if actions are long. The watchdog warns of a stall when no worker
-    /// has begun a new activity for `factor` times the duration of the longest action so far. It waits at least the
-    /// time `floor`. The default is 20.
+    /// has begun a new computation, transfer or wait for `factor` times the duration of the longest action so far. An
+    /// action is, for example, a forward pass. The watchdog waits at least the time `floor`. The default is 20.
     pub factor: f64,
     /// The time from the stall warning until the step ends with [`StepError::Stalled`](crate::StepError::Stalled), if
     /// the stall lasts. The default is 600 s.
@@ -34,8 +35,8 @@ pub struct Watchdog {
 }
 
 impl Default for Watchdog {
-    /// Returns the default time limits for a stall. The warning comes after one minute or 20 times the longest action,
-    /// whichever is longer. The stalled step ends ten minutes later.
+    /// Returns the default time limits for a stall. The warning comes after one minute or 20 times the longest action
+    /// (such as a backward pass), whichever is longer. The stalled step ends ten minutes later.
     fn default() -> Self {
         Self { floor: Duration::from_secs(60), factor: 20.0, grace: Duration::from_secs(600) }
     }
@@ -53,8 +54,8 @@ impl Watchdog {
         (self.floor / 8).clamp(Duration::from_millis(10), Duration::from_secs(5))
     }
 
-    /// Returns the time without a new activity of any worker after which the watchdog warns of a stall. It is `factor`
-    /// times `longest`, the duration of the longest action so far, but at least `floor`.
+    /// Returns the time after which the watchdog warns of a stall if no worker begins a new computation, transfer or
+    /// wait. It is `factor` times `longest`, the duration of the longest action so far, but at least `floor`.
     pub(crate) fn limit(&self, longest: Duration) -> Duration {
         self.floor.max(self.many(longest))
     }
@@ -77,7 +78,8 @@ pub(crate) struct Place {
     pub(crate) since: Instant,
 }
 
-/// The recent activities of one worker. The worker adds to them, and the watchdog reads them on the caller's thread.
+/// The recent activities (computations, transfers and waits) of one worker. The worker adds to them, and the watchdog
+/// reads them on the caller's thread.
 #[derive(Clone)]
 pub(crate) struct ProgressBoard(Arc<Mutex<VecDeque<Place>>>);
 
@@ -96,8 +98,8 @@ impl ProgressBoard {
         places.push_back(place);
     }
 
-    /// Returns the most recent activities of the worker, at most [`RECENT`], with the oldest first and the current one
-    /// last.
+    /// Returns the most recent activities (computations, transfers and waits) of the worker, at most [`RECENT`]. The
+    /// oldest is first, and the current one last.
     pub(crate) fn places(&self) -> Vec<Place> {
         self.0.lock().iter().copied().collect()
     }
@@ -109,28 +111,29 @@ impl ProgressBoard {
 pub struct Stall {
     /// The step, evaluation or other pass that stalled.
     pub during: During,
-    /// The time since any worker of the stalled pipeline last began a new activity.
+    /// The time since any worker of the stalled pipeline last began a new computation, transfer or wait.
     pub still: Duration,
-    /// The current activity of each worker of the stalled pipeline, in the order of the workers.
+    /// The current activity (computation, transfer or wait) of each worker of the stalled pipeline, in the order of the
+    /// workers.
     pub workers: Vec<Stalled>,
-    /// The recent activities of each worker of the stalled pipeline: one list for each worker, with the oldest activity
-    /// first and the current one last.
+    /// The recent activities (computations, transfers and waits) of each worker of the stalled pipeline. There is one
+    /// list for each worker, with the oldest activity first and the current one last.
     pub recent: Vec<Vec<Stalled>>,
 }
 
-/// An activity of one worker in the report on a stalled pipeline. It is the worker's current activity or an earlier
-/// one.
+/// An activity (a computation, a transfer or a wait) of one worker in the report on a stalled pipeline. It is the
+/// worker's current activity or an earlier one.
 #[derive(Clone, Copy, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Stalled {
-    /// The data-parallel replica that the worker with this activity belongs to.
+    /// The data-parallel replica that the worker belongs to.
     pub replica: Replica,
-    /// The index, counted from 0 within the replica, of the stage that the activity is for.
+    /// The index, counted from 0 within the replica, of the stage for which the worker computes, transfers or waits.
     pub stage: usize,
     /// The activity that the worker began: a computation, a transfer, the optimizer step or a wait.
     pub activity: Activity,
-    /// The time from the start of the activity to the report. A current activity that began before the stalled pass (a
-    /// step or an evaluation, for example) counts from the start of the pass.
+    /// The time from the start of the activity (computation, transfer or wait) to the report. A current activity that
+    /// began before the stalled pass (a step or an evaluation, for example) counts from the start of the pass.
     pub since: Duration,
 }
 
@@ -188,8 +191,8 @@ impl Stall {
         })
     }
 
-    /// Returns the current activity of every worker of the stalled pipeline that does not wait. One of these workers
-    /// causes the stall, unless all workers wait.
+    /// Returns the current activities of the workers of the stalled pipeline that do not wait for anything. One of
+    /// these workers causes the stall. The result is empty if all workers wait.
     pub fn at_work(&self) -> impl Iterator<Item = &Stalled> {
         self.workers.iter().filter(|worker| worker.waits_for().is_none())
     }

@@ -16,8 +16,8 @@ enum Cut {
     One,
 }
 
-/// A combination of changed settings with which a training run may need less memory: recomputation, micro-batch size,
-/// number of stages, schedule, memory of optimizer states, and optimizer.
+/// A combination of changed settings with which a training run may need less memory. It can change recomputation,
+/// micro-batch size, number of stages, schedule, memory of optimizer states, and optimizer.
 #[derive(Clone, Copy)]
 pub(crate) struct Change {
     recompute: bool,
@@ -68,8 +68,12 @@ impl Change {
     }
 
     /// Returns the memory estimate of the pipeline after this change. Returns `None` if the pipeline cannot be changed
-    /// in this way: full recomputation was not measured, no optimizer state can move to the host, the devices or the
-    /// stages of a worker do not allow the change, or the schedule has no plan for it.
+    /// in this way, for one of these reasons:
+    ///
+    /// - Full recomputation was not measured.
+    /// - No optimizer state can move to the host.
+    /// - The devices, or the stages of a worker, do not allow the change.
+    /// - The schedule has no plan for it.
     fn of(self, estimate: &MemoryEstimate, schedule: &dyn Schedule) -> Option<MemoryEstimate> {
         let estimate = if self.recompute { estimate.recomputed.as_deref()? } else { estimate };
         let moved = if self.states_on_host { Some(estimate.with_states_on_host()?) } else { None };

@@ -47,8 +47,8 @@ pub(crate) fn least(levels: &[Level], fits: impl Fn(&MemoryEstimate) -> bool) ->
             let bytes = estimate.devices().into_iter().map(|(_, bytes)| bytes).sum::<u64>();
             Some(((last - chosen[stage], bytes), fewer))
         };
-        // A stage may have to fall by more than one level: the selective level may need less memory than the first
-        // blocks.
+        // A stage may have to skip a level, because the level `selective` may need less memory than the first levels of
+        // `blocks`.
         let lower = |stage: usize| (0..chosen[stage]).rev().find_map(|level| to(stage, level));
         let Some((_, fewer)) = (0..chosen.len()).filter_map(lower).min() else { break };
         chosen = fewer;

@@ -1,5 +1,6 @@
 //! The memory estimate of a training run: the figures of each stage ([`StageEstimate`]) and of the pipeline
-//! ([`MemoryEstimate`]), from a rehearsal: a step of two micro-batches that only measures memory and is rolled back.
+//! ([`MemoryEstimate`]). They come from a rehearsal, a step of two micro-batches that only measures memory and is
+//! rolled back.
 //!
 //! A worker has in use, besides a constant part:
 //!
@@ -33,20 +34,21 @@ pub struct StageEstimate {
     /// The bytes of the stage's parameters. If the stage computes in a lower precision, they include a copy in this
     /// precision.
     pub parameters: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds: no copies in a lower precision, and no large frozen
-    /// parameters if resumed trainings take them from the model. A trained parameter in the same memory as its owner
-    /// (the stage that steps it) does not count.
+    /// The bytes of the stage's tensors that a checkpoint holds. Copies in a lower precision do not count. Large frozen
+    /// parameters do not count if resumed trainings take them from the model. A trained parameter in the same memory as
+    /// its owner (the stage that steps it) does not count.
     pub(crate) parameters_in_checkpoint: u64,
-    /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that it owns.
+    /// The bytes of the stage's gradient sums: one f32 number for each element of the trained parameters that its own
+    /// optimizer steps.
     pub gradients: u64,
     /// The bytes of the state of the stage's optimizer, such as Adam's moments, on the stage's device.
     pub optimizer: u64,
     /// The bytes of the state of the stage's optimizer that is kept in this host's memory
     /// ([`OptimizerState::Host`](crate::OptimizerState)). 0 if the stage's device is the host's CPU.
     pub optimizer_on_host: u64,
-    /// The bytes of the activations that the stage keeps for one micro-batch. The field `forward` counts from the
-    /// forward pass until the backward pass. The field `input_gradient` counts between the two halves of a split
-    /// backward pass.
+    /// The bytes of the activations that the stage keeps for one micro-batch. The field `forward` of the value has the
+    /// bytes between the forward pass and the backward pass. Its field `input_gradient` has the bytes between the two
+    /// halves of a split backward pass.
     pub activations: StageMemory,
     /// The working memory of one forward pass of the stage, in bytes: the peak during the forward pass, minus the
     /// memory in use after it. So activations that are kept for the backward pass do not count.
@@ -62,8 +64,8 @@ pub struct StageEstimate {
     pub output: u64,
     /// The bytes of gradients that the stage sends to the previous stage for one micro-batch; 0 for the first stage.
     pub input_gradients: u64,
-    /// The size of the gradients of tied parameters that the stage sends for one micro-batch to the stages that own
-    /// these parameters: the index of each such stage, counted from 0, and the number of bytes.
+    /// The gradients of tied parameters that the stage sends, for one micro-batch, to the stages that own these
+    /// parameters. Each entry has the index of an owning stage, counted from 0, and the number of bytes.
     pub tied_gradients: Vec<(usize, u64)>,
     /// The bytes of the stage's activations and working memory that do not depend on the number of samples in a
     /// micro-batch.
@@ -83,8 +85,9 @@ impl StageEstimate {
         (self.activations.input_gradient - self.activations.forward).max(0.0) as u64
     }
 
-    /// Splits `backward`, the working memory of a backward in bytes, into two parts: the gradients of the stage's
-    /// parameters for one micro-batch that are in memory at the same time, and the rest.
+    /// Splits `backward`, the working memory of a backward pass in bytes, into two parts. The first consists of the
+    /// gradients of the stage's parameters for one micro-batch that are in memory at the same time; the second is the
+    /// rest.
     pub(crate) fn backward_parts(&self, backward: u64) -> [u64; 2] {
         let of_parameters = self.gradients_beside + self.tied_gradients.iter().map(|(_, bytes)| bytes).sum::<u64>();
         let of_parameters = of_parameters.min(backward);

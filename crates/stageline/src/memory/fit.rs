@@ -128,8 +128,9 @@ impl<'a> Room<'a> {
     }
 
     /// Returns a second device that may be too small after a change of settings, or `None`. `needs` has the bytes that
-    /// each device needs after the change. A device may be too small if it needs more than its memory, or if the change
-    /// raises its need so that less than a tenth of its memory stays free. A device of the first kind takes precedence.
+    /// each device needs after the change. A device may be too small if the training needs more than its memory there.
+    /// It may also be too small if the change raises the need so that less than a tenth of its memory stays free. A
+    /// device of the first kind takes precedence.
     fn elsewhere(&self, needs: &[(Device, u64)]) -> Option<Shortage> {
         let may_be_too_small = self.others.iter().filter_map(|Shortage { device, needs: before, has }| {
             let after = of_device(needs, device);
@@ -149,8 +150,9 @@ fn leaves_a_tenth(needs: u64, has: u64) -> bool {
 }
 
 impl Remedy {
-    /// Whether the training fits after this change with a tenth of the memory left free, because the changed training
-    /// was not measured. `has` is the memory, in bytes, of the device that is too small now.
+    /// Whether the training fits after this change and leaves a tenth of the memory free. This margin is needed,
+    /// because the changed training was not measured. `has` is the memory, in bytes, of the device that is too small
+    /// now.
     fn is_enough(&self, has: u64) -> bool {
         leaves_a_tenth(self.needs, has) && self.elsewhere.is_none()
     }

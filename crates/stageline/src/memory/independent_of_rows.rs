@@ -21,10 +21,10 @@ pub(crate) struct IndependentOfRows {
 }
 
 impl IndependentOfRows {
-    /// Returns the memory that is assumed not to depend on the rows, for a stage measured with only one number of rows
-    /// (samples). This memory consists of the `bytes` of one micro-batch's parameter gradients that are in memory at
-    /// the same time, and perhaps of the `largest` gradient, in bytes. All other memory is assumed to grow with the
-    /// rows.
+    /// Returns the memory that is assumed not to depend on the number of rows (samples), for a stage that was measured
+    /// with only one number of rows. It consists of `bytes`, the parameter gradients of one micro-batch that are in
+    /// memory at the same time, and perhaps of `largest`, the largest gradient, both in bytes. All other memory is
+    /// assumed to grow with the rows.
     pub(crate) fn gradients(bytes: u64, largest: u64) -> Self {
         Self { activations: StageMemory::whole(0.0), forward: 0, backward: bytes, perhaps: largest }
     }

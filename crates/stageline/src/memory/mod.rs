@@ -3,10 +3,10 @@
 //! Input: the sizes of parameters, the plan, and the events recorded in a rehearsal: a step of two micro-batches that
 //! only measures memory and is rolled back. Output: a [`MemoryEstimate`](estimate::MemoryEstimate) before the first
 //! step, and predictions for other settings. This folder owns arithmetic on byte counts of steps that have not run. It
-//! walks over the actions and the simulated spans of a plan, and adds up the activations, gradient sums and tensors in
-//! flight that a worker holds at each time, to find the worker's peak. These simulations take unit times, not measured
-//! ones. It also scales figures by rows and sums them by device. It must not run stages, measure anything or change
-//! settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps that did run.
+//! walks over the actions and the simulated times of a plan. It adds up the activations, gradient sums and tensors in
+//! flight that a worker has in memory at each time, to find the worker's peak. These simulations take unit times, not
+//! measured ones. It also scales figures by rows and sums them by device. It must not run stages, measure anything or
+//! change settings: `pipeline` runs the rehearsal, and `recording` measures the times and memory of steps that did run.
 //!
 //! The bytes of a model's parameters are counted here, from their shapes and types; `model` counts the bytes of a
 //! batch, and `transfer` the bytes of sent tensors.

@@ -1,5 +1,5 @@
-//! The rehearsal ([`Rehearsal`]): a step of two micro-batches that is run to measure the memory of each activity, and
-//! then rolled back.
+//! The rehearsal ([`Rehearsal`]): a step of two micro-batches that is run to measure the memory of each action, such as
+//! a forward pass, and then rolled back.
 //!
 //! The memory figures come from the second micro-batch, because kernels also allocate buffers during the first one and
 //! keep them for later micro-batches.
@@ -25,18 +25,19 @@ use stageline_nn::params::Description;
 /// The sizes of a stage's parameters and of their gradients in bytes, which are known before a step runs.
 #[derive(Clone, Debug)]
 pub(crate) struct Parameters {
-    /// The bytes of the stage's parameters, with their copies in a lower precision. If the owner of a trained parameter
-    /// (another stage, or replica 0) is in the same memory, only the low-precision copy counts.
+    /// The bytes of the stage's parameters, with their copies in a lower precision. If a trained parameter is stepped
+    /// by the optimizer of another stage, or of replica 0, in the same memory, only the low-precision copy counts.
     pub(crate) bytes: u64,
-    /// The bytes of the stage's tensors that a checkpoint holds: without copies in a lower precision, and without large
-    /// frozen parameters if they are taken from the model.
+    /// The bytes of the stage's tensors that a checkpoint holds. Copies in a lower precision do not count, nor do large
+    /// frozen parameters that resumed trainings take from the model.
     in_checkpoint: u64,
-    /// The bytes of the f32 gradients of the trained parameters that this stage owns.
+    /// The bytes of the f32 gradients of the trained parameters that this stage owns (steps with its own optimizer).
     gradients: u64,
-    /// The bytes of the f32 gradient of the largest trained parameter that this stage owns.
+    /// The bytes of the f32 gradient of the largest trained parameter that this stage owns (steps with its own
+    /// optimizer).
     largest: u64,
-    /// The tied parameters that this stage uses and another stage owns. Each entry has the index of the owning stage
-    /// and the bytes of the parameter's gradient for one micro-batch.
+    /// The tied parameters that this stage uses, and that another stage owns (steps with its optimizer). Each entry has
+    /// the index of the owning stage and the bytes of the parameter's gradient for one micro-batch.
     of_copies: Vec<(usize, u64)>,
 }
 
@@ -55,8 +56,8 @@ impl Parameters {
     }
 
     /// Returns the parameter sizes of the stages of one replica. `root` has the devices of replica 0; it is `None` for
-    /// replica 0 itself. A trained parameter in the same memory as its owner takes no memory, except for its copy in a
-    /// lower precision.
+    /// replica 0 itself. A trained parameter takes no memory, except for its copy in a lower precision, if its owner
+    /// (the stage that steps it) is in the same memory.
     fn of(
         stages: &[Vec<Description>],
         devices: &[Device],
@@ -107,19 +108,21 @@ pub(crate) struct Rehearsal<'a> {
     pub(crate) groups: usize,
     pub(crate) threads: KernelThreads,
     pub(crate) rollback: Rollback,
-    /// Whether the optimizers had stepped, and so had states, before the rehearsal.
+    /// Whether the optimizers had stepped, and so had states, before the rehearsal (the step that measures memory).
     pub(crate) stepped: bool,
-    /// The bytes of optimizer states that each stage moved to the host in the rehearsal.
+    /// The bytes of optimizer states that each stage moved to the host in the rehearsal (the step that measures
+    /// memory).
     pub(crate) states_on_host: Vec<u64>,
     /// The bytes of each stage's parameter gradients of the second micro-batch that were in memory at the same time, in
     /// addition to the gradient sums.
     pub(crate) gradients_beside: Vec<u64>,
-    /// The events that each worker of replica 0 recorded in the rehearsal.
+    /// The events (timed computations, transfers and waits) that each worker of replica 0 recorded in the rehearsal.
     pub(crate) rows: Vec<Vec<Event>>,
 }
 
 impl Rehearsal<'_> {
-    /// Returns the total time of all stages' backwards on the second micro-batch of the rehearsal.
+    /// Returns the total time of the backward passes of all stages on the second micro-batch of the rehearsal (the step
+    /// that measures memory).
     pub(crate) fn backwards(&self) -> Duration {
         let is_backward = |event: &&Event| match event.activity {
             Activity::Instruction(Instruction::Compute(action)) => {
@@ -225,8 +228,8 @@ impl Rehearsal<'_> {
         sent(stage, carried, &self.rows).max().unwrap_or(0)
     }
 
-    /// Returns the change of a worker's memory over one activity of a stage, such as a forward. Returns `None` if the
-    /// activity was not measured.
+    /// Returns the change of a worker's memory over one activity of a stage, such as a forward pass or the optimizer
+    /// step. Returns `None` if the memory was not measured there.
     fn of(&self, stage: usize, activity: Activity) -> Option<Over> {
         let row = self.rows.iter().find(|row| row.iter().any(|event| event.stage == stage))?;
         let at = row.iter().position(|event| event.stage == stage && event.activity == activity)?;
@@ -239,14 +242,13 @@ impl Rehearsal<'_> {
     }
 }
 
-/// The change of a worker's memory in use over one activity, such as a forward, in bytes.
+/// The change of a worker's memory in use over one activity, such as a forward pass or the optimizer step, in bytes.
 struct Over {
-    /// The bytes that a worker allocated during one activity, such as a forward, minus the bytes that it freed.
+    /// The bytes that a worker allocated during one activity (such as a forward pass), minus the bytes that it freed.
     kept: i64,
-    /// A worker's peak memory during one activity, such as a forward, minus its memory in use before the activity, in
+    /// A worker's peak memory during one activity (such as a forward pass), minus its memory in use before it, in
     /// bytes.
     above_start: u64,
-    /// A worker's peak memory during one activity, such as a forward, minus its memory in use after the activity, in
-    /// bytes.
+    /// A worker's peak memory during one activity (such as a forward pass), minus its memory in use after it, in bytes.
     above_end: u64,
 }

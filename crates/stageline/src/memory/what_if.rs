@@ -193,8 +193,8 @@ impl MemoryEstimate {
         Some(Self { stages: self.stages.iter().map(moved).collect(), recomputed, ..self.clone() })
     }
 
-    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan is still that
-    /// of the uncut stages, so the caller must replace it.
+    /// Returns the memory estimate of the same training with every stage cut in two equal parts. The plan (order of
+    /// actions on each worker) is still that of the uncut stages, so the caller must replace it.
     pub(crate) fn cut_in_two(&self) -> Self {
         let halves = |stage: &StageEstimate| {
             let half = StageEstimate {
@@ -229,8 +229,8 @@ impl MemoryEstimate {
         Self { stages, other, leaves, recomputed: None, ..self.clone() }
     }
 
-    /// Returns the memory estimate of the same training with all layers in one stage; `None` if the stages are on
-    /// several devices, or there is only one stage.
+    /// Returns the memory estimate of the same training with all layers in one stage. Returns `None` if the stages are
+    /// on several devices, or if there is only one stage.
     pub(crate) fn in_one_stage(&self) -> Option<Self> {
         let plan = Arc::new(OneFOneB.plan(1, self.plan.micro_batches()).ok()?);
         let mut stages = self.stages.iter().cloned();
@@ -250,8 +250,8 @@ impl MemoryEstimate {
             joined.optimizer_on_host += stage.optimizer_on_host;
             joined.largest = joined.largest.max(stage.largest);
             joined.forward = joined.forward.max(stage.forward);
-            // The gradients that layers do not add to the sums exist all at once, but working memory is needed for one
-            // layer at a time; so it is in an optimizer.
+            // The gradients that layers do not add to the sums exist all at once, but other working memory is needed
+            // for one layer at a time. In the optimizer step, the new parameters and states exist all at once as well.
             let beside =
                 |[of_parameters, rest]: [u64; 2], [more, other]: [u64; 2]| [of_parameters + more, rest.max(other)];
             parts = beside(parts, stage.backward_parts(stage.backward));

@@ -41,8 +41,9 @@ pub struct WorkerEstimate {
     /// The state consists of the parameters and optimizer states before that step, and of its gradient sums. These
     /// bytes count during the whole step, because the decision on the rollback may come late.
     pub kept: u64,
-    /// The worker's peak memory in bytes during its forward and backward passes, before the flush. It includes
-    /// parameters, optimizer states, gradient sums, activations, tensors in flight and working memory.
+    /// The worker's peak memory in bytes during its forward and backward passes, before the flush (the optimizer
+    /// steps). It includes parameters, optimizer states, gradient sums, activations, tensors in flight and working
+    /// memory.
     pub compute_peak: u64,
     /// The worker's peak memory in bytes during the flush, when its stages' optimizers step. It includes parameters,
     /// optimizer states, gradient sums, states kept for a rollback, and working memory.
@@ -56,7 +57,7 @@ impl WorkerEstimate {
     }
 
     /// Returns the peak of the worker's memory over the whole training step, in bytes: the larger of the peaks before
-    /// and during the flush.
+    /// and during the flush (the optimizer steps).
     pub fn peak(&self) -> u64 {
         self.compute_peak.max(self.flush_peak)
     }

@@ -59,9 +59,9 @@ impl MemoryEstimate {
         self.devices_by(|_, bytes, more| bytes + more)
     }
 
-    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but not necessarily as a
-    /// sum. The function `both` combines the bytes found so far on a device with those of one more worker, and returns
-    /// the new total.
+    /// Returns the bytes of memory that each device needs, as [`devices`](Self::devices) does, but with any function in
+    /// place of the sum. The function `both` combines the bytes found so far on a device with those of one more worker,
+    /// and returns the new total.
     pub(crate) fn devices_by(&self, both: impl Fn(&Device, u64, u64) -> u64) -> Vec<(Device, u64)> {
         let mut devices: Vec<(Device, u64)> = Vec::new();
         let mut add =
@@ -104,7 +104,7 @@ impl MemoryEstimate {
 }
 
 /// Returns, for each worker, the largest number of bytes of tensors in flight in its memory during any one of its
-/// actions. All are 0 if the plan cannot run.
+/// actions, such as a forward pass. All are 0 if the plan (the order of actions) cannot run.
 fn in_flight(estimate: &MemoryEstimate) -> Vec<u64> {
     let micro_batches = estimate.plan.micro_batches().min(SIMULATED * estimate.plan.stages());
     // For a plan that cannot run there is nothing to simulate.
@@ -158,7 +158,8 @@ impl Held {
         Self { begun: summed(|tensor| tensor.sent), over: summed(|tensor| tensor.used + FORWARD + BACKWARD) }
     }
 
-    /// Returns the total bytes of the tensors in flight during one simulated action, whose start and end are in `span`.
+    /// Returns the total bytes of the tensors in flight during one simulated action (such as a forward pass), whose
+    /// start and end are in `span`.
     fn during(&self, span: &Span) -> u64 {
         let until = |changes: &[(f64, u64)], so_many: usize| so_many.checked_sub(1).map_or(0, |last| changes[last].1);
         let begun = self.begun.partition_point(|(from, _)| *from < span.end);
@@ -219,7 +220,7 @@ impl Transfers {
 struct Row<'a> {
     estimate: &'a MemoryEstimate,
     row: &'a [Action],
-    /// The largest number of bytes of tensors in flight during any one action of the worker.
+    /// The largest number of bytes of tensors in flight during any one action of the worker, such as a forward pass.
     transfers: u64,
 }
 
@@ -241,9 +242,9 @@ impl Row<'_> {
         let copies = if replica.is_first() { checkpoints * (saved + optimizer) } else { 0 };
         let (other, checkpoint_on_host) = if on_host { (other + copies, 0) } else { (other, copies) };
         let resident = other + parameters + optimizer;
-        // With overlapping steps, a worker keeps three things of the previous step until the verdict: the optimizer
-        // states before it, the parameters before it (as large as the gradients), and its gradient sums. When the
-        // verdict arrives depends on the operating system; a worker waits for it only before its own flush.
+        // With overlapping steps, a worker keeps three things until the verdict on the previous step. They are the
+        // optimizer states and the parameters (as large as the gradients) from before that step, and its gradient sums.
+        // The verdict may arrive late: a worker waits for it only before its own flush.
         let kept = if self.estimate.steps == Steps::Overlapping { optimizer + 2 * gradients } else { 0 };
         let [activations, compute_peak] = self.compute(resident + kept);
         WorkerEstimate {
@@ -263,8 +264,8 @@ impl Row<'_> {
         }
     }
 
-    /// Returns the peak of the worker's activations and the peak of all its memory before the flush, in bytes.
-    /// `resident` bytes are in use all the time.
+    /// Returns the peak of the worker's activations and the peak of all its memory before the flush (the optimizer
+    /// steps), in bytes. `resident` bytes are in use all the time.
     fn compute(&self, resident: u64) -> [u64; 2] {
         let stages = self.estimate.stages.len();
         let (mut activations, mut sums, mut summed) = (0.0, 0, vec![0_u64; stages]);

@@ -81,16 +81,16 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     }
 
     /// Splits the batch into exactly `micro_batches` micro-batches for training. Computes the loss weight (the divisor
-    /// of the loss) of each. Returns an error if the batch cannot be split so, or if a loss weight or their total is
-    /// not a valid divisor; a total of 0 is [`BatchError::NoWeight`].
+    /// of the loss) of each. Returns an error if the batch cannot be split into this number. Also returns an error if a
+    /// loss weight or their total is not a valid divisor; a total of 0 is [`BatchError::NoWeight`].
     pub(crate) fn cut(self, micro_batches: usize, weight: &WeightOf<'_, T>) -> Result<MicroBatches<I, T>, BatchError> {
         MicroBatches::weigh(self.into_micro_batches(micro_batches)?, weight)
     }
 
     /// Splits the batch into at most `micro_batches` micro-batches for an evaluation or inference. A batch of whole
     /// tensors with fewer rows than `micro_batches` gives one micro-batch per row. A batch that the caller has split
-    /// keeps its micro-batches. Returns an error if these are none or more than `micro_batches`, and in the other cases
-    /// of [`cut`](Self::cut).
+    /// keeps its micro-batches. Returns an error if the caller has split the batch into no micro-batches, or into more
+    /// than `micro_batches`. Also returns the errors of [`cut`](Self::cut) about rows and loss weights.
     pub(crate) fn cut_up_to(
         self,
         micro_batches: usize,

@@ -13,8 +13,9 @@ use crate::model::payload::{Payload, PayloadMapper};
 /// result. An output is a payload: a value made of one or more tensors.
 ///
 /// # Errors
-/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors, in the kind of a tensor (floats,
-/// integers or booleans), or in any dimension other than 0. Returns [`BatchError::NoRows`] if there is no output.
+/// Returns [`BatchError::Outputs`] if the outputs differ in their number of tensors, or in the kind of a tensor
+/// (floats, integers or booleans). Also returns it if they differ in a dimension other than 0. Returns
+/// [`BatchError::NoRows`] if there is no output.
 pub(crate) fn concatenate<P: Payload>(pieces: Vec<P>) -> Result<P, BatchError> {
     let rows: Vec<Vec<Vec<usize>>> = pieces.iter().map(|piece| rows_of(piece)).collect();
     if let Some(other) = rows.iter().position(|rows_of_piece| *rows_of_piece != rows[0]) {
@@ -35,7 +36,7 @@ fn tensors_of<P: Payload>(piece: P) -> VecDeque<Box<dyn Any>> {
     tensors.0
 }
 
-/// Returns the rank and the kind of each tensor, as its type.
+/// Returns the type of each tensor, which stands for its rank and its kind (float, int or bool).
 fn kinds(tensors: &VecDeque<Box<dyn Any>>) -> Vec<TypeId> {
     tensors.iter().map(|tensor| tensor.as_ref().type_id()).collect()
 }
@@ -69,8 +70,8 @@ impl PayloadMapper for Tensors {
 struct Join(Vec<VecDeque<Box<dyn Any>>>);
 
 impl Join {
-    /// Returns a list of `tensor`, from the first micro-batch's output, and of the tensors at the same position in all
-    /// other outputs.
+    /// Returns `tensor`, which is from the first micro-batch's output, followed by the tensors at the same position in
+    /// all other outputs.
     fn beside<T: 'static>(&mut self, tensor: T) -> Vec<T> {
         let next = |tensors: &mut VecDeque<Box<dyn Any>>| {
             let tensor = tensors.pop_front().and_then(|tensor| tensor.downcast::<T>().ok());

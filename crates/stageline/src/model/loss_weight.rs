@@ -1,6 +1,7 @@
 //! The weight of a loss ([`Weight`]): the divisor of the loss sum, one number for every term of the loss.
 //!
-//! Weights of micro-batches add up to the weight of the whole step, so that a mean is never taken of means.
+//! Weights of micro-batches add up to the weight of the whole step. Losses are summed and divided once by this weight,
+//! so means of micro-batches are never averaged.
 
 use std::fmt;
 

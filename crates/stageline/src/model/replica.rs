@@ -3,8 +3,8 @@
 
 /// A data-parallel replica of a pipeline: it has its own stages, workers and channels, and its own part of every batch.
 ///
-/// All replicas follow one plan. Only the stages of replica 0 have optimizers, and checkpoints and returned modules are
-/// taken from them.
+/// All replicas follow one plan, the order of forward and backward passes on each worker. Only the stages of replica 0
+/// have optimizers, and checkpoints and returned modules are taken from them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Replica {
     /// The number of this data-parallel replica, counted from 0.

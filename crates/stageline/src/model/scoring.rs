@@ -2,8 +2,8 @@
 
 use crate::model::loss_weight::Weight;
 
-/// The type of a function that takes the targets of one micro-batch, and returns their loss weight: one number for each
-/// term of the loss, usually the number of unmasked targets.
+/// The type of a function that takes the targets of one micro-batch, and returns their loss weight. A loss weight has
+/// one number for each term of the loss, usually the number of unmasked targets.
 pub(crate) type WeightOf<'a, Target> = dyn Fn(&Target) -> Weight + 'a;
 
 /// The loss weight function and the metric names of the last stage. The pipeline uses them to average losses and

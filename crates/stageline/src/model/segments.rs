@@ -13,8 +13,8 @@ use stageline_nn::params::AnyTensor;
 use crate::model::payload::{Payload, PayloadMapper, SharedInput};
 
 /// Runs consecutive blocks of a stage by `forward`, and returns the output of the last block. The argument `parts`
-/// comes from the function [`parts()`] for this input, so `input` has exactly one float tensor. It selects the blocks
-/// that the backward recomputes.
+/// selects the blocks that the backward pass recomputes. It comes from the function [`parts()`] for this input, so
+/// `input` has exactly one float tensor.
 pub(super) fn in_segments<B: Module + 'static, P: Payload>(
     parts: SequenceParts,
     blocks: &[B],

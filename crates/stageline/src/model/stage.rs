@@ -103,7 +103,7 @@ pub trait Stage: Module + 'static {
     /// A stage that can fail overrides this method; by default it calls [`forward`](Self::forward).
     ///
     /// # Errors
-    /// Returns the errors of the stage's own computation; the default implementation returns none.
+    /// Returns the errors of the stage's own computation; the default implementation returns no error.
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
         Ok(self.forward(input))
     }
@@ -124,9 +124,9 @@ pub trait Stage: Module + 'static {
 /// The last stage of the model: a [`Stage`] that also computes the loss, which compares its output with targets.
 ///
 /// The output is what [`Pipeline::infer`](crate::Pipeline::infer) returns, such as logits. A loss is the *sum* over the
-/// unmasked targets, never their mean: the pipeline divides once, by the weight of the whole step, so that the result
-/// is exact for uneven and masked micro-batches. A loss may have several terms, each over its own targets. Each term
-/// has a sum and a weight; the pipeline divides each sum by the term's total weight, and adds the terms.
+/// unmasked targets, never their mean. The pipeline divides once, by the weight of the whole step, so the result is
+/// exact for uneven and masked micro-batches. A loss may have several terms, each over its own targets. Each term has a
+/// sum and a weight; the pipeline divides each sum by the term's total weight, and adds the terms.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has no loss",
     note = "the last stage implements `LossStage`: the loss of its output, and the weight of its targets"
@@ -157,7 +157,7 @@ pub trait LossStage: Stage {
     /// A stage that can fail overrides this method; by default it calls [`loss`](Self::loss).
     ///
     /// # Errors
-    /// Returns the errors of the stage's own computation; the default implementation returns none.
+    /// Returns the errors of the stage's own computation; the default implementation returns no error.
     fn try_loss(&self, output: Self::Output, target: Self::Target) -> Result<Tensor<1>, BoxError> {
         Ok(self.loss(output, target))
     }
@@ -174,8 +174,8 @@ pub trait LossStage: Stage {
     /// `[METRICS.len()]`. Another shape, or a result in bf16 or f16, ends the step with an error.
     ///
     /// Steps and evaluations report each sum divided by the loss weight of the whole batch (of the first term, if the
-    /// loss has several), and do not add it to the loss. Output and target are part of no autodiff graph. Metrics are
-    /// computed only if [`METRICS`](Self::METRICS) names some. A stage that names some must override this method,
+    /// loss has several). Metrics are not added to the loss. Output and target are part of no autodiff graph. Metrics
+    /// are computed only if [`METRICS`](Self::METRICS) names some. A stage that names some must override this method,
     /// because the default implementation panics.
     fn metrics(&self, output: Self::Output, target: Self::Target) -> Tensor<1> {
         let _ = (output, target);
@@ -183,7 +183,7 @@ pub trait LossStage: Stage {
     }
 
     /// Computes the sum of each loss term of one micro-batch, of shape `[terms]`, from the stage's input and the
-    /// targets, for training loops that run without a pipeline.
+    /// targets. It is for training loops that run without a pipeline.
     fn loss_of(&self, input: Self::Input, target: Self::Target) -> Tensor<1> {
         self.loss(self.forward(input), target)
     }

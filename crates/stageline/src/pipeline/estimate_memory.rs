@@ -1,5 +1,5 @@
-//! Estimates the memory of training steps from a rehearsal (a step that is run to measure its memory, and rolled back),
-//! and chooses the least recomputation that lets steps fit into memory.
+//! Estimates the memory of training steps from a rehearsal, a step that is run to measure its memory, and rolled back.
+//! Chooses the least recomputation that lets steps fit into memory.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -27,7 +27,7 @@ use stageline_nn::Recompute;
 const MICRO_BATCHES: usize = 2;
 
 /// The largest number of blocks per stage (such as transformer blocks) for which partial recomputation is tried. A
-/// stage that would need more recomputes everything.
+/// stage that would have to recompute more blocks recomputes its whole forward pass.
 const MOST_BLOCKS: usize = 64;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
@@ -41,8 +41,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// many micro-batches a step has.
     ///
     /// A rehearsal does not count as a step, and the next step has the same bits as without the rehearsal. The
-    /// exceptions are burn's own dropout, which draws random numbers at every forward pass, and burn's own batch norm,
-    /// which updates its statistics at every forward pass.
+    /// exceptions are burn's own dropout and burn's own batch norm. At every forward pass, the dropout draws random
+    /// numbers, and the batch norm updates its statistics.
     ///
     /// The estimate is for steps that follow one another. [`MemoryEstimate::of_overlapping_steps`] converts the
     /// estimate to overlapping steps, and [`MemoryEstimate::with_checkpoints`] adds the copy of the state while a
@@ -137,11 +137,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok((recompute.into(), Some(estimate)))
     }
 
-    /// Runs a rehearsal for each shape of the batch's micro-batches. Returns the maximum of the memory estimates, and
-    /// of the total times of all stages' backwards on one micro-batch. Returns `None` if the memory in use is unknown.
+    /// Runs a rehearsal for each shape of the batch's micro-batches. Returns a memory estimate with the largest figures
+    /// of all rehearsals, and the longest time of the backward passes of one micro-batch through all stages. Returns
+    /// `None` if the memory in use is unknown.
     fn rehearse(&mut self, batch: Batch<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, StepError> {
         self.running()?;
-        // Only the shapes matter. With weights of 1, micro-batches whose targets are all masked are measured as any others.
+        // Only the shapes matter. With weights of 1, micro-batches whose targets are all masked are measured like any
+        // others.
         let weight = |target: &Target| {
             let weight = (self.scoring.weight)(target);
             if weight.is_zero() { weight.ones() } else { weight }
@@ -160,14 +162,15 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(largest)
     }
 
-    /// Runs one rehearsal with micro-batches of one shape. Returns the memory estimate, and the total time of all
-    /// stages' backwards on one micro-batch. Returns `None` if the memory in use is unknown.
+    /// Runs one rehearsal with micro-batches of one shape. Returns the memory estimate, and the total time of the
+    /// backward passes of one micro-batch through all stages. Returns `None` if the memory in use is unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());
         let turns = Turns::of_replicas(self.transfers.streams.iter().map(|streams| (&*plan, streams)));
         let contexts = self.contexts_in_turns(batch.weights.divided(MICRO_BATCHES), &batch.weights.total, &turns);
-        // A step that measures the gradient noise needs more memory than another, because no layer adds in place.
+        // A step that measures the gradient noise needs more memory, because no layer adds its gradients to the sum in
+        // place.
         let measures_noise = self.stepping.flush.noise_every > 0;
         let measuring = |context| {
             let context = Arc::into_inner(context).expect("a new context has one owner");

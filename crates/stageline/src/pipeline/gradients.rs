@@ -25,8 +25,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     /// parameter, in layer order, with the values copied to the host.
     ///
     /// No optimizer steps, and the call does not count as a step. Burn's own batch norm still updates its running
-    /// statistics, as at every forward pass. If the gradients overflow at the current loss scale, the gradients are
-    /// computed again with a lower loss scale; the loss scale of later steps stays as it is.
+    /// statistics, as at every forward pass. If the gradients overflow at the current loss scale, they are computed
+    /// again with a lower one. The loss scale of later steps stays as it is.
     ///
     /// # Errors
     /// Returns the same errors as [`step`](Self::step). If the loss or a gradient is not finite and no lower loss scale

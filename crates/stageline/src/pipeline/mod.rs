@@ -129,7 +129,8 @@ struct Overlap {
     /// duration counts from this time.
     last_end: Instant,
     /// Whether the verdict on the last step was the assumed one: finite results, and gradients that need no clipping.
-    /// If not, the stages wait for the verdict on the next step.
+    /// If not, the stages run the next step without an assumption: they wait for its verdict before they step their
+    /// optimizers.
     as_assumed: bool,
 }
 
@@ -159,11 +160,11 @@ pub(crate) struct Common<Target> {
 pub(crate) struct Stepping {
     pub(crate) scaler: Scaler,
     /// The number of samples per step for which the user tuned the learning rates. `None` if unset, or once a warning
-    /// of another number was logged.
+    /// was logged that a batch has another number of samples.
     pub(crate) tuned_for: Option<usize>,
     pub(crate) flush: FlushConfig,
-    /// The interval, in training steps, at which workers wait for their device after every action, so that recorded
-    /// times are exact. The value is 0 if they never do.
+    /// The interval, in training steps, between steps whose workers wait for their device after every action (such as a
+    /// forward pass), so that recorded times are exact. The value is 0 if there are no such steps.
     pub(crate) synchronise_every: usize,
     pub(crate) rollback: Rollback,
     pub(crate) recompute: Arc<[Recompute]>,
@@ -171,7 +172,7 @@ pub(crate) struct Stepping {
 
 impl Stepping {
     /// Returns the clock that times the events of a step. In every `synchronise_every`-th step, workers wait for the
-    /// device after every action. In the other steps only the host's clock is read.
+    /// device after every action, such as a forward pass. In the other steps only the host's clock is read.
     pub(crate) fn clock(&self, step: usize) -> Clock {
         let synchronised = self.synchronise_every > 0 && step.is_multiple_of(self.synchronise_every);
         if synchronised { Clock::Synchronised } else { Clock::Host }
@@ -210,9 +211,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.plan.plan()
     }
 
-    /// Returns the interval, in training steps, between synchronised steps, whose workers wait for their device after
-    /// every action ([`Clock::Synchronised`](crate::Clock::Synchronised)). Step 0 is the first such step. The interval
-    /// is 0 if no step is synchronised.
+    /// Returns the interval, in training steps, between synchronised steps
+    /// ([`Clock::Synchronised`](crate::Clock::Synchronised)). Their workers wait for their device after every action,
+    /// such as a forward pass. Step 0 is the first such step. The interval is 0 if no step is synchronised.
     pub fn synchronise_every(&self) -> usize {
         self.stepping.synchronise_every
     }
@@ -294,8 +295,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Modules::new(modules, self.plan().stages())
     }
 
-    /// Returns the number of training steps that the pipeline has made or skipped, those before the checkpoint from
-    /// which it resumed included. It is the number of the next step.
+    /// Returns the number of training steps that the pipeline has made or skipped, which is also the number of the next
+    /// step. After a resume, the steps before the checkpoint count too.
     pub fn steps_done(&self) -> usize {
         self.done.steps
     }
@@ -312,7 +313,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
 
     /// Ends the worker threads of the pipeline. A training step that is still running is stopped and rolled back first.
     fn finish(&mut self) {
-        // A panic of the caller may come between the commands to two replicas, of which one then waits for the other.
+        // If the caller's thread panics after it has commanded one replica and before the next, the first waits for the
+        // second.
         let interrupted = std::thread::panicking() && self.workers.running() > 0;
         if self.overlap.is_in_flight || interrupted {
             self.abandon();
@@ -320,8 +322,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.join(None);
     }
 
-    /// Returns an error if the pipeline has stopped. A step that the workers still run, without a report for the caller
-    /// yet, is also an error: the pipeline stops and rolls back this step.
+    /// Returns an error if the pipeline has stopped. If the workers still run a step whose report the caller has not
+    /// fetched, stops the pipeline, rolls back this step, and returns an error.
     fn running(&mut self) -> Result<(), StepError> {
         if self.overlap.is_in_flight {
             self.abandon();

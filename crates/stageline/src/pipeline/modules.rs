@@ -88,8 +88,9 @@ pub enum ModuleError {
         /// The number, counted from 0, of the stage whose module was already taken.
         stage: usize,
     },
-    /// The module of the requested stage cannot be returned. Its worker thread did not end or panicked outside any
-    /// action, or the stage made a training step that other stages may lack and that cannot be rolled back.
+    /// The module of the requested stage cannot be returned. Its worker thread did not end, or panicked outside any
+    /// action such as a forward pass. Or the stage made a training step that other stages may lack and that cannot be
+    /// rolled back.
     #[error(
         "the module of stage {stage} is lost: its thread did not end, or panicked outside any action, or it has made a step that \
          cannot be undone; resume from a checkpoint"
@@ -98,7 +99,8 @@ pub enum ModuleError {
         /// The number, counted from 0, of the stage whose module is lost, so that the caller can never take it.
         stage: usize,
     },
-    /// The modules of all stages together do not have the blocks of the row that joins them.
+    /// The caller joined the modules of all stages to one model by a [`Row`](crate::Row) that has another number of
+    /// blocks than these modules.
     #[error(
         "the stages have {found} blocks, and the row has {expected}; join them with the row from which the pipeline was built, \
          halved if that was"
@@ -106,7 +108,7 @@ pub enum ModuleError {
     Blocks {
         /// The number of blocks in the modules of all stages. Halves of blocks that cannot be joined count as blocks.
         found: usize,
-        /// The number of blocks of the row.
+        /// The number of blocks of the row by which the caller joined the modules.
         expected: usize,
     },
 }

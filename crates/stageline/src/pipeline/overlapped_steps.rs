@@ -1,5 +1,5 @@
-//! Runs training steps that overlap: a stage begins the next step before the verdict on the last step (whether all
-//! stages step their optimizers or skip it) is known.
+//! Runs training steps that overlap: a stage begins the next step before the verdict on the last step is known. The
+//! verdict says whether all stages step their optimizers or skip the step.
 
 use std::thread::panicking;
 
@@ -29,8 +29,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     ///   results of all other stages are finite too, and that gradients need no clipping (the assumed verdict).
     /// - Before its next optimizer step the stage receives the verdict on the last step (whether all stages step or
     ///   skip it), which depends on all stages.
-    /// - If the verdict differs from the assumed verdict (gradients are clipped by their norm, or a non-finite step is
-    ///   skipped), every stage rolls back the step and makes the step again as the verdict says. Work on the following
+    /// - The verdict may differ from the assumed verdict: gradients are clipped by their norm, or a non-finite step is
+    ///   skipped. Then every stage rolls back the step and makes it again as the verdict says. Work on the following
     ///   step is discarded, and that step begins again. A misprediction costs up to the time of one step.
     /// - The step after a misprediction waits for all stages, as `step` does. Stages run ahead again after a step whose
     ///   verdict was the assumed verdict.

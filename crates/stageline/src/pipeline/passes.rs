@@ -19,26 +19,29 @@ use crate::update::not_finite::{self, Culprit};
 use crate::worker::messages::Asked;
 
 impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
-    /// Returns the context of the current step for each replica. The loss sum is divided by `divisor`.
+    /// Returns the context of the current step (step number, loss weights, loss scale, order of GPU transfers), one for
+    /// each replica. The loss sum is divided by `divisor`.
     pub(crate) fn contexts(&self, weights: &Weights, divisor: &Weight) -> Vec<Arc<Context>> {
         self.contexts_in_turns(weights.divided(self.plan().micro_batches()), divisor, &self.transfers.turns)
     }
 
-    /// Returns the context of the training step that begins now, for each replica.
+    /// Returns the context of the training step that begins now (step number, loss weights, loss scale, order of GPU
+    /// transfers), one for each replica.
     pub(crate) fn contexts_of_step(&self, weights: &Weights) -> Vec<Arc<Context>> {
         self.contexts_in_training(weights, self.done.steps, self.stepping.scaler)
     }
 
-    /// Returns the context of the training step after the running one, for each replica. The running step is assumed
-    /// not to be skipped.
+    /// Returns the context of the training step after the running one (step number, loss weights, loss scale, order of
+    /// GPU transfers), one for each replica. The loss scale assumes that the running step is not skipped.
     pub(crate) fn contexts_behind(&self, weights: &Weights) -> Vec<Arc<Context>> {
         let mut scaler = self.stepping.scaler;
         scaler.stepped();
         self.contexts_in_training(weights, self.done.steps + 1, scaler)
     }
 
-    /// Returns the context of a training step for each replica. The stages measure the gradient noise if the settings
-    /// select the step, and if at least two micro-batches have a loss weight.
+    /// Returns the context of a training step (step number, loss weights, loss scale, order of GPU transfers), one for
+    /// each replica. In the context, the stages measure the gradient noise if the settings select the step and at least
+    /// two micro-batches have a loss weight.
     fn contexts_in_training(&self, weights: &Weights, step: usize, scaler: Scaler) -> Vec<Arc<Context>> {
         let weighted = weights.each.iter().filter(|weight| weight.first() > 0.0).count();
         let measures_noise = weighted > 1 && self.stepping.flush.measures_noise(step);
@@ -49,8 +52,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.contexts(weights, &weights.total).into_iter().map(in_training).collect()
     }
 
-    /// Returns the context of the current step for each replica. `parts` has the loss weights of each replica. The loss
-    /// sum is divided by `divisor`. `turns` is the order in which each replica issues transfers between GPUs.
+    /// Returns the context of the current step, one for each replica. It contains the step number and the loss scale,
+    /// the loss weights from `parts`, and the order of transfers between GPUs from `turns`. The loss sum is divided by
+    /// `divisor`.
     pub(crate) fn contexts_in_turns(
         &self,
         parts: Vec<Weights>,
@@ -66,8 +70,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         parts.into_iter().zip(turns).map(context).collect()
     }
 
-    /// Returns, for each replica, the request to its workers to run a pass. In a training pass, stages step their
-    /// optimizers only after the common verdict.
+    /// Returns the requests to run a pass over a batch, one for the workers of each replica. In a training pass, stages
+    /// step their optimizers only after the common verdict (step the optimizers, or skip the step).
     pub(crate) fn asked(&self, contexts: &[Arc<Context>], pass: fn(Arc<Context>) -> Pass) -> Vec<Asked> {
         let asked = |context: &Arc<Context>| Asked {
             during: self.workers.during(),
@@ -82,12 +86,13 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Runs the forwards and backwards of a training step on all replicas. Returns the sums of losses and metrics over
-    /// the batch's targets, and the global gradient norm. The stages then wait for the verdict.
+    /// the batch's targets, and the global gradient norm. The stages then wait for the verdict: to step their
+    /// optimizers, or to skip the step.
     pub(crate) fn sums(&self, batch: &MicroBatches<In, Target>, contexts: &[Arc<Context>]) -> Result<Sums, Ended> {
         self.workers.run(batch, self.asked(contexts, Pass::Train))?.sums(contexts)
     }
 
-    /// Runs the forwards and backwards of a non-finite step again, and returns the first computation whose result is
+    /// Runs the forward and backward passes of a non-finite step again. Returns the first computation whose result is
     /// not finite; `None` if all results of this run are finite. No stage steps its optimizer.
     pub(crate) fn inspect(
         &self,

@@ -45,8 +45,8 @@ pub struct StepReport {
     /// The number of times that gradient sums were added up over the data-parallel replicas, usually once for each
     /// stage. It is 0 if there is one replica or the batch has no unmasked target.
     pub reductions: usize,
-    /// The recording of every worker's actions in the step, with their times and, where it was measured, the memory in
-    /// use.
+    /// The recording of what every worker did in the step (computations, transfers and waits), with the times and,
+    /// where it was measured, the memory in use.
     pub recording: Recording,
     /// The effect of the training step on the parameters: updated, or skipped for a given reason.
     pub update: Update,
@@ -174,9 +174,10 @@ impl StepReport {
         self.recording.events().len()
     }
 
-    /// Returns the ideal bubble of the plan: the idle fraction, from 0 to 1, of the total stage time (workers x step
-    /// time) in a simulated step. All stages take equal time, the backward takes twice that of the forward, its two
-    /// halves take equal time, and transfers and optimizer steps take no time.
+    /// Returns the ideal bubble of the plan (the order of forward and backward passes on each worker). It is the idle
+    /// fraction, from 0 to 1, of the total stage time (workers x step time) in a simulated step. In the simulation all
+    /// stages take equal time. A backward pass takes twice the time of a forward pass, and its two halves take equal
+    /// time. Transfers and optimizer steps take no time.
     ///
     /// On P workers with M micro-batches, GPipe and 1F1B have (P-1)/(M+P-1), and interleaved 1F1B with V stages on each
     /// worker has (P-1)/(VM+P-1) (Narayanan et al., 2021, [arXiv:2104.04473](https://arxiv.org/abs/2104.04473)).

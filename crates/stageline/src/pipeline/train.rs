@@ -1,5 +1,5 @@
-//! Runs training steps: sends a step to the workers, decides the verdict on the step (whether all stages step their
-//! optimizers or skip it), and makes the [`StepReport`].
+//! Runs training steps: sends a step to the workers, decides the verdict on the step, and makes the [`StepReport`]. The
+//! verdict says whether all stages step their optimizers or skip the step.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -28,7 +28,7 @@ use crate::worker::messages::{Asked, Stepped};
 /// A training step that the workers run, and whose verdict is not yet known.
 pub(crate) struct Begun<In, Target> {
     batch: MicroBatches<In, Target>,
-    /// The context of the step for each replica.
+    /// The context of the step (step number, loss weights, loss scale, order of GPU transfers), one for each replica.
     contexts: Vec<Arc<Context>>,
     flush: Flush,
     began: Instant,
@@ -49,7 +49,8 @@ impl<In, Target> Begun<In, Target> {
         self.batch
     }
 
-    /// Returns the context of the step in the first replica. Step number and loss scale are the same in all replicas.
+    /// Returns the context of the step in the first replica, for its step number and loss scale. These are the same in
+    /// all replicas.
     fn context(&self) -> &Context {
         &self.contexts[0]
     }
@@ -106,9 +107,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(report)
     }
 
-    /// Sends all workers the command to run the next training step, and returns the begun step. With the flush
-    /// `Together`, stages step their optimizers after the common verdict (step or skip). With `Ahead`, they step before
-    /// the common verdict is known, on an assumed verdict.
+    /// Sends all workers the command to run the next training step, and returns the begun step. If `flush` is
+    /// `Together`, stages step their optimizers after the common verdict (step or skip). If it is `Ahead`, they step
+    /// before the common verdict is known, on an assumed verdict.
     pub(crate) fn launch(&mut self, batch: MicroBatches<In, Target>, flush: Flush) -> Result<Begun<In, Target>, Ended> {
         let span = span_of_step(self.done.steps);
         self.warn_of_change(batch.weights.all_samples());
@@ -239,7 +240,7 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
     }
 
     /// Makes the report of a training step from its results. Also tells the watchdog the duration of the step's longest
-    /// action.
+    /// action, such as a backward pass.
     fn report(&mut self, concluded: Concluded) -> StepReport {
         let Concluded { step, loss_scale, terms, metrics, stages, reductions, update, events, took, .. } = concluded;
         let longest = events.iter().flatten().map(Event::worked).max();

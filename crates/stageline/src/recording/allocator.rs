@@ -6,7 +6,7 @@ use std::cell::Cell;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicUsize, Ordering};
 
-/// A global allocator that counts the host memory of each worker: an allocation counts for the worker whose thread made
+/// A global allocator that counts the host memory of each worker. An allocation counts for the worker whose thread made
 /// it, until any thread frees it. The memory comes from the allocator `A`, by default the system's.
 ///
 /// With this allocator a step's [`Recording`](crate::Recording) contains the memory of stages on CPUs. Every allocation
@@ -86,8 +86,8 @@ impl Meter {
         self.peak.swap(self.held(), Ordering::Relaxed)
     }
 
-    /// Returns the worker's host memory in use, in bytes: the present amount, the peak since the last reading, and the
-    /// change by the worker's own threads since the last reading.
+    /// Returns the worker's host memory in use, in bytes: the present amount and, since the last reading, the peak and
+    /// the change by the worker's own threads.
     pub(crate) fn read(&self) -> Held {
         let kept = self.kept.swap(0, Ordering::Relaxed) as i64;
         Held { end: self.held() as u64, peak: self.take_peak() as u64, kept }
@@ -160,9 +160,9 @@ unsafe fn owner(data: *mut u8) -> Owner {
     unsafe { data.cast::<Owner>().sub(1).read() }
 }
 
-// SAFETY: blocks come from the inner allocator and are longer by a room that keeps their alignment. Callers get the
-// data behind the room, and a freed block goes back to the inner allocator with its room, in the layout of its
-// allocation.
+// SAFETY: a block comes from the inner allocator, and begins with extra bytes (the room) that keep its alignment.
+// Callers get the address after the room. A freed block goes back to the inner allocator with its room, in the layout
+// of its allocation.
 unsafe impl<A: GlobalAlloc> GlobalAlloc for CountingAllocator<A> {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let Some((whole, room)) = with_owner(layout) else { return null_mut() };

@@ -1,4 +1,5 @@
-//! The recorder of one worker ([`Diary`]), which makes an [`Event`] of each activity.
+//! The recorder of one worker ([`Diary`]), which makes an [`Event`] of each activity of the worker: a computation, a
+//! transfer or a wait.
 
 use std::time::{Duration, Instant};
 
@@ -8,8 +9,8 @@ use crate::failure::activity::During;
 use crate::failure::watchdog::{Place, ProgressBoard};
 use crate::model::replica::Replica;
 
-/// The measurements at the end of a worker's activity: its memory in use, and the time that it takes to ask the device
-/// whether it has finished.
+/// The measurements at the end of a worker's activity (a computation, a transfer or a wait). They are the memory in
+/// use, and the time that it takes to ask the device whether it has finished.
 #[derive(Default)]
 pub(crate) struct Reading {
     pub(crate) held: Option<Held>,
@@ -24,7 +25,8 @@ pub(crate) fn busy<'a>(events: impl IntoIterator<Item = &'a Event>) -> Duration 
     events.into_iter().filter(|event| event.computes()).map(Event::worked).sum()
 }
 
-/// The recorder of one worker: its current activity, and the events of the step so far.
+/// The recorder of one worker: its current activity (a computation, a transfer or a wait), and the events of the step
+/// so far, one for each earlier activity.
 pub(crate) struct Diary {
     pub(crate) replica: Replica,
     pub(crate) stage: usize,
@@ -50,12 +52,14 @@ impl Diary {
         Self { replica, stage, activity, during, sent: 0, began: now, since: now, events: Vec::new(), board }
     }
 
-    /// Begins to record the events of a new pass. `room` is an empty vector with capacity for them.
+    /// Begins to record the events of a new pass over a batch, such as a step. `room` is an empty vector with capacity
+    /// for them.
     pub(crate) fn open(&mut self, during: During, began: Instant, room: Vec<Event>) {
         (self.during, self.began, self.since, self.events) = (during, began, Instant::now(), room);
     }
 
-    /// Begins an activity of a stage, and shows it on the progress board that the watchdog reads.
+    /// Records that the worker begins an activity (a computation, a transfer or a wait) for a stage, and shows it on
+    /// the progress board that the watchdog reads.
     pub(crate) fn enter(&mut self, stage: usize, activity: Activity) {
         (self.stage, self.activity) = (stage, activity);
         self.board.tell(Place { replica: self.replica, stage, activity, since: self.since });
@@ -75,7 +79,7 @@ impl Diary {
         self.since = now;
     }
 
-    /// Ends the recording of a pass, and returns its events.
+    /// Ends the recording of a pass over a batch, such as a step, and returns its events.
     pub(crate) fn close(&mut self) -> Vec<Event> {
         std::mem::take(&mut self.events)
     }

@@ -1,5 +1,5 @@
-//! Takes the measurements at the end of every activity of a worker: waits for the device in a synchronised step (a step
-//! whose workers wait for their device after every action), and reads the memory in use.
+//! Takes the measurements at the end of every activity of a worker (a computation, a transfer or a wait). It reads the
+//! memory in use, and in a synchronised step it waits for the device first.
 
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -12,11 +12,12 @@ use crate::recording::Clock;
 use crate::recording::allocator::Meter;
 use crate::recording::events::Reading;
 
-/// The instruments with which a worker measures time and memory in use at the end of every activity.
+/// The instruments with which a worker measures time and memory in use at the end of every activity (a computation, a
+/// transfer or a wait).
 pub(crate) struct Gauges {
     clock: Clock,
     /// The worker's devices, each with the time that it takes to ask the idle device whether it has finished.
-    /// Recordings subtract this time from the times of actions.
+    /// Recordings subtract this time from the times of actions, such as a forward pass.
     asking: Vec<(Device, Duration)>,
     /// The bytes in use on the GPU at the last reading. The next reading computes the change from them.
     before: Cell<u64>,
@@ -30,8 +31,9 @@ impl Gauges {
     }
 
     /// Returns the measurements at the end of a worker's activity: the memory in use, and the time that it takes to ask
-    /// the device whether it has finished. For a CPU, this time is 0. For any other device, nothing is measured unless
-    /// the step is synchronised; in a synchronised step this function first waits for the device.
+    /// the device whether it has finished. For a CPU, this time is 0. Any other device is measured only in a
+    /// synchronised step (a step whose workers wait for their device after every action). There, this function first
+    /// waits for the device.
     pub(crate) fn read(&self, device: &Device) -> Reading {
         if is_host(device) {
             return Reading { held: self.meter.map(Meter::read), asked: Duration::ZERO };
@@ -57,8 +59,9 @@ impl Gauges {
         Some(Held { end: held, peak: held, kept })
     }
 
-    /// Prepares the measurements of a new pass, and resets the peak of host memory. In a synchronised pass it also
-    /// measures, for each device except the CPU, how long it takes to ask the idle device whether it has finished.
+    /// Prepares the measurements of a new pass over a batch, such as a step, and resets the peak of host memory. In a
+    /// synchronised pass it also measures, for each device except the CPU, how long it takes to ask the idle device
+    /// whether it has finished.
     pub(crate) fn begin<'a>(&mut self, clock: Clock, devices: impl Iterator<Item = &'a Device>) {
         self.clock = clock;
         self.meter.map(Meter::read);

@@ -1,11 +1,11 @@
 //! Recordings: what each worker did in a step, how much memory it had in use, and the causes of its idle time.
 //!
 //! Input: the events that workers record during a step, with times, waits, bytes sent and memory in use. Output: a
-//! [`Recording`] with the step's bubble, its measured costs, and an [`Account`] of each worker: its idle time by cause,
-//! found by simulations of the plan with the measured costs. This folder owns all measuring on worker threads: the
-//! recorder of events, the waits for a device's clock, the counts of allocated bytes, and the evaluation of events. It
-//! must not change the training, and must not predict bytes: it measures all its byte counts, and simulates only times.
-//! Predictions of a worker's memory under a plan are the task of the crate's folder `memory`.
+//! [`Recording`] with the step's bubble, its measured costs, and an [`Account`] of each worker. The account divides the
+//! worker's idle time by cause, by simulations of the plan with the measured costs. This folder owns all measuring on
+//! worker threads: the recorder of events, the waits for a device's clock, the counts of allocated bytes, and the
+//! evaluation of events. It must not change the training, and must not predict bytes: it measures all its byte counts,
+//! and simulates only times. Predictions of a worker's memory under a plan are the task of the crate's folder `memory`.
 //!
 //! The evaluation in this file matches on each event's `Activity`: computes, sends, receives and the flush add up to
 //! the costs of each stage and micro-batch (`Tally`, `StageCost`), which are simulated with and without transfers
@@ -44,9 +44,9 @@ pub enum Clock {
     /// finished.
     #[default]
     Host,
-    /// The host's clock, with a wait at the end of every action until the device has finished. This clock measures the
-    /// true time of actions on any device. It slows down steps, because the host no longer enqueues work ahead of the
-    /// device.
+    /// The host's clock, with a wait at the end of every action (such as a forward pass) until the device has finished.
+    /// This clock measures the true time of actions on any device. It slows down steps, because the host no longer
+    /// enqueues work ahead of the device.
     Synchronised,
 }
 
@@ -121,8 +121,8 @@ impl Recording {
     }
 
     /// Returns the bubble of a simulated step: the fraction, from 0 to 1, of the total stage time (workers x step time)
-    /// that is not spent on computation. The simulation runs the recorded step's plan with the measured times of all
-    /// computations and transfers, but without the overhead of the runtime.
+    /// that is not spent on computation. The simulation runs the recorded step's plan (order of actions on each worker)
+    /// with the measured times of all computations and transfers, but without the overhead of the runtime.
     pub fn simulated_bubble(&self) -> f64 {
         let step = self.by_replica().map(|rows| self.simulated(rows, Counted::Transfers).step()).fold(0.0, f64::max);
         let busy = self.by_replica().map(|rows| self.simulated(rows, Counted::Computes).busy().iter().sum::<f64>());
@@ -225,7 +225,8 @@ impl Recording {
     }
 
     /// Returns the timeline of a simulated step of one replica. Actions take the measured times of the recorded events
-    /// (`rows`), and the runtime has no overhead. `counted` selects the kinds of activity that take time.
+    /// (`rows`), and the runtime has no overhead. `counted` selects which recorded activities (computations, transfers,
+    /// questions to devices) take time.
     ///
     /// A send counts as part of the forward or backward pass before it. A receive counts as part of the forward or
     /// backward pass that needs the received tensor. The gradient norms at the end count as part of a worker's last
@@ -264,12 +265,12 @@ impl Recording {
     }
 }
 
-/// The activities whose measured times count when a recorded step is simulated; all other activities take no time in
-/// the simulation. Each variant also counts the activities of the variants before it.
+/// The kinds of work whose measured times count when a recorded step is simulated; all others take no time in the
+/// simulation. Each variant also counts the work of the variants before it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Counted {
     /// The simulation counts only the time of forward passes, backward passes and the flush (gradient norms and
-    /// optimizer step). All other activities take no time in it.
+    /// optimizer step). Everything else takes no time in it.
     Computes,
     /// The simulation counts the time of sends and receives, in addition to forward passes, backward passes and the
     /// flush (gradient norms and optimizer step).

@@ -1,5 +1,5 @@
-//! The forward passes and the split and unsplit backward passes of a stage, and the search for non-finite results in an
-//! inspection (a second run of a non-finite step).
+//! The forward passes of a stage, and its backward passes, both split and unsplit. Also the search for non-finite
+//! results in an inspection (a second run of a non-finite step).
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -22,7 +22,8 @@ use stageline_nn::{Recompute, finding_fallbacks};
 
 use stageline_nn::params::describe;
 
-/// The time at which the weight gradients of a backward pass are computed, in layers that support both.
+/// The time at which the weight gradients of a backward pass are computed: at once, or in the second half of a split
+/// backward pass. Some layers only support the first.
 #[derive(Clone, Copy)]
 pub(super) enum WeightGradients {
     /// The weight gradients are computed in the backward pass, and added to the stage's gradient sum at once.
@@ -51,7 +52,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the stage's forward pass on one micro-batch. In training it keeps the autodiff graph for the backward pass.
-    /// In an inspection it also checks the input and the result for non-finite values.
+    /// In an inspection (a second run of a non-finite step) it also checks the input and the result for non-finite
+    /// values.
     fn run_forward(&mut self, micro_batch: usize) -> Result<(), BoxError> {
         let arrived = self.source.take(micro_batch, &self.device, self.parameters.trained.precision());
         let Mode::Training { context, .. } = &self.mode else { return self.evaluate(arrived, micro_batch) };
@@ -117,8 +119,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         Ok(())
     }
 
-    /// Adds the gradients of one micro-batch to the stage's gradient sum, except in an inspection, which has examined
-    /// them and needs no sum.
+    /// Adds the gradients of one micro-batch to the stage's gradient sum, except in an inspection (a second run of a
+    /// non-finite step). The inspection has examined the gradients already, and needs no sum.
     fn sum(&mut self, micro_batch: usize, gradients: MicroBatchGradients) {
         let gradients = if self.inspects() { MicroBatchGradients::of_weight(gradients.weight) } else { gradients };
         let module = self.parameters.trained.module();
@@ -189,8 +191,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
         }
     }
 
-    /// Runs the second half of a split backward pass: computes the deferred weight gradients, and adds all gradients of
-    /// the micro-batch to the stage's gradient sum, except in an inspection.
+    /// Runs the second half of a split backward pass: computes the deferred weight gradients. Then adds all gradients
+    /// of the micro-batch to the stage's gradient sum, except in an inspection (a second run of a non-finite step).
     pub(super) fn weight_gradient(&mut self, micro_batch: usize) {
         let Differentiated { mut gradients, came_finite } = self.halves.take(micro_batch);
         if came_finite {
@@ -203,8 +205,8 @@ impl<M: Module + 'static, K: Sink<M>> StageRunner<M, K> {
     }
 
     /// Runs the backward pass of one micro-batch. Keeps the gradient of the stage's input for the previous stage, and
-    /// exchanges the gradients of tied parameters with the stages that share them. `weights` says when the gradients of
-    /// all other parameters are computed, in layers that support both.
+    /// exchanges the gradients of tied parameters with the stages that share them. `weights` says whether the gradients
+    /// of all other parameters are computed now or later. Layers that cannot defer them compute them now.
     pub(super) fn differentiate(
         &mut self,
         micro_batch: usize,

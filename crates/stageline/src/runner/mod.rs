@@ -71,8 +71,9 @@ pub(crate) type Stages = Vec<Box<dyn Runner>>;
 pub(crate) enum Interrupt {
     /// The worker stops because the pipeline stops: another worker failed, or the caller dropped the pipeline.
     Stopped,
-    /// The user's code that the stage runs (its forward pass, loss or metrics) returned an error, or the stage's first
-    /// forward pass has a refused operation; the value is the error.
+    /// The user's code that the stage runs (its forward pass, loss or metrics) returned an error. Or the stage's first
+    /// forward pass contains an operation that the settings refuse, because Stageline has no kernel for it. The value
+    /// is the error.
     Failed(BoxError),
 }
 
@@ -97,8 +98,8 @@ pub(crate) struct Conclusion {
     /// The bytes of optimizer states that the optimizer step moved from the stage's device to the host; 0 if states
     /// stay on the device.
     pub(crate) states_on_host: u64,
-    /// The bytes of the last micro-batch's parameter gradients that were in memory at the same time, in addition to the
-    /// stage's gradient sums.
+    /// The bytes of the last micro-batch's parameter gradients that were in memory at the same time, beside the stage's
+    /// gradient sums. Gradients that layers add to the sums one by one do not count.
     pub(crate) gradients_beside: u64,
 }
 
@@ -112,8 +113,8 @@ pub(crate) trait Runner: Send {
     /// first stage, waits until the caller has sent the inputs of all micro-batches. In the last stage, waits for their
     /// targets, which an inference does not have.
     fn begin(&mut self, pass: &Pass, waits: &Waits) -> Result<(), Stopped>;
-    /// Executes one instruction of the plan (a compute, a send or a receive), and returns the number of bytes that it
-    /// sent to another stage; 0 unless it is a send.
+    /// Executes one instruction of the worker's list: a forward pass, a backward pass, a send or a receive. Returns the
+    /// number of bytes that a send sent to another stage; 0 for any other instruction.
     fn run(&mut self, instruction: Instruction, waits: &Waits) -> Result<u64, Interrupt>;
     fn device(&self) -> &Device;
     /// Completes the stage's gradient sums of a step. Replica 0 adds up the sums of all replicas; the other replicas
@@ -139,7 +140,8 @@ pub(crate) trait Runner: Send {
     /// verdict is to skip the step, or only to return its gradients, no parameter changes.
     fn conclude(&mut self, verdict: Verdict, waits: &Waits) -> Result<Conclusion, Stopped>;
     /// Completes a training step on the stage after the verdict (step the optimizer, or skip). Receives the new values
-    /// of tied (shared) parameters from the stages that own them, or rolls back a rehearsal.
+    /// of tied (shared) parameters from the stages that own them, or rolls back a rehearsal (a step that only measures
+    /// memory).
     fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped>;
     /// Commits the last training step: the stage discards its state from before that step.
     fn commit(&mut self);

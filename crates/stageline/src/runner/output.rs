@@ -44,7 +44,8 @@ pub(crate) trait Sink<M>: Send {
     /// output for the next stage or the caller. In an evaluation the last stage keeps the loss and the metrics instead.
     fn evaluate(&mut self, module: &M, input: Weighted<Self::Input>, micro_batch: usize) -> Result<(), BoxError>;
     /// Returns the scalar tensor where the backward pass of a micro-batch starts. Returns `None` if the stage received
-    /// no gradient of its output, or if autodiff does not track the output (or, on the last stage, the loss).
+    /// no gradient of its output. Also returns `None` if autodiff does not track the output or, on the last stage, the
+    /// loss.
     fn root(&mut self, residual: Self::Residual, micro_batch: usize, context: &Context) -> Option<Tensor<1>>;
     /// Returns the worst kind of number (finite, infinite or NaN) in the stage's output for one micro-batch. The last
     /// stage checks the loss instead, and counts any non-finite loss as NaN.
@@ -54,8 +55,8 @@ pub(crate) trait Sink<M>: Send {
     /// Returns the stage's connection to the next stage, for sending activations and receiving gradients; `None` on the
     /// last stage.
     fn neighbour(&mut self) -> Option<&mut dyn Neighbour>;
-    /// Ends a pass on the output side of a stage: returns the losses and metrics that the last stage has computed, and
-    /// sends the outputs of an inference to the caller.
+    /// Ends a pass over a batch on the output side of a stage. The last stage returns its losses and metrics, and sends
+    /// the outputs of an inference to the caller.
     fn finish(&mut self, waits: &Waits) -> Result<Results, Stopped>;
     /// Discards the losses and metrics that the last stage has computed in the current training step, because the step
     /// is discarded and begins again.
@@ -151,7 +152,8 @@ pub(crate) struct CallerChannels<Out, Target> {
     pub(crate) outputs: Sender<Vec<Out>>,
 }
 
-/// The work of the last stage in the current pass: to compute losses from targets, or outputs for the caller.
+/// The work of the last stage in the current pass over a batch: to compute losses from targets, or outputs for the
+/// caller.
 enum Wanted<Out, Target> {
     /// The last stage computes losses and metrics. This variant contains the targets of the micro-batches whose forward
     /// pass has not yet run.

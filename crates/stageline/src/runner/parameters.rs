@@ -20,9 +20,9 @@ pub(super) struct StageParameters<M> {
     pub(super) trained: Trained<M>,
     pub(super) ties: Ties,
     pub(super) collective: Collective,
-    /// Whether the stage has begun its first pass. In this pass the worker's thread copies parameters in host memory to
-    /// memory of its own. The stage then sends the first values of shared parameters to the stages and replicas that
-    /// have copies.
+    /// Whether the stage has begun its first pass over a batch. In this pass the worker's thread copies parameters in
+    /// host memory to memory of its own. The stage then sends the first values of shared parameters to the stages and
+    /// replicas that have copies.
     settled: bool,
 }
 
@@ -31,9 +31,9 @@ impl<M: Module + 'static> StageParameters<M> {
         Self { trained, ties, collective, settled: false }
     }
 
-    /// Prepares the parameters for the stage's first pass, and does nothing in later passes. In replica 0, the calling
-    /// thread copies parameters in host memory to memory of its own. Then the stage exchanges the first values of
-    /// shared parameters with the stages and replicas that share them.
+    /// Prepares the parameters for the stage's first pass over a batch, and does nothing in later passes. In replica 0,
+    /// the calling thread copies parameters in host memory to memory of its own. Then the stage exchanges the first
+    /// values of shared parameters with the stages and replicas that share them.
     pub(super) fn settle(&mut self, waits: &Waits) -> Result<(), Stopped> {
         if !self.settled {
             match self.collective.is_root() {
@@ -47,8 +47,8 @@ impl<M: Module + 'static> StageParameters<M> {
         Ok(())
     }
 
-    /// Sends the current values of the shared parameters that this stage owns to the stages and replicas that have
-    /// copies.
+    /// Sends the current values of the shared parameters that this stage owns (steps with its own optimizer) to the
+    /// stages and replicas that have copies.
     pub(super) fn publish(&mut self, waits: &Waits) -> Result<(), Stopped> {
         self.ties.publish(self.trained.module(), waits)?;
         self.collective.broadcast(self.trained.module(), waits)
@@ -112,8 +112,8 @@ impl<M: Module + 'static> StageParameters<M> {
         Ok(Conclusion::default())
     }
 
-    /// Completes a step after the verdict: receives the new values of tied (shared) parameters from the stages that own
-    /// them, or rolls back a rehearsal.
+    /// Completes a step after the verdict. Receives the new values of tied (shared) parameters from the stages that own
+    /// them, or rolls back a rehearsal (a step that only measures memory).
     pub(super) fn follow(&mut self, verdict: Verdict, waits: &Waits) -> Result<(), Stopped> {
         match verdict {
             Verdict::Step { .. } => self.follow_owners(waits)?,

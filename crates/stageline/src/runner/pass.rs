@@ -1,5 +1,5 @@
-//! The description of a pass over a batch ([`Pass`], its kind, and [`Context`], with the step number, loss weights and
-//! loss scale), which is the same for all stages of a replica.
+//! The description of a pass over a batch: its kind ([`Pass`]), and its step number, loss weights and loss scale
+//! ([`Context`]). It is the same for all stages of a replica.
 
 use std::sync::Arc;
 
@@ -24,8 +24,8 @@ pub(crate) enum Pass {
     Infer(Arc<Context>),
 }
 
-/// The values that all stages of a replica need in a pass over a batch: step number, loss weights, loss scale,
-/// recomputation, and the order of transfers between GPUs.
+/// The values that all stages of a replica need in a pass over a batch. They include the step number, the loss weights,
+/// the loss scale, and the order of transfers between GPUs.
 pub(crate) struct Context {
     /// The number of the current training step, counted from 0; for an evaluation or an inference, the number of steps
     /// before it.

@@ -34,14 +34,16 @@ use crate::update::not_finite::Culprit;
 use crate::update::optimizer_step::Trained;
 use stageline_nn::Fallback;
 
-/// The pass that a stage runs now, with the data that the stage needs in this pass.
+/// The pass over a batch that a stage runs now, with the data that the stage needs in it.
 pub(super) enum Mode<M> {
     /// The stage runs no pass (no step, evaluation or inference) at the moment.
     Idle,
-    /// A training pass or an inspection, which both run forward and backward passes.
+    /// A training pass or an inspection (a second run of a non-finite step), which both run forward and backward
+    /// passes.
     Training {
         context: Arc<Context>,
-        /// The non-finite results that an inspection has found so far; `None` in a training pass.
+        /// The non-finite results that an inspection (a second run of a non-finite step) has found so far; `None` in a
+        /// training pass.
         inspection: Option<Vec<Culprit>>,
     },
     /// The stage runs an evaluation or an inference. The value is a copy of the stage's module without autodiff, which
@@ -59,8 +61,8 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
     pub(super) source: AnySource<K::Input>,
     pub(super) sink: K,
     pub(super) mode: Mode<M>,
-    /// The autodiff graph of each live micro-batch: a micro-batch whose forward pass on this stage has run, and whose
-    /// backward pass on this stage has not run yet.
+    /// The autodiff graph of each live micro-batch. Its forward pass on this stage has run, and its backward pass on
+    /// this stage has not run yet.
     pub(super) tape: Slots<Taped<K::Residual>>,
     /// The state of each micro-batch between the two halves of its split backward pass.
     pub(super) halves: Slots<Differentiated>,
@@ -73,7 +75,7 @@ pub(crate) struct StageRunner<M, K: Sink<M>> {
 
 /// A live micro-batch on a stage, between its forward pass and its backward pass: both ends of its autodiff graph.
 pub(super) struct Taped<R> {
-    /// The context of the pass over the batch that ran the micro-batch's forward pass.
+    /// The step number, loss weights and loss scale of the step that ran the micro-batch's forward pass.
     pub(super) context: Arc<Context>,
     /// The float tensors of the stage's input, which are leaves of the autodiff graph; empty on the first stage.
     pub(super) input: Leaves,
@@ -89,7 +91,8 @@ pub(super) struct Taped<R> {
 pub(super) struct Differentiated {
     /// The gradients, and the weight gradients that a split backward pass has deferred.
     pub(super) gradients: MicroBatchGradients,
-    /// Whether, in an inspection, the gradient of the stage's output was finite. In any other pass it is false.
+    /// Whether the gradient of the stage's output was finite, in an inspection (a second run of a non-finite step). In
+    /// any other pass it is false.
     pub(super) came_finite: bool,
 }
 

@@ -25,8 +25,8 @@ pub(super) struct StageSums {
     reductions: usize,
 }
 
-/// The numbers that a stage reads from its device at the end of a pass, all in one transfer. The fields have the same
-/// meaning as in the stage's `Outcome`.
+/// The numbers that a stage reads from its device at the end of a pass over a batch, all in one transfer. The fields
+/// have the same meaning as in the stage's `Outcome`.
 pub(super) struct Numbers {
     pub(super) squared_norms: Vec<(ParamId, f64)>,
     pub(super) squared_norm_of_each: Option<f64>,
@@ -44,7 +44,8 @@ impl StageSums {
     /// Adds the gradients of one micro-batch to the sums, and computes its deferred weight gradients.
     ///
     /// Returns the ids of the parameters whose gradient a layer has added to the sums too early, during the backward
-    /// pass: each has another gradient in this micro-batch.
+    /// pass. Each of them has another gradient in this micro-batch, and the two should have been added to each other
+    /// first.
     pub(super) fn add<M: Module>(
         &mut self,
         module: &M,
@@ -93,9 +94,9 @@ impl StageSums {
         self.gradients.squared_norms(module)
     }
 
-    /// Reads the numbers of a pass from the stage's device: the squared norms `squares`, the squared norms of single
-    /// micro-batches if the step measures them, and the losses and metrics in `results`. `loss_scale` is the loss scale
-    /// of the pass.
+    /// Reads the numbers of a pass over a batch from the stage's device. They are the squared norms `squares`, the
+    /// losses and metrics in `results`, and the squared norms of single micro-batches if the step measures them.
+    /// `loss_scale` is the loss scale of the pass.
     pub(super) fn read(&mut self, squares: &SquaredNorms, results: Results, loss_scale: f64) -> Numbers {
         let Results { losses, metrics } = results;
         let count = losses.len();
@@ -109,14 +110,14 @@ impl StageSums {
         Numbers { squared_norms, squared_norm_of_each, losses, metrics }
     }
 
-    /// Returns the number of times that this stage has added up the gradient sums of all replicas in the current step,
-    /// and sets it to 0 for the next step.
+    /// Returns the number of times that this stage has added up the gradient sums of all replicas in the current step.
+    /// Sets the number to 0 for the next step.
     pub(super) fn take_reductions(&mut self) -> usize {
         std::mem::take(&mut self.reductions)
     }
 
-    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, in addition to
-    /// the sums.
+    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, beside the
+    /// sums. Gradients that layers add to the sums one by one do not count.
     pub(super) fn beside(&self) -> u64 {
         self.gradients.beside()
     }

@@ -21,13 +21,13 @@ pub enum FrozenFrom {
     #[default]
     Checkpoint,
     /// A resumed training takes large frozen parameters (two or more dimensions and more than 8,192 elements) from the
-    /// stages with which its pipeline is built, which may have read them from a file. A checkpoint holds their SHA-256
-    /// hashes, and `build` returns an error if a hash differs. The checkpoint holds the values of all other tensors,
-    /// such as running statistics. It also holds the values of frozen parameters that differ from those in the stages
-    /// because they were trained before they were frozen.
+    /// stages with which its pipeline is built. The stages may have read them from a file. A checkpoint holds their
+    /// SHA-256 hashes, and `build` returns an error if a hash differs. The checkpoint holds the values of all other
+    /// tensors, such as running statistics. It also holds the values of frozen parameters that differ from those in the
+    /// stages because they were trained before they were frozen.
     ///
     /// A model with this setting must not have a large tensor that a forward pass changes, such as a codebook with
-    /// running averages: later checkpoints would not contain its changes.
+    /// running averages. Later checkpoints would not contain its changes.
     Model,
 }
 

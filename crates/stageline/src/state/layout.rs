@@ -1,5 +1,5 @@
-//! The layout of a checkpoint ([`Layout`]): the names of all stages' tensors, the stage that owns each (the first stage
-//! that has it), and the conversion of stage states to a checkpoint and back.
+//! The layout of a checkpoint ([`Layout`]): the names of all stages' tensors, and the stage that owns each (the first
+//! stage that has it). Also the conversion of stage states to a checkpoint and back.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
@@ -257,7 +257,7 @@ impl Layout {
     /// named once, even if several stages share it. A field of optimizer state is named as in checkpoints: the
     /// parameter's name, `/` and the field.
     pub(crate) fn unfit(&self, parts: impl IntoIterator<Item = Unfit>) -> Vec<Difference> {
-        // Stages that share a frozen tensor report it each, in no certain order.
+        // Each stage that has a shared frozen tensor reports it, in no certain order.
         let (mut frozen, mut fields) = (BTreeSet::new(), Vec::new());
         for part in parts {
             match part {

@@ -54,8 +54,8 @@ pub enum Difference {
         /// name, `/` and the field's name.
         name: String,
     },
-    /// A frozen tensor whose values the checkpoint does not hold has other values in the model than in the training
-    /// that the checkpoint is from.
+    /// A frozen tensor of the model has other values than in the training that took the checkpoint. The checkpoint
+    /// holds only a hash of these values.
     Frozen {
         /// The name of the frozen tensor whose values have changed.
         name: String,
@@ -89,8 +89,8 @@ impl Kind {
         bits.map(|bits| bits.div_ceil(8))
     }
 
-    /// Returns the difference of the tensor `name` of this type and shape that has `found` bytes in the checkpoint;
-    /// `None` if it needs as many bytes.
+    /// Compares the number of bytes that a tensor of this type and shape needs with `found`, its number of bytes in the
+    /// checkpoint. Returns the difference for the tensor `name`, or `None` if the two numbers are equal.
     pub(crate) fn wrong_bytes(&self, name: &str, found: usize) -> Option<Difference> {
         let expected = self.bytes();
         (Some(found) != expected).then(|| Difference::Bytes { name: name.to_owned(), found, expected })

@@ -1,4 +1,4 @@
-//! The check of an optimizer state that comes from a checkpoint: its fields must be those that the stage's optimizer
+//! The check of an optimizer state that comes from a checkpoint. Its fields must be those that the stage's optimizer
 //! keeps, with values that the optimizer can produce.
 
 use std::collections::{BTreeMap, BTreeSet, HashSet};
@@ -29,11 +29,12 @@ fn kind(name: &str, value: &Value) -> Kind {
     }
 }
 
-/// A part of a checkpoint that a stage cannot resume from: a field of optimizer state that the stage's optimizer
-/// rejects, a required field that the checkpoint lacks, or a frozen tensor with other values.
+/// A part of a checkpoint that a stage cannot resume from. It is a field of optimizer state that the stage's optimizer
+/// rejects or that the checkpoint lacks, or a frozen tensor with other values.
 #[derive(Debug, PartialEq)]
 pub(crate) enum Unfit {
-    /// A field of the optimizer state of the parameter `id`.
+    /// A field of the optimizer state of the parameter `id` is missing in the checkpoint, or the stage's optimizer
+    /// rejects it. `reason` says why.
     Field { id: ParamId, field: String, reason: Reason },
     /// The checkpoint has the hash of a frozen tensor, and the stage's tensor has another hash.
     Frozen { id: ParamId },

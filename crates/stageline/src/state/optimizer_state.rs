@@ -99,7 +99,7 @@ pub(crate) fn write<'a>(
     let bytes = writer.into_bytes().expect("a state can be written to memory");
     let optimizer = optimizer.from_bytes(bytes).expect("a state that was just written can be read");
     // burn ignores a field that it cannot use, without an error, and restores float tensors in the default type of its
-    // default device; so the restored state is read back and compared.
+    // default device. So the restored state is read back and compared.
     for field in read(&optimizer) {
         let (id, found) = ((field.id.val(), field.name), field.value.dtype());
         match missing.get_mut(&id) {

@@ -1,4 +1,4 @@
-//! The number of CPU cores that each worker thread computes on ([`Cores`]), and the memory that the threads on these
+//! The number of CPU cores that each worker thread computes on ([`Cores`]). Also the memory that the threads on these
 //! cores keep as buffers for matrix products ([`KernelThreads`]).
 
 /// The number of CPU cores of each worker (a thread that runs one or more stages): a fixed number, or an equal part of

@@ -1,8 +1,8 @@
 //! Threads: starting them, the bounded channels between them, and the primitive waits on these channels.
 //!
 //! This folder wraps the threads of the operating system, crossbeam's channels (`select!`) and rayon's pools. Every
-//! folder that takes part in a step takes its threads and channels from here, so that a test can replace them: with the
-//! feature `shuttle` the test decides which thread runs next. Input: a name, a function to run, a capacity, a time
+//! folder that takes part in a step takes its threads and channels from here, so that a test can replace them. With the
+//! feature `shuttle`, the test decides which thread runs next. Input: a name, a function to run, a capacity, a time
 //! limit. Output: join handles, senders and receivers, and why a wait ended ([`Over`]). It must not know pipelines,
 //! stages or errors of training: the stop signal that ends waits is in `failure`, where a wait ends with `Stopped`.
 //!

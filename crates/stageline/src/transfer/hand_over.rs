@@ -1,5 +1,5 @@
-//! Moves tensors to another device if the plan has no transfer for them: tensors of batches and outputs, and the
-//! gradients and values of shared parameters.
+//! Moves tensors to another device if the plan has no transfer for them. These are the tensors of batches and outputs,
+//! and the gradients and values of shared parameters.
 //!
 //! Between GPUs such tensors go through the host's memory: NCCL can deadlock on transfers that the plan does not order
 //! (see `order`).
@@ -34,7 +34,7 @@ pub(crate) fn hand_over<P: Payload>(payload: P, device: &Device) -> P {
 /// another host, whose server has a stream for each thread of this program. Otherwise returns the tensor unchanged.
 ///
 /// The copy is made by reversing the tensor twice (`flip`), because every flip runs as its own kernel and writes to new
-/// memory. New memory is needed because of a rule of cubecl 0.11: for each *allocation* of memory, the other thread's
+/// memory. New memory is needed because of a rule of cubecl 0.11. For each *allocation* of memory, the other thread's
 /// stream waits only once for the stream that writes there. Fusion may write a result into the older memory of an
 /// operand, for which the other stream may have waited already.
 pub(crate) fn for_another_thread<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
@@ -48,10 +48,11 @@ pub(crate) fn hand_over_module<M: Module>(module: M, device: &Device) -> M {
     module.map(&mut HandOver(device))
 }
 
-/// Moves those parameters of a module to `device` that are on a device of another host. burn's own move of a module
-/// knows neither the paths of tensors between hosts nor their names on a server. Tensors of the module that are not
-/// parameters, and quantized parameters, cannot be moved one by one. If such a tensor is on a device of another host
-/// that is not `device`, the whole module is moved to this host's CPU. Modules on devices of this host stay there.
+/// Moves the parameters of a module that are on a device of another host to `device`. burn's own move of a module
+/// cannot do that: it knows neither the paths of tensors between hosts nor their names on a server. Tensors of the
+/// module that are not parameters, and quantized parameters, cannot be moved one by one. If such a tensor is on a
+/// device of another host that is not `device`, the whole module is moved to this host's CPU. Modules on devices of
+/// this host stay there.
 pub(crate) fn off_other_hosts<M: Module>(module: M, device: &Device) -> M {
     let device = device.clone().inner();
     let is_elsewhere = |other: &Device| is_remote(other) && other.clone().inner() != device;

@@ -2,13 +2,12 @@
 //!
 //! Input: a stage's activations, gradients, and values of shared parameters. Output: the same tensors on the receiver's
 //! device, detached from the sender's autodiff graph. This folder owns the two ends of every channel that carries
-//! tensors, the mappers that detach, track or move each tensor of a payload (a value made of tensors), and the exchange
-//! of shared parameters with its visitors and mappers of a module. These take the gradients of copies out of a stage's
-//! gradients, add received gradients to the gradients of the owner (the stage that steps the parameters), read the
-//! owner's values and write them to copies. Whatever concerns gradients or parameters that another stage or replica
-//! also has is here; sums over micro-batches, norms and optimizer steps within one stage are in `update`. Transfers
-//! between GPUs are issued in one global order. This folder must not run forward passes or optimizers, and must not
-//! choose the order of actions.
+//! tensors, and the mappers that detach, track or move each tensor of a payload (a value made of tensors). It also owns
+//! the exchange of shared parameters. The exchange takes the gradients of copies out of a stage's gradients, and adds
+//! them to the gradients of the owner (the stage that steps the parameters). Then it reads the owner's new values and
+//! writes them to the copies. Sums over micro-batches, norms and optimizer steps within one stage are in `update`.
+//! Transfers between GPUs are issued in one global order. This folder must not run forward passes or optimizers, and
+//! must not choose the order of actions.
 //!
 //! The runner asks for each transfer: to send or receive for one micro-batch, to `publish` an owner's new values, to
 //! `follow` them in a copy, or to `ignore` them. `device` finds the route and moves a single tensor along it.

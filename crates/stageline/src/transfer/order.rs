@@ -1,14 +1,14 @@
 //! Issues transfers between GPUs in one global order, so that NCCL cannot deadlock.
 //!
-//! burn moves tensors between GPUs with NCCL. burn submits a send to one device and a receive to the other, and each
-//! device runs such operations one after another. Two workers that submit opposite transfers at the same time can leave
-//! each device waiting for the other for ever.
+//! burn moves tensors between GPUs with NCCL. It submits a send to one device and a receive to the other. Each device
+//! runs such operations one after another. Two workers that submit opposite transfers at the same time can leave each
+//! device waiting for the other for ever.
 //!
 //! So every device with a communication stream has one baton, which passes from worker to worker in the plan's global
 //! order of transfers. A worker submits a transfer only while it has the batons of both devices, so no other operation
 //! comes between the send and the receive. A worker that waits for a baton always waits for a transfer that is earlier
-//! in the global order, so the waits cannot form a cycle. Replicas that share a device take turns: the transfer at one
-//! position is issued for every replica before any replica's next.
+//! in the global order. So the waits cannot form a cycle. Replicas that share a device take turns: each transfer is
+//! issued for every replica before the next transfer is issued for any replica.
 //!
 //! `crates/stageline-schedule/tests/schedule/streams.rs` has a model of such devices. Without batons, the model
 //! deadlocks in some interleavings; with them, it deadlocks in none, for every schedule. `tests/pipeline/transfers.rs`

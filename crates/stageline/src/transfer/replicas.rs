@@ -1,9 +1,9 @@
-//! Data parallelism: every stage sends its gradient sum to the same stage of the first replica, which adds up the sums,
-//! steps its optimizer and sends back the new parameter values.
+//! Data parallelism: every stage sends its gradient sum to the same stage of the first replica. That stage adds up the
+//! sums, steps its optimizer and sends back the new parameter values.
 //!
 //! Gradient sums are added in replica order, and go through the host's memory between GPUs. NCCL's own reduction adds
-//! in an order that depends on how the GPUs are connected, so its sums would differ in the last bits from the sums of
-//! one replica.
+//! in an order that depends on how the GPUs are connected. Its sums would therefore differ in the last bits from the
+//! sums of one replica.
 
 use burn::module::{Module, ParamId};
 use burn::optim::GradientsParams;

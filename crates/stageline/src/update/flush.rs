@@ -13,8 +13,8 @@ use crate::update::ledger::{Ledger, LedgerError, agree};
 use crate::update::noise::{GradientNoise, NoiseReport};
 use crate::update::not_finite::{Culprit, OnNonFinite};
 
-/// The settings of the end of a step, when gradients are summed and optimizers step: gradient clipping, the reaction to
-/// non-finite results, and the intervals of reports.
+/// The settings of the flush, the end of a step, when gradients are summed and optimizers step. They are gradient
+/// clipping, the reaction to non-finite results, and the intervals of reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FlushConfig {
     pub(crate) clip: Option<Clip>,
@@ -59,8 +59,8 @@ pub(crate) enum Flush {
     /// depends on the gradient sums of all stages.
     Together,
     /// Every stage steps its optimizer as soon as its own gradient sums are complete and finite. The value is the
-    /// verdict that the stage assumes. If the true verdict of all stages differs, the step is rolled back and ended
-    /// again (the post-validation of Qi et al., 2023).
+    /// verdict that the stage assumes. If the true verdict of all stages differs, the step is rolled back, and its end
+    /// is repeated with the true verdict. This is the post-validation of Qi et al., 2023.
     Ahead(Verdict),
 }
 
@@ -91,7 +91,7 @@ impl Verdict {
     }
 }
 
-/// The report of one stage at the end of a pass over a batch, such as a step: losses, gradient norms, non-finite
+/// The report of one stage at the end of a pass over a batch, such as a step. It has losses, gradient norms, non-finite
 /// results, and the count of summed micro-batches.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Outcome {

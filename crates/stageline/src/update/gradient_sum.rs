@@ -33,13 +33,13 @@ pub(crate) struct GradientSum {
     /// and one from the autodiff graph. In later micro-batches, layers do not add the gradients of these parameters to
     /// the sum during the backward pass.
     several: HashSet<ParamId>,
-    /// The ids of the parameters whose gradients layers have added to the sum in the last backward pass.
+    /// The ids of the parameters whose gradients were added to the sum by their layers, during the last backward pass.
     at_once: HashSet<ParamId>,
     /// The gradients that arrived before the gradients of an earlier micro-batch, by the index of their micro-batch.
     /// They are added to the sum after the missing ones.
     early: BTreeMap<usize, MicroBatchGradients>,
-    /// The bytes of the last added micro-batch's gradients that were in memory at the same time, in addition to the
-    /// sum, because layers did not add them to the sum one by one.
+    /// The bytes of the last added micro-batch's gradients that were in memory at the same time, beside the sum.
+    /// Gradients that layers add to the sum one by one do not count.
     beside: u64,
     ledger: Ledger,
 }
@@ -92,7 +92,7 @@ impl GradientSum {
     }
 
     /// Adds the gradients of one micro-batch to the step's sum, and computes its deferred weight gradients. If
-    /// gradients of an earlier micro-batch are still missing, the new ones are added after them.
+    /// gradients of an earlier micro-batch are still missing, the new ones are kept and added after the missing ones.
     ///
     /// Returns the ids of the parameters whose gradient a layer has added to the sum too early, during the backward
     /// pass. Each of them has another gradient in this micro-batch, and the two should have been added to each other
@@ -161,8 +161,8 @@ impl GradientSum {
         self.group.squared_norms.take()
     }
 
-    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, in addition to
-    /// the sum.
+    /// Returns the bytes of the last added micro-batch's gradients that were in memory at the same time, beside the
+    /// sum. Gradients that layers add to the sum one by one do not count.
     pub(crate) fn beside(&self) -> u64 {
         self.beside
     }

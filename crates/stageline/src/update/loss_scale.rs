@@ -35,8 +35,8 @@ pub struct DynamicLossScale {
     pub back_off: f64,
     /// The number of consecutive training steps without an overflow before the loss scale rises. The default is 2000.
     pub growth_interval: usize,
-    /// The lowest value of the loss scale. The default is 1. If a step overflows even at this value, the loss scale is
-    /// not the cause.
+    /// The lowest value of the loss scale. The default is 1. A step that overflows even at this value has another cause
+    /// than the loss scale.
     pub lowest: f64,
 }
 
@@ -65,8 +65,13 @@ impl LossScale {
     }
 
     /// Whether all settings of the loss scale are valid. A fixed scale must be positive and finite. A dynamic scale
-    /// needs a positive `lowest`, an `initial` value from `lowest` to the largest f32 number, a finite `growth` above
-    /// 1, a `back_off` between 0 and 1 (both excluded), and a `growth_interval` of at least 1.
+    /// needs all of the following:
+    ///
+    /// - a positive, finite `lowest`,
+    /// - an `initial` value from `lowest` to the largest f32 number,
+    /// - a finite `growth` above 1,
+    /// - a `back_off` between 0 and 1 (both excluded),
+    /// - a `growth_interval` of at least 1.
     pub(crate) fn is_sound(self) -> bool {
         let positive = |value: f64| value.is_finite() && value > 0.0;
         match self {

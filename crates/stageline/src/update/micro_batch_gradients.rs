@@ -18,15 +18,15 @@ pub(crate) struct MicroBatchGradients {
     /// The gradients that layers computed themselves, without burn's autodiff graph, and that are not in a gradient sum
     /// yet. A parameter may also have a gradient in `gradients`.
     pub(crate) of_layers: GradientsParams,
-    /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that computes those
-    /// of one layer call later.
+    /// The weight gradients of one micro-batch that are not computed yet. Each entry is a function that later computes
+    /// the weight gradients of one call of a layer.
     pub(crate) deferred: Vec<Deferred>,
     pub(crate) weight: Weight,
 }
 
 impl MicroBatchGradients {
-    /// Creates a value without gradients for a micro-batch with the loss weight `weight`. It is for an inspection,
-    /// which sums no gradients.
+    /// Creates a value without gradients for a micro-batch with the loss weight `weight`. It is for an inspection (a
+    /// second run of a non-finite step), which sums no gradients.
     pub(crate) fn of_weight(weight: Weight) -> Self {
         Self { gradients: GradientsParams::new(), of_layers: GradientsParams::new(), deferred: Vec::new(), weight }
     }

@@ -31,9 +31,9 @@ pub struct GradientNoise {
 
 impl GradientNoise {
     /// Estimates the gradient's squared norm and noise from the gradients of a step's micro-batches, whose loss weights
-    /// are `weights`. Each of these gradients is that of the micro-batch's loss sum divided by the total weight of the
-    /// step, so that they add up to the gradient of the step. `of_sum` is the squared norm of their sum. `of_each` is
-    /// the sum of their squared norms. Returns `None` unless at least two micro-batches have a weight above 0.
+    /// are `weights`. Each is the gradient of a micro-batch's loss sum divided by the total weight of the step, so they
+    /// add up to the gradient of the step. `of_sum` is the squared norm of their sum. `of_each` is the sum of their
+    /// squared norms. Returns `None` unless at least two micro-batches have a weight above 0.
     ///
     /// The gradient of a micro-batch with the fraction f of the total weight W has the expected squared norm f² |G|² +
     /// f S / W. The gradient of the whole step has the expected squared norm |G|² + S / W. Here |G|² is the squared

@@ -153,7 +153,7 @@ impl<M: Module> Trained<M> {
     }
 
     /// Rolls back the stage's last optimizer step, unless it is committed. If the state from before the step was not
-    /// stored, the stage becomes torn: it may have made a step that other stages have not made.
+    /// stored, the stage keeps the step and is torn: other stages may not have made this step.
     pub(crate) fn roll_back(&mut self) {
         if let Some(before) = self.before.take() {
             (self.optimizer, self.learning_rate) = (before.optimizer, before.learning_rate);
@@ -183,8 +183,8 @@ impl<M: Module> Trained<M> {
     }
 
     /// Returns the stage's tensors and optimizer states, read to the host, for a checkpoint. If resumed trainings take
-    /// frozen parameters from the model, large frozen parameters are returned as hashes, as long as they have the
-    /// values with which the pipeline was built.
+    /// frozen parameters from the model, large frozen parameters are returned as hashes. Those that no longer have the
+    /// values with which the pipeline was built are returned in full.
     pub(crate) fn state(&self, stage: usize, frozen_from: FrozenFrom) -> StageState {
         let module = self.module();
         let hashes = match frozen_from {
@@ -211,8 +211,8 @@ impl<M: Module> Trained<M> {
     /// rate of the checkpoint's last optimizer step; `None` before the first step.
     ///
     /// # Errors
-    /// Returns the parts of the checkpoint that do not fit the stage, if there are any: of optimizer states, and frozen
-    /// tensors that have other values.
+    /// Returns the parts of the checkpoint that do not fit the stage, if there are any. They are fields of optimizer
+    /// states, and frozen tensors with other values than in the stage.
     pub(crate) fn restore(
         &mut self,
         restored: &mut Restored,
@@ -236,9 +236,9 @@ impl<M: Module> Trained<M> {
         Ok(last)
     }
 
-    /// Compares the frozen tensors of the stage with those of which the checkpoint has only the hashes. Also records
-    /// which frozen tensors later checkpoints store as hashes: those whose values in this checkpoint, if it has values
-    /// of them, are the same as in the stage.
+    /// Compares the stage's frozen tensors with the hashes that the checkpoint has in place of their values. Also
+    /// records which frozen tensors later checkpoints store as hashes. A tensor whose values are in this checkpoint,
+    /// and differ from the stage's, is not among them.
     ///
     /// # Errors
     /// Returns the stage's own tensors that have another hash.

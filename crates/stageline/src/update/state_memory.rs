@@ -226,8 +226,8 @@ mod tests {
     const COLUMNS: usize = 4;
 
     /// Makes five optimizer steps on a matrix, each with a different gradient. If `moves` is true, the optimizer state
-    /// is moved to the host after every step, as in runs on a GPU that keep the state on the host. Returns the bits of
-    /// the matrix after each step, and the bits of the last state.
+    /// is moved to the host after every step. Runs on a GPU do that if they keep the state on the host. Returns the
+    /// bits of the matrix after each step, and the bits of the last state.
     fn trained<O: Optimizer>(optimizer: &O, moves: bool) -> Vec<u32> {
         let device = Device::flex();
         let matrix = |step: usize| {

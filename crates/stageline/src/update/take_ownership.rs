@@ -13,8 +13,8 @@ use stageline_nn::params::{AnyTensor, map_floats, unify};
 /// are near the thread's cores, and memory measurements count them for this thread.
 ///
 /// Parameters on a CUDA device are copied too. burn pads the rows of a matrix that comes from the host, and a kernel
-/// writes its result without padding. burn tunes a product for each layout. Without the copy, the first step of a
-/// resumed training could use another kernel than an uninterrupted training, and round differently.
+/// writes its result without padding. burn tunes a matrix product for each such layout. Without the copy, the first
+/// step of a resumed training could use another kernel than an uninterrupted training, and round differently.
 pub(crate) fn settle<M: Module>(module: M) -> M {
     unify(map_floats(module, |param| {
         let value = param.value().unranked();

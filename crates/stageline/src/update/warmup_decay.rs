@@ -16,8 +16,8 @@ pub enum Decay {
     Cosine,
     /// The rate falls along a straight line.
     Linear,
-    /// The rate falls as one minus the square root of the part of the decay that is over, so it falls fast at first.
-    /// This shape is for a decay at the end of a constant learning rate (Hägele and others, 2024,
+    /// The rate falls as one minus the square root of t, the fraction of the decay that is over. So it falls fast at
+    /// first. This shape is for a decay at the end of a constant learning rate (Hägele and others, 2024,
     /// [arXiv:2405.18392](https://arxiv.org/abs/2405.18392)).
     Sqrt,
     /// The rate stays at its peak for ever.
@@ -41,7 +41,7 @@ impl Decay {
 /// have the lowest rate. Without [`decay_steps`](Self::decay_steps), the decay begins right after the warm-up. With it,
 /// the rate stays at the peak until the last steps (warm-up, stable, decay).
 ///
-/// The schedule counts optimizer steps: a step that is skipped because a gradient is not finite does not count, and the
+/// The schedule counts optimizer steps. A step that is skipped because a gradient is not finite does not count, and the
 /// number of micro-batches does not matter. burn's own cosine has no end: after its last step the rate rises again.
 ///
 /// With `w` steps of warm-up, `d` steps of decay and `n` steps in all, step `k` (from 0) has the rate
@@ -51,7 +51,8 @@ impl Decay {
 /// - `lowest + (peak - lowest) x left((k - (n - d)) / d)` for `n - d <= k < n`,
 /// - `lowest` for `k >= n`,
 ///
-/// where `left(t)` is `(1 + cos(pi x t)) / 2`, `1 - t` or `1 - sqrt(t)`: see [`Decay`].
+/// where `left(t)` is `(1 + cos(pi x t)) / 2`, `1 - t` or `1 - sqrt(t)`: see [`Decay`]. With [`Decay::None`], the rate
+/// is `peak` for all `k >= w`.
 ///
 /// ```
 /// use burn::optim::AdamWConfig;

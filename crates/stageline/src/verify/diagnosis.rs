@@ -1,9 +1,9 @@
 //! Finds the likely cause of a difference between a training run and its reference (the same training with the full
-//! batch on one device): the gradients that each known fault of gradient accumulation would give are compared with the
-//! gradients found.
+//! batch on one device). It computes the gradients that each known fault of gradient accumulation would give, and
+//! compares them with the gradients of the run.
 //!
-//! The predictions are made from the gradients of every micro-batch, each computed alone. A fault of the model itself,
-//! such as a loss that is a mean or a batch norm, shows as micro-batches that do not add up to the whole batch.
+//! The predictions are made from the gradients of every micro-batch, each computed alone. If the fault is in the model
+//! itself, such as a batch norm or a loss that is a mean, the micro-batches do not add up to the whole batch.
 
 use super::cause::{Cause, ClipScope, Whose};
 use super::difference::{Difference, relative, wide, worst};
@@ -21,8 +21,8 @@ use crate::update::parameter_gradient::ParameterGradient;
 use crate::update::precision::Precision;
 use crate::verify::flat::{Flat, add, clipped, dot, flat};
 
-/// The inputs of the search for the cause of a difference between a training run and its reference on one device: the
-/// model, the batch of the first step, and the gradients of both runs.
+/// The inputs of the search for the cause of a difference between a training run and its reference on one device. They
+/// are the model, the batch of the first step, and the gradients of both runs.
 pub(super) struct Diagnosis<'a, In: Payload, Out: Payload, Target: Payload> {
     /// The closure that builds the pipeline to verify. It must give the same initial parameters on every call.
     pub(super) build: &'a Build<'a, In, Out, Target>,
@@ -110,8 +110,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         Ok(parts)
     }
 
-    /// Returns the gradients that the first step would have with each of several known faults: averaging the mean
-    /// gradients of `count` micro-batches, or clipping (with the settings `clip`) at every micro-batch.
+    /// Returns the gradients that the first step would have with each of several known faults. A fault averages the
+    /// mean gradients of `count` micro-batches, or clips at every micro-batch with the settings `clip`, or does both.
     fn predictions(
         &self,
         probes: &mut Pipeline<In, Out, Target>,
@@ -174,12 +174,12 @@ impl<In: Payload, Out: Payload, Target: Payload> Diagnosis<'_, In, Out, Target> 
         let total = |pairs: &[(f64, f64)]| pairs.iter().fold((0.0, 0.0), |sum, pair| (sum.0 + pair.0, sum.1 + pair.1));
         let ((loss, weight), (sum, weights)) = (total(whole), total(parts));
         let apart = |value: f64| (value / loss - 1.0).abs();
-        // If the stage returns means, the loss of the whole batch is the mean of the pieces' losses: weighted by their
-        // weights, or plain if the weights do not count the targets.
+        // If the stage returns means, the loss of the whole batch is the mean of the micro-batches' losses. The mean is
+        // weighted by their loss weights, or unweighted if these do not count the targets.
         let by_weight = parts.iter().map(|(loss, weight)| loss * weight).sum::<f64>() / weights;
         let as_mean = apart(by_weight).min(apart(sum / parts.len() as f64));
-        // Masks change a mean by less than half, while the sum of n pieces' means is about n times the loss of the
-        // whole batch.
+        // Masks change a mean by less than half, while the sum of n micro-batches' means is about n times the loss of
+        // the whole batch.
         let nearer_to_mean = as_mean < 0.5 && apart(sum) > 0.5;
         if apart(sum) > self.bar && (as_mean <= self.bar || nearer_to_mean) {
             return Some(Cause::MeanOfMeans(Whose::Loss));

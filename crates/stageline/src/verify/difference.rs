@@ -6,8 +6,8 @@ use std::fmt;
 use super::VerifyError;
 use crate::update::parameter_gradient::ParameterGradient;
 
-/// The difference between two gradients of one parameter in the first step: the gradient in the verified run, and the
-/// gradient in its reference (the same training on one device).
+/// The difference between two gradients of one parameter in the first step. One is from the verified run, and one from
+/// its reference (the same training on one device).
 #[derive(Clone, Debug, PartialEq)]
 pub struct Difference {
     /// The index, counted from 0, of the stage that trains the parameter whose gradients are compared.

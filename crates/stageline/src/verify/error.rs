@@ -51,8 +51,8 @@ pub enum VerifyError {
          gradients of all trained parameters in the order of the model"
     )]
     Gradients {
-        /// The first index, counted from 0, where the list of gradients does not match the model's list of parameters:
-        /// the two sizes differ, or one of the two is missing.
+        /// The first index, counted from 0, where the list of gradients does not match the model's list of parameters.
+        /// The two sizes differ there, or one of the two is missing.
         at: usize,
         /// The path and size (number of elements) of the verified run's gradient at the index `at`; "none" if the run
         /// returned fewer gradients.

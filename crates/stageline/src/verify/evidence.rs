@@ -1,6 +1,6 @@
-//! The gradients that help a verification to find the fault of a wrong run: the gradients of single micro-batches
-//! ([`Parts`]), and the gradients that each known fault would give ([`Predictions`]). A verification compares a
-//! training run with the same training on one device.
+//! The gradients that help a verification to find the fault of a wrong run. They are the gradients of single
+//! micro-batches ([`Parts`]), and the gradients that each known fault would give ([`Predictions`]). A verification
+//! compares a training run with the same training on one device.
 
 use super::flat::Flat;
 use crate::model::loss_weight::Weight;

@@ -4,7 +4,7 @@
 //! batches. Output: a [`Verification`] with all differences and their likely cause. This folder owns the second, plain
 //! run (the reference). It compares the gradients and losses of two runs, and the parameters after one step with those
 //! of a plain loop. It predicts the wrong gradients of known faults, to recognise a fault. Losses, loss weights and
-//! gradients of the pieces of a batch are added up and compared here only to find a fault; `model` defines loss weights
+//! gradients of single micro-batches are added up and compared here only to find a fault. `model` defines loss weights
 //! and cuts batches for every pass. This folder must not run stages itself, which a pipeline or the user's loop does,
 //! and must not change the verified run.
 //!
@@ -18,10 +18,10 @@
 //!   (`ParameterDifference`).
 //! - `difference`: the comparison of two sets of gradients, parameter by parameter, relative to their norm
 //!   (`Difference`).
-//! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`): whether losses, weights and gradients
-//!   of the batch's pieces, each computed alone, add up to the values of the whole batch, and which known fault would
-//!   give the gradients found. Gradients of single pieces come from probes, which are pipelines that compute gradients
-//!   without a step.
+//! - `diagnosis`: the search for the likely cause of a difference (`Diagnosis`). It tests whether losses, weights and
+//!   gradients of the micro-batches, each computed alone, add up to the values of the whole batch. It finds the known
+//!   fault that would give the gradients found. Gradients of single micro-batches come from probes, which are pipelines
+//!   that compute gradients without a step.
 //! - `evidence`: the figures that the search compares: sums over micro-batches (`Parts`), and what known faults would
 //!   give (`Predictions`).
 //! - `models`: the closures that build the verified model and its reference (`Models`).
@@ -76,9 +76,10 @@ use one_step::OneStep;
 ///
 /// A pipeline may split its backward passes into input gradient and weight gradient. The plain loop splits none at
 /// first. If the two steps differ, the pipeline's step is compared with a loop that splits the same backward passes as
-/// the pipeline. There are two exceptions, in which the comparison with the unsplit backward passes stays: the loop's
-/// results differ from run to run, or the gradients of split and unsplit backward passes differ by more than the
-/// tolerance.
+/// the pipeline. In two cases, the comparison with the unsplit backward passes stays:
+///
+/// - The loop's results differ from run to run.
+/// - The gradients of split and unsplit backward passes differ by more than the tolerance.
 ///
 /// ```no_run
 /// # use burn::tensor::Tensor;

@@ -1,13 +1,14 @@
-//! Compares one optimizer step of a pipeline with the same step of a plain loop on one thread ([`OneStep`]): the
-//! parameters after it, by name and bit for bit, and the place where gradients begin to differ.
+//! Compares one optimizer step of a pipeline with the same step of a plain loop on one thread ([`OneStep`]). The
+//! parameters after the step are compared by name, bit for bit. If gradients differ, the place where they begin to
+//! differ is found.
 //!
 //! The plain loop has the same micro-batches as the pipeline, and splits the same backward passes, so a deterministic
-//! device gives the same bits. The gradients of split and unsplit backward passes must agree only within the tolerance:
-//! if a stage uses a weight three times or more, they are summed in different orders.
+//! device gives the same bits. The gradients of split and unsplit backward passes must agree only within the tolerance.
+//! If a stage uses a weight three times or more, they are summed in different orders.
 //!
-//! A gradient is computed from the loss backwards. A faulty backward pass therefore changes the gradients of its own
-//! layer and of the layers before it, and the parameter nearest to the loss whose gradient differs belongs to the
-//! faulty layer.
+//! A gradient is computed from the loss backwards. So a faulty backward pass changes the gradients of its own layer and
+//! of the layers before it. Of all parameters whose gradients differ, the one nearest to the loss therefore belongs to
+//! the faulty layer.
 
 use std::fmt;
 
@@ -74,7 +75,7 @@ fn recomputed(policies: &[Recompute]) -> String {
     }
 }
 
-/// The results of one optimizer step that is made several times from the same parameters: by the pipeline as
+/// The results of one optimizer step that is made several times from the same parameters. It is made by the pipeline as
 /// configured, by the pipeline without recomputation, and by a plain training loop on one thread.
 pub(super) struct OneStep {
     /// The largest relative difference between two gradients that count as equal. `None` if their bits must be equal,

@@ -42,7 +42,8 @@ impl<In: Payload, Out: Payload, Target: Payload> Trial<In, Target> for Pipeline<
     }
 
     fn step(&mut self, batch: Batch<In, Target>) -> Result<f64, BoxError> {
-        // A step that overflows at the first loss scales changes nothing, so it is no step that the reference makes.
+        // A step that overflows at the initial loss scale changes no parameter, and the reference makes no such step.
+        // So the step is repeated with a lower scale.
         let before = self.steps_done();
         for _ in 0..MOST_OVERFLOWS {
             let report = Pipeline::step(self, batch.clone())?;

@@ -1,6 +1,6 @@
-//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, sends the outcome of each stage
-//! (losses, gradient norms) to the caller, waits for the verdict (step the optimizers, or skip the step), and ends the
-//! step as the verdict says.
+//! The flush: the end of a step on one worker. It reduces gradient sums over replicas, and sends the outcome of each
+//! stage (losses, gradient norms) to the caller. Then it waits for the verdict (step the optimizers, or skip the step),
+//! and ends the step as the verdict says.
 
 use stageline_schedule::Activity;
 
@@ -92,9 +92,9 @@ impl Worker {
         Ok(verdict)
     }
 
-    /// Ends a step on each of the worker's stages with the true or assumed `verdict`. First sets aside the side effects
-    /// that the step's forward passes deferred, such as updates of running statistics. Otherwise they would be mixed
-    /// with the side effects of the next step.
+    /// Ends a step on each of the worker's stages with the true or assumed `verdict`. First sets aside the updates that
+    /// the step's forward passes registered with `after_step`, such as new running statistics. Otherwise they would be
+    /// mixed with the updates of the next step.
     pub(super) fn conclude(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         after_step::keep();
         self.conclude_stages(step, verdict)
@@ -102,9 +102,9 @@ impl Worker {
 
     /// Ends a step on each of the worker's stages with `verdict`, and sends each stage's report to the caller.
     ///
-    /// Forward passes defer side effects, such as updates of running statistics, until their step is final. These
-    /// effects must be set aside before the call. The call keeps them only if the verdict is to step the optimizers and
-    /// to keep the new parameters; otherwise it drops them.
+    /// Forward passes register updates with `after_step`, such as new running statistics, which run when their step is
+    /// final. The caller must have set these updates aside (`after_step::keep`). If the verdict is not to step the
+    /// optimizers and keep the new parameters, this function discards them without running them.
     pub(super) fn conclude_stages(&mut self, step: usize, verdict: Verdict) -> Result<(), Stopped> {
         self.uncommitted = matches!(verdict, Verdict::Step { .. } | Verdict::Rehearse { .. }).then_some(step);
         let mut concluded = Vec::with_capacity(self.runners.len());

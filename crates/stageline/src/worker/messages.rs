@@ -18,7 +18,8 @@ use crate::update::flush::{Flush, Outcome, Verdict};
 
 /// A command from the caller to a worker.
 pub(crate) enum Command {
-    /// The command to run one pass, such as a training step: the worker executes its instructions of the plan once.
+    /// The command to run one pass over a batch, such as a training step. The worker executes its list of instructions
+    /// (computations and transfers) once.
     Run(Run),
     /// The command to send a copy of each stage's state (parameters and optimizer state), for a checkpoint. If
     /// `frozen_from` is the model, hashes of large frozen parameters are sent in place of their values.
@@ -26,7 +27,7 @@ pub(crate) enum Command {
     /// The command to send a copy of each stage's module, for a snapshot of a running pipeline.
     Copy { during: During },
     /// The command to receive the true verdict on the last step, if the stages have ended that step with an assumed
-    /// verdict. If the two differ, the stages roll the step back and end it again.
+    /// verdict. If the two differ, the stages roll the step back, and end it again with the true verdict.
     Settle { during: During },
 }
 
@@ -34,8 +35,8 @@ pub(crate) enum Command {
 /// the worker records.
 pub(crate) struct Run {
     pub(crate) asked: Asked,
-    /// The list for the events (timed activities) that the worker records in the pass. It is empty at first and
-    /// allocated by the caller. Events beyond its capacity are dropped.
+    /// The list for the events (timed computations, transfers and waits) that the worker records in the pass. It is
+    /// empty at first and allocated by the caller. Events beyond its capacity are dropped.
     pub(crate) events: Vec<Event>,
 }
 
@@ -50,9 +51,10 @@ pub(crate) struct Asked {
     pub(crate) plan: Arc<Checked>,
     pub(crate) pass: Pass,
     /// The clock that times the workers' events: the host's clock, with or without a wait for the device after every
-    /// action.
+    /// action, such as a forward pass.
     pub(crate) clock: Clock,
-    /// The time at which the pass began. The times of recorded events are counted from it.
+    /// The time at which the requested pass (step, evaluation, ...) began. The times of recorded events are counted
+    /// from it.
     pub(crate) began: Instant,
     /// The moment at which the stages step their optimizers: after the common verdict of all stages, or speculatively
     /// before it.

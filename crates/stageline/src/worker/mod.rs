@@ -9,8 +9,8 @@
 //! runner computes.
 //!
 //! The worker reads only the stage and the micro-batch of an instruction; the runner of that stage matches on it and
-//! performs it. For each of its `runners` the worker opens an activity in its diary, calls one method of the runner,
-//! and closes the activity with the time waited and the readings of its gauges. This file also spawns the thread
+//! performs it. For each piece of work, such as an instruction, the worker calls one method of a runner. In its diary
+//! it records an event, with the time waited and the readings of its gauges. This file also spawns the thread
 //! (`Started`), with its pool of threads that compute on the CPU and its meter of allocated memory.
 //!
 //! - `flush`: the end of a step: reduction over replicas, outcomes of stages, wait for the verdict, and the optimizer
@@ -73,7 +73,8 @@ pub(crate) struct Worker {
     /// The index of the worker within its replica, counted from 0. The plan's list of instructions for the worker has
     /// the same index.
     pub(super) index: usize,
-    /// The runners of the worker's stages. A runner owns a stage's module and executes its instructions.
+    /// The runners of the worker's stages. A runner contains a stage's module, and executes the instructions for this
+    /// stage, such as a forward pass.
     pub(super) runners: Vec<Box<dyn Runner>>,
     pub(super) channels: WorkerChannels,
     pub(super) waits: Waits,
@@ -224,7 +225,8 @@ impl Worker {
         self.diary.open(during, Instant::now(), Vec::new());
         self.commit();
         for runner in &self.runners {
-            // Each copy is an activity of its own, so that many copies are not a stall.
+            // Each copy is reported to the watchdog as an activity of its own, so that it does not take many copies for
+            // a stall.
             self.diary.open(during, Instant::now(), Vec::new());
             self.diary.enter(runner.stage(), Activity::Save);
             let _entered = span(&self.diary).entered();
@@ -233,9 +235,10 @@ impl Worker {
         Ok(())
     }
 
-    /// Runs one pass on this worker's stages: begins the pass, executes the plan's instructions, and ends the pass.
-    /// Only a training pass can end with an optimizer step. A training pass that began before the verdict on the
-    /// previous step is discarded without an optimizer step if this verdict differs from the assumed one.
+    /// Runs one pass over a batch, such as a step, on this worker's stages: begins the pass, executes this worker's
+    /// instructions of the plan, and ends the pass. Only a training pass can end with an optimizer step. A training
+    /// pass that began before the verdict on the previous step is discarded without an optimizer step if this verdict
+    /// differs from the assumed one.
     fn run(&mut self, Run { asked, events }: Run) -> Result<(), Interrupt> {
         let Asked { during, plan, pass, clock, began, flush, behind } = asked;
         self.gauges.begin(clock, self.runners.iter().map(|runner| runner.device()));
@@ -273,7 +276,8 @@ impl Worker {
         Ok(())
     }
 
-    /// Executes one instruction of the plan on the instruction's stage, and records its event and its tracing span.
+    /// Executes one instruction of the plan (a computation, a send or a receive) on the instruction's stage, and
+    /// records its event and its tracing span.
     fn interpret(&mut self, instruction: Instruction) -> Result<(), Interrupt> {
         self.waits.check()?;
         self.poll_verdict()?;
@@ -302,7 +306,8 @@ pub(crate) fn place_of(runners: &[Box<dyn Runner>]) -> ReplicaStage {
     runners.first().map_or(first, |runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() })
 }
 
-/// Returns the largest number of events (timed activities) that a worker with `stages` stages records in one step.
+/// Returns the largest number of events (timed computations, transfers and waits) that a worker with `stages` stages
+/// records in one step.
 pub(crate) fn events_of(plan: &Checked, worker: usize, stages: usize) -> usize {
     const AROUND_EACH_STAGE: usize = 5; // the activities start, reduction, finish, optimizer step and follow
     const VERDICTS: usize = 2; // the verdict on this step, and the verdict on the step before

@@ -1,5 +1,5 @@
 //! Speculative steps: a worker's stages step their optimizers before the common verdict (step, or skip the step) is
-//! known, and roll back if it differs from the verdict that they assumed.
+//! known. They roll back if it differs from the verdict that they assumed.
 //!
 //! A step is committed when the verdict equals the assumed verdict, or when the caller's next command shows that all
 //! stages have made the step. After a misprediction the step is rolled back and ended again as the verdict says
@@ -16,8 +16,8 @@ use crate::update::flush::Verdict;
 use stageline_nn::after_step;
 
 impl Worker {
-    /// Commits the worker's last training step, which all stages have made. Drops the state from before the step, and
-    /// runs the effects that the step's forward passes deferred.
+    /// Commits the worker's last training step, which all stages have made. Drops the state from before the step. Runs
+    /// the updates that the step's forward passes registered with `after_step`, such as new running statistics.
     pub(super) fn commit(&mut self) {
         if self.uncommitted.take().is_some() {
             self.runners.iter_mut().for_each(|runner| runner.commit());
@@ -25,8 +25,9 @@ impl Worker {
         }
     }
 
-    /// Rolls back the worker's last training step, which not all stages have made. Also drops the effects that forward
-    /// passes of the following step deferred.
+    /// Rolls back the worker's last training step, which not all stages have made. Also discards, without running them,
+    /// the updates (such as new running statistics) that forward passes of the following step registered with
+    /// `after_step`.
     pub(super) fn roll_back(&mut self) {
         self.runners.iter_mut().for_each(|runner| runner.roll_back());
         after_step::skipped();

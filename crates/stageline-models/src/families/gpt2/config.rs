@@ -80,9 +80,10 @@ impl Config {
     /// Reads the configuration of a GPT-2 model from the contents of its `config.json`.
     ///
     /// # Errors
-    /// Returns the reason as text if a field is missing or has a value that this crate does not support.
+    /// Returns the reason as text if a field has a value that this crate does not support, or is in the file under two
+    /// names with different values.
     pub fn read(config: &Value) -> Result<Self, String> {
-        // The message names the field whose value has a wrong type.
+        // If a value has a wrong type, the error message names its field.
         let fields: Fields = serde_path_to_error::deserialize(renamed(config)?).map_err(|error| error.to_string())?;
         let activation = match fields.activation_function.as_str() {
             "gelu_new" | "gelu_fast" | "gelu_pytorch_tanh" | "gelu_python_tanh" | "gelu_accurate" => {

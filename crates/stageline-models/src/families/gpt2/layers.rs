@@ -95,7 +95,8 @@ fn from_starts(starts: Tensor<2, Int>) -> Tensor<2, Int> {
 /// Creates a transformer block with the index `index`, counted from 0.
 pub fn block(config: &Config, index: usize, device: &Device) -> Block {
     let (width, deviation) = (config.width, config.deviation);
-    // The residual projections of GPT-2 begin smaller the deeper the model is.
+    // As in GPT-2, the initial weights of residual projections are smaller in a deeper model: divided by sqrt(2 x
+    // blocks).
     let residual = deviation / (2.0 * config.layers as f64).sqrt();
     let attention = Attention {
         norm: norm(config, device),

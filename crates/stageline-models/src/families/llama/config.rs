@@ -115,7 +115,7 @@ impl Config {
             merge(&mut filled, &json!({ "sliding_window": null, "layer_types": null }));
             merge(&mut filled, &json!({ "use_sliding_window": false, "max_window_layers": 0 }));
         }
-        // The message names the field whose value has a wrong type.
+        // If a value has a wrong type, the error message names its field.
         let fields: Fields = serde_path_to_error::deserialize(&filled).map_err(|error| error.to_string())?;
         if !["silu", "swish"].contains(&fields.hidden_act.as_str()) {
             return Err(format!("hidden_act {:?}: these models have silu", fields.hidden_act));
@@ -128,7 +128,7 @@ impl Config {
                 "num_attention_heads {heads} is not a multiple of num_key_value_heads {key_value_heads}"
             ));
         }
-        // The Transformers library refuses to load such a Llama, and loads the same sizes as a Mistral.
+        // The Transformers library rejects a Llama of such sizes, but loads a Mistral of these sizes.
         if kind == "llama" && !fields.hidden_size.is_multiple_of(heads) {
             return Err(format!("hidden_size {} is not a multiple of num_attention_heads {heads}", fields.hidden_size));
         }
@@ -202,9 +202,9 @@ fn padding(fields: &Fields) -> Result<Option<usize>, String> {
 /// position; `None` if a query attends to all earlier positions.
 ///
 /// # Errors
-/// Returns the reason as text if the window is 0, or if `layer_types` has another length than the list of blocks, an
-/// unknown type, or a sliding window that no other field gives. A Mistral with `layer_types` and without a window is
-/// also an error.
+/// Returns the reason as text if the window is 0. Also returns an error if `layer_types` has another length than the
+/// list of blocks, or has an unknown type. A sliding window in `layer_types` is an error if the other fields define
+/// none or switch it off. So is a Mistral with `layer_types` and without a window.
 fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
     let layers = fields.num_hidden_layers;
     let window = fields.sliding_window.filter(|_| match kind {
@@ -216,14 +216,14 @@ fn windows(fields: &Fields, kind: &str) -> Result<Vec<Option<usize>>, String> {
         return Err("sliding_window 0: give 1 or more, or null".to_owned());
     }
     let Some(types) = &fields.layer_types else {
-        // Qwen2 and Qwen3 have full attention in their first blocks.
+        // Qwen2 and Qwen3 have full attention in their first `max_window_layers` blocks.
         let full = if kind == "mistral" { 0 } else { fields.max_window_layers };
         return Ok((0..layers).map(|layer| window.filter(|_| layer >= full)).collect());
     };
     if types.len() != layers {
         return Err(format!("layer_types has {} entries, and num_hidden_layers is {layers}", types.len()));
     }
-    // The Transformers library refuses both as well.
+    // The Transformers library rejects such configurations as well.
     if kind == "mistral" && window.is_none() {
         return Err("a Mistral with layer_types needs a sliding_window".to_owned());
     }
@@ -281,7 +281,7 @@ mod tests {
         }
     }
 
-    /// Tests sizes with which the Transformers library refuses to load a Llama, and loads a Mistral.
+    /// Tests sizes that the Transformers library rejects for a Llama, but loads for a Mistral.
     #[test]
     fn a_llama_that_transformers_refuses_is_refused() {
         let sizes = json!({"hidden_size": 20, "head_dim": 8});

@@ -1,9 +1,10 @@
 //! The frequencies of a rotary embedding, as `config.json` describes them ([`Rope`]).
 //!
-//! At position p the angle of a pair is p times its frequency, so an error in the last bit of a frequency grows with
-//! the position. The frequencies therefore come from the same operations in f32, in the same order, as in the
-//! Transformers library (`modeling_rope_utils.py`), each rounded as PyTorch rounds it on a CPU. PyTorch divides a
-//! number by a tensor in two roundings: it multiplies the number by the reciprocal of the tensor.
+//! At position p, the angle of a pair of a head's elements is p times the pair's frequency. So an error in the last bit
+//! of a frequency grows with the position. The frequencies are therefore computed by the same operations in f32, in the
+//! same order, as in the Transformers library (`modeling_rope_utils.py`). Each result is rounded as PyTorch rounds it
+//! on a CPU. PyTorch divides a number by a tensor in two roundings: it multiplies the number by the reciprocal of the
+//! tensor.
 
 use std::f32::consts::TAU;
 

@@ -1,6 +1,6 @@
-//! Activation checkpointing: marked parts of a model are recomputed in the backward pass instead of kept from the
-//! forward pass (Chen et al., 2016, *Training Deep Nets with Sublinear Memory Cost*,
-//! [arXiv:1604.06174](https://arxiv.org/abs/1604.06174)).
+//! Activation checkpointing: the backward pass recomputes the activations of marked parts of a model, instead of
+//! keeping them from the forward pass. The method is from Chen et al., 2016, *Training Deep Nets with Sublinear Memory
+//! Cost*, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174).
 //!
 //! A model marks its parts with [`block`], [`selective`] and [`feed_forward`], or runs its blocks by [`sequence`]; the
 //! configuration of a stage says which of them are recomputed. Input: a module, its input tensor and its forward
@@ -140,7 +140,7 @@ pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     input: Tensor<D>,
     forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
-    // No gradient flows back to an input outside the graph, so no backward would start the recomputation.
+    // Autodiff does not track this input, so no backward pass would reach the part and start its recomputation.
     if !input.is_tracked() {
         note(|parts| parts.untracked += 1);
         return forward(module, input);
@@ -216,12 +216,13 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
     let forward = forward.take()?;
     let samples = Samples::current();
     let kept = input.clone().inner();
-    // The tensors are autodiff tensors, although no graph is recorded, because plain tensors use other kernels, whose
+    // The tensors are autodiff tensors, although no graph is recorded. Plain tensors would use other kernels, whose
     // results differ in the last bits from those of the recomputation. A recorded graph would be freed late, because no
     // backward consumes it.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
-    // The module's parameters and the input are untracked here. With anything else, the backward inside the backward
-    // would wait for the graph of that tensor, which this thread has locked.
+    // The module's parameters and the input are untracked here. If the part used another tracked tensor, the backward
+    // pass inside the backward pass would never end: it would wait for that tensor's graph, which this thread has
+    // locked.
     assert!(
         !output.is_tracked(),
         "a recomputed part uses a parameter or an activation other than those of its module and its input; pass it as \
@@ -245,7 +246,8 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
         to_input
     };
     let to_input = move |gradient: FloatTensor<B>| {
-        // burn visits the operations before this one, even if this part's output does not depend on its input.
+        // If the part's output does not depend on its input, the gradient is zeros. burn still visits the operations
+        // before this one, so they need a gradient.
         let to_input = gradient_of(gradient, kept.clone()).unwrap_or_else(|| kept.zeros_like());
         B::plain(to_input).expect("the gradient of a part's input is outside autodiff")
     };

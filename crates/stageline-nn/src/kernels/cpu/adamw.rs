@@ -37,8 +37,8 @@ enum Target {
 /// Updates a parameter and its two moments, and returns the parameter, the first and the second moment. All tensors are
 /// f32 tensors of one shape. `moments` is `None` in the first step.
 ///
-/// The result overwrites a tensor whose memory nothing else uses, and has memory of its own otherwise. It has the bits
-/// of a step that is composed of burn's operations.
+/// Each result overwrites its old tensor if nothing else uses that tensor's memory, and is a new tensor otherwise. The
+/// results have the same bits as a step that is composed of burn's operations.
 ///
 /// # Panics
 /// Panics if the shapes of the tensors differ.
@@ -63,13 +63,14 @@ pub fn update(
 }
 
 impl Target {
-    /// Creates the target for a tensor. The step overwrites the tensor itself if nothing else uses its memory, and
+    /// Chooses the memory for the updated values of a tensor: the tensor itself if nothing else uses its memory, and
     /// otherwise a copy.
     fn new(before: FloatTensor<Flex>) -> Self {
         if is_own(&before) { Self::Own(before) } else { Self::Copied(Copied::of(&before.to_contiguous())) }
     }
 
-    /// Returns the target in parts of [`PART`] elements; the last part may be smaller.
+    /// Returns the tensor or copy that the step overwrites, in parts of [`PART`] elements; the last part may be
+    /// smaller.
     fn parts(&mut self) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         match self {
             Self::Own(tensor) => Either::Left(tensor.storage_mut::<f32>().par_chunks_mut(PART)),
@@ -77,7 +78,7 @@ impl Target {
         }
     }
 
-    /// Returns the tensor after the step.
+    /// Returns the updated tensor.
     fn tensor(self) -> FloatTensor<Flex> {
         match self {
             Self::Own(tensor) => tensor,

@@ -9,8 +9,8 @@ pub fn numbers(tensor: &FloatTensor<Flex>) -> &[f32] {
     tensor.as_slice::<f32>().expect("a kernel's tensor must be contiguous and in f32")
 }
 
-/// Whether a kernel may overwrite a tensor's memory: nothing else uses it, and the f32 elements of the tensor are all
-/// that is in it, in their order.
+/// Whether a kernel may overwrite a tensor's memory: nothing else uses the memory, and it contains exactly the f32
+/// elements of the tensor, in their order.
 pub fn is_own(tensor: &FloatTensor<Flex>) -> bool {
     let is_whole = tensor.layout().contiguous_offsets().is_some_and(|(first, _)| first == 0);
     let bytes = tensor.shape().num_elements() * size_of::<f32>();

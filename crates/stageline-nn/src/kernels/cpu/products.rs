@@ -65,9 +65,9 @@ impl Products for Flex {
         of_numbers(sums, [columns])
     }
 
-    /// Returns the gradient of the loss with respect to an embedding's table. burn 0.22 would write zeros to the whole
-    /// table first, which are most of it in a large vocabulary; `vec!` gets memory of zeros from the system for a large
-    /// table.
+    /// Returns the gradient of the loss with respect to an embedding's table. burn 0.22 would first write zeros to the
+    /// whole table, most of which stays zero if the vocabulary is large. For a large table, `vec!` gets memory from the
+    /// system that is zero already.
     fn to_table(table: FloatTensor<Flex>, gradient: FloatTensor<Flex>, indices: IntTensor<Flex>) -> FloatTensor<Flex> {
         if gradient.dtype() != DType::F32 {
             return added_up::<Flex>(table, gradient, indices);
@@ -84,8 +84,8 @@ impl Products for Flex {
         of_numbers(sums, shape)
     }
 
-    /// Adds only the gradients of the rows that were looked up, which are few of a large vocabulary. The gradients of
-    /// one index are added to each other first, as in the gradient of the whole table.
+    /// Adds only the gradients of the rows that were looked up, which are a small part of a large vocabulary. The
+    /// gradients of one index are added to each other first, as in [`to_table`](Products::to_table).
     fn added_to_table(
         sum: Option<FloatTensor<Flex>>,
         table: FloatTensor<Flex>,

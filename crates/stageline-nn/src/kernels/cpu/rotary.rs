@@ -8,8 +8,8 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_numbers};
 use super::wide::wide;
 
-/// The number of positions that one CPU core computes at a time, so that a part stays in the core's cache between its
-/// copy and its rotation.
+/// The number of positions that one CPU core copies and then rotates at a time. With so few positions, the copied
+/// numbers are still in the core's cache when they are rotated.
 const POSITIONS: usize = 16;
 
 /// The cosines and sines of a rotary embedding's angles, each `[length, half]`, where a head has `2 x half` elements.

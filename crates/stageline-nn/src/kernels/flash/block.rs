@@ -36,25 +36,25 @@ impl Sizes {
     }
 }
 
-/// Returns the column, from 0, of attention's input where the keys of the key-value head `key_head` (from 0) begin. The
-/// input `[batch, length, columns]` joins, in this order, the queries of all query heads, the keys of all key-value
-/// heads, and the values of all key-value heads. Each head has `width` columns there.
+/// Returns the column, from 0, of attention's input where the keys of the key-value head `key_head` (from 0) begin.
+/// Each head has `width` columns of the input `[batch, length, columns]`. The queries of all query heads come first,
+/// then the keys of all key-value heads, and then their values.
 #[cube]
 pub fn column_of_keys(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + key_head) * sizes.width
 }
 
 /// Returns the column, from 0, of attention's input where the values of the key-value head `key_head` (from 0) begin.
-/// The input `[batch, length, columns]` joins, in this order, the queries of all query heads, the keys of all key-value
-/// heads, and the values of all key-value heads. Each head has `width` columns there.
+/// Each head has `width` columns of the input `[batch, length, columns]`. The queries of all query heads come first,
+/// then the keys of all key-value heads, and then their values.
 #[cube]
 pub fn column_of_values(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + sizes.key_heads + key_head) * sizes.width
 }
 
-/// Whether the query at the position `query` sees the key at the position `key`. It does if the key is not after the
-/// query, is among the last `window` positions up to the query, and is not before `start`, the position where the
-/// query's document begins.
+/// Whether the query at the position `query` sees the key at the position `key`. The key must not be after the query,
+/// and must be among the last `window` positions up to the query. It must also not be before `start`, the position
+/// where the query's document begins.
 #[cube]
 pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start

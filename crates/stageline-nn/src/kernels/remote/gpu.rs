@@ -1,5 +1,5 @@
-//! Converts the values that the GPU kernels of a server keep for their backward pass to tensors that a client on
-//! another host refers to by handles, and back.
+//! Converts the values that the GPU kernels of a server keep for their backward pass to tensors, and back. A client on
+//! another host refers to these tensors by handles.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};

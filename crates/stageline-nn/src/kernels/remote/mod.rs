@@ -71,8 +71,8 @@ fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` and the type f32, for a tensor with two numbers for each row of `tensor`, such as the
-/// row's mean and 1 / standard deviation.
+/// Returns the shape `[rows, 2]` and the type f32 of a tensor with two numbers for each row of `tensor`. They are, for
+/// example, the row's mean and 1 / standard deviation.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)

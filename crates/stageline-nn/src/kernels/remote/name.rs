@@ -5,11 +5,11 @@ pub const HELLO: &str = "stageline/hello";
 /// The name of the operation that asks a server for the random numbers that identify its process. A restarted server
 /// has new numbers.
 pub const PROCESS: &str = "stageline/process";
-/// The name of the operation that sends a server the ids of the other servers of a training run, so that it accepts
-/// tensors from them. The server replies with the number of ids that are valid.
+/// The name of the operation that sends a server the ids of the other servers of a training run. The server then
+/// accepts tensors from them, and replies with the number of valid ids.
 pub const PEERS: &str = "stageline/peers";
-/// The name of the operation that announces a session (a client's queue of requests to a device) to the server before
-/// the session gives or takes a tensor. The server replies with the number 1.
+/// The name of the operation that announces a session to the server. A session is a client's queue of requests to a
+/// device. It must be announced before it gives or takes a tensor. The server replies with the number 1.
 pub const JOIN: &str = "stageline/join";
 /// The name of the operation that hands a tensor of one session over to another session of the same program on the same
 /// server.

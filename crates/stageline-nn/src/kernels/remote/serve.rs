@@ -42,8 +42,8 @@ pub trait Served: Kernels + BackendIr {
     ) -> FloatTensor<Self>;
 }
 
-/// A client's request for one operation, and the tensors that the server stores, among them the operation's inputs. An
-/// input may be taken only once, because the server can drop a tensor when it is taken.
+/// A client's request for one operation, and the tensors that the server stores, among them the operation's inputs.
+/// Each input may be read only once, because the server may free a tensor when it is read.
 struct Call<'a, B: BackendIr> {
     tensors: &'a mut HandleContainer<B::Handle>,
     asked: &'a CustomOpIr,

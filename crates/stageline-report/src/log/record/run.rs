@@ -104,9 +104,9 @@ pub struct EstimatedMemory {
     /// The estimated largest number of bytes of activations that a worker keeps at one time. It keeps the activations
     /// of its live micro-batches, whose backward has not yet run.
     pub activations: u64,
-    /// The estimated peak bytes of tensors in flight that count for this worker: sent, and still needed by the
-    /// receiver. They count for the receiver if the two workers have separate memories. Otherwise gradients count for
-    /// the sender, and activations count in `activations`.
+    /// The estimated peak bytes of tensors in flight (sent, and still needed by the receiver) that count for this
+    /// worker. If the sender and the receiver have separate memories, such a tensor counts for the receiver. Otherwise
+    /// a gradient counts for the sender, and an activation counts in `activations`.
     #[serde(default)]
     pub transfers: u64,
     /// The estimated bytes of the state that a worker keeps so that the previous step can be rolled back, if steps

@@ -49,9 +49,9 @@ pub struct Step {
     /// The measured bubble of the step: the idle fraction of the total stage time (workers x step time), from 0 to 1.
     #[serde(deserialize_with = "or_nan")]
     pub bubble: f64,
-    /// The ideal bubble of the plan, from 0 to 1: its bubble if all stages take equal time, a backward pass takes twice
-    /// as long as a forward pass, and transfers take no time. For GPipe and 1F1B with P workers and M micro-batches it
-    /// is (P - 1) / (M + P - 1).
+    /// The ideal bubble of the plan, from 0 to 1. It assumes that all stages take equal time, a backward pass takes
+    /// twice as long as a forward pass, and transfers take no time. For GPipe and 1F1B with P workers and M
+    /// micro-batches it is (P - 1) / (M + P - 1).
     #[serde(deserialize_with = "or_nan")]
     pub bubble_ideal: f64,
     /// The bubble of a simulated step, to compare with the measured `bubble`: the idle fraction of workers x simulated
@@ -91,8 +91,8 @@ pub struct Step {
     /// them (`--noise-every`).
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub noise: Option<Noise>,
-    /// The timed events of the step: one list for each worker of the first replica, in the order in which the worker
-    /// made them. It is empty in steps whose events are not logged.
+    /// The timed events of the step: one list for each worker of the first replica, in the order of time. It is empty
+    /// in steps whose events are not logged.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub timeline: Vec<Vec<Event>>,
 }
@@ -142,8 +142,9 @@ impl Step {
     }
 }
 
-/// The measured costs of a stage in a step, from which predictions are made: mean times of one micro-batch and the time
-/// of the flush in seconds, and mean sizes of one micro-batch in bytes.
+/// The measured costs of a stage in a step, from which predictions are made. They are mean times and mean sizes of one
+/// micro-batch, and the time of the flush (gradient norms and optimizer step). Times are in seconds, and sizes in
+/// bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct StageCosts {
     /// The measured seconds of a stage's forward pass on one micro-batch, as a mean over the micro-batches of the step.
@@ -151,11 +152,12 @@ pub struct StageCosts {
     /// The measured seconds of a stage's whole backward pass on one micro-batch, as a mean over the micro-batches of
     /// the step. It computes the gradients of inputs and of weights.
     pub backward: f64,
-    /// The seconds that workers are busy with sending the stage's output of one micro-batch to the next stage, as a
+    /// The seconds for which sending the stage's output of one micro-batch to the next stage keeps workers busy, as a
     /// mean over the micro-batches. The time of the sender and the time of the receiver are added.
     pub send_activation: f64,
-    /// The seconds that workers are busy with sending the gradient of the stage's input, for one micro-batch, to the
-    /// previous stage, as a mean over the micro-batches. The time of the sender and the time of the receiver are added.
+    /// The seconds for which sending the gradient of the stage's input, for one micro-batch, to the previous stage
+    /// keeps workers busy. It is a mean over the micro-batches. The time of the sender and the time of the receiver are
+    /// added.
     pub send_gradient: f64,
     /// The seconds that a stage takes for its part of the flush (gradient norms and optimizer step at the end of a
     /// training step).
@@ -194,8 +196,8 @@ pub struct Noise {
     /// tokens for a language model. It is `None` if the estimated squared norm of the gradient is not above 0.
     pub scale: Option<f64>,
     /// The noise scale of the gradient from running averages of its squared norm and variance over the steps of the
-    /// run: a loss weight, which is a number of tokens for a language model. A resumed run begins these averages anew.
-    /// It is `None` if the averaged squared norm is not above 0.
+    /// run. It is a loss weight, which is a number of tokens for a language model. A resumed run begins these averages
+    /// anew. It is `None` if the averaged squared norm is not above 0.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over all parameters of the model, from this step alone.
     pub total: SignalAndNoise,
@@ -208,12 +210,13 @@ pub struct Noise {
 /// batch whose gradient has as much noise as signal.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct StageNoise {
-    /// The noise scale of the gradient of a stage's parameters, roughly estimated from this step alone: a loss weight.
-    /// It is `None` if the estimated squared norm of the gradient is not above 0, and in older logs.
+    /// The noise scale of the gradient of a stage's parameters, roughly estimated from this step alone: a loss weight,
+    /// which is a number of tokens for a language model. It is `None` if the estimated squared norm of the gradient is
+    /// not above 0, and in older logs.
     pub scale: Option<f64>,
-    /// The noise scale of the gradient of a stage's parameters: a loss weight. It is computed from running averages of
-    /// the squared norm and the variance over the steps. It is `None` if the averaged squared norm is not above 0, and
-    /// in older logs.
+    /// The noise scale of the gradient of a stage's parameters: a loss weight, which is a number of tokens for a
+    /// language model. It is computed from running averages of the squared norm and the variance over the steps. It is
+    /// `None` if the averaged squared norm is not above 0, and in older logs.
     pub smoothed_scale: Option<f64>,
     /// The estimates of the gradient's squared norm and noise over the parameters of a stage, from this step alone.
     #[serde(flatten)]
@@ -262,8 +265,8 @@ pub struct Health {
 }
 
 impl Health {
-    /// Returns the update ratio of several parameters together, such as those of a layer: the norm of their update in a
-    /// step, divided by the norm of their values after the step. Returns NaN if there is no parameter.
+    /// Returns the update ratio of several parameters together, such as those of a layer. It is the norm of their
+    /// update in a step, divided by the norm of their values after the step. Returns NaN if there is no parameter.
     pub fn update_ratio_of(parameters: &[&Self]) -> f64 {
         let norm = |of: fn(&Self) -> f64| parameters.iter().map(|health| of(health).powi(2)).sum::<f64>().sqrt();
         norm(|health| health.update_ratio * health.parameter_norm) / norm(|health| health.parameter_norm)

@@ -18,7 +18,7 @@ pub enum Unit {
 }
 
 impl Unit {
-    /// Returns the noun for one of the unit: `token` or `sample`.
+    /// Returns the name of the unit in the singular: `token` or `sample`.
     pub fn one(self) -> &'static str {
         match self {
             Self::Tokens => "token",

@@ -61,8 +61,9 @@ impl<T: Send + 'static> Opening<T> {
     }
 }
 
-/// Connects a device of another host: opens a session, checks that the server has this program's version, logs
-/// which operations the server computes with this project's own kernels, and registers the device.
+/// Connects a device of another host: opens a session (a queue of requests to one device) and registers the device.
+/// Checks that the server has this program's version. Logs which operations the server computes with this project's own
+/// kernels.
 fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteError> {
     let device = open(name, token.as_ref(), "")?;
     let no_stageline = |cause| RemoteError::NoStageline { device: name.clone(), cause };
@@ -118,8 +119,8 @@ fn id_of(name: &RemoteName) -> Option<[u8; 32]> {
     id.parse::<burn::remote::EndpointId>().ok().map(|id| *id.as_bytes())
 }
 
-/// Returns the sessions to a device of another host that carry one kind of tensors. The first call opens the sessions,
-/// and returns an error if that fails.
+/// Returns the sessions (connections) to a device of another host that carry one kind of tensors, such as activations.
+/// The first call opens the sessions, and returns an error if that fails.
 pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], RemoteError> {
     let Connected { name, token, transfers, .. } = connected;
     let sessions = &transfers[kind as usize];
@@ -137,16 +138,16 @@ pub(super) fn sessions(connected: &Connected, kind: Lane) -> Result<&[Device], R
     Ok(sessions.get().expect("the sessions were opened above"))
 }
 
-/// Opens a session to a device of another host. burn has one session for each credential. The credential contains
-/// `purpose`, so every purpose has a session of its own.
+/// Opens a session (a queue of requests to one device) to a device of another host. burn has one session for each
+/// credential. The credential contains `purpose`, so every purpose has a session of its own.
 fn open(name: &RemoteName, token: Option<&Token>, purpose: &str) -> Result<Device, RemoteError> {
     let host = host(name)?.with_credential(Token::for_purpose(token, purpose));
     let options = Device::remote_options(&host).device_index(name.index);
     options.init().map_err(|error| refusal(name, &error))
 }
 
-/// Opens a new session for one request to the server of a device. A session in use may be blocked by an earlier
-/// request. `question` says what the request is for.
+/// Opens a new session (connection) for one request to the server of a device, because a session in use may be blocked
+/// by an earlier request. `question` says what the request is for.
 pub(super) fn open_new_session(connected: &Connected, question: &str) -> Result<Device, RemoteError> {
     static OPENED: AtomicUsize = AtomicUsize::new(0);
     let number = OPENED.fetch_add(1, Ordering::Relaxed);
@@ -205,7 +206,8 @@ fn broken(name: &RemoteName, cause: String) -> RemoteError {
     RemoteError::Broken { device: name.clone(), cause }
 }
 
-/// Converts burn's error in opening a session to a [`RemoteError`], whose message has a remedy.
+/// Converts burn's error in opening a session (connection to a device) to a [`RemoteError`], whose message has a
+/// remedy.
 fn refusal(name: &RemoteName, error: &ConnectError) -> RemoteError {
     let device = name.clone();
     match error {

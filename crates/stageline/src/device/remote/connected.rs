@@ -15,7 +15,7 @@ use stageline_nn::kernels::remote::ServedKernels;
 /// Random numbers that identify a server's process. A restarted server has other numbers, and has lost its tensors.
 pub(super) type Process = [f32; 4];
 
-/// A connected device of another host: its name, its token, its server's process, and the sessions to it.
+/// A connected device of another host: its name, its token, its server's process, and the sessions (connections) to it.
 pub(super) struct Connected {
     pub(super) device: DeviceOf<Remote>,
     pub(super) name: RemoteName,
@@ -24,30 +24,31 @@ pub(super) struct Connected {
     /// Random numbers that identify the process of the device's server, as it was at the time of the connection. A
     /// restarted server has other numbers.
     pub(super) process: Process,
-    /// The session for liveness checks of the device's server; `None` before the first check.
+    /// The session (connection) for liveness checks of the device's server; `None` before the first check.
     pub(super) liveness: Mutex<Option<Device>>,
-    /// The sessions that carry tensors to and from the device, by the kind of tensors ([`Lane`]). The sessions for a
-    /// kind are opened when the first tensor of that kind is transferred.
+    /// The sessions (connections) that carry tensors to and from the device, by the kind of tensors ([`Lane`]). The
+    /// sessions for a kind are opened when the first tensor of that kind is transferred.
     pub(super) transfers: [OnceLock<Vec<Device>>; 3],
 }
 
-/// The kind of tensors that a session carries.
+/// The kind of tensors that a session (a queue of requests to one device) carries.
 ///
 /// A server executes the requests of one session one after the other, and a session that waits for a tensor does
 /// nothing else. So tensors are transferred in separate sessions that run no kernels.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Lane {
-    /// The session carries activations that the device receives from the previous stage.
+    /// A session of this kind carries the activations that the device receives from the previous stage.
     Activations,
-    /// The session carries gradients that the device receives from the next stage.
+    /// A session of this kind carries the gradients that the device receives from the next stage.
     Gradients,
-    /// The session carries tensors that the device sends to this host, which may pass them on to another host.
+    /// A session of this kind carries the tensors that the device sends to this host, which may forward them to another
+    /// host.
     Outgoing,
 }
 
 impl Lane {
-    /// Returns the number of sessions to one device for this kind of tensors. Successive micro-batches use the sessions
-    /// in turn.
+    /// Returns the number of sessions (connections) to one device for this kind of tensors. Successive micro-batches
+    /// use the sessions in turn.
     ///
     /// A session requests a tensor from another server only when the previous tensor has arrived. With two sessions,
     /// one requests a tensor while another tensor is in flight in the other. A schedule that starts micro-batches
@@ -63,7 +64,7 @@ impl Lane {
 static CONNECTED: RwLock<Vec<Arc<Connected>>> = RwLock::new(Vec::new());
 
 /// Adds a connected device of another host to the registry. A device that was connected before keeps its entry, with
-/// the sessions that are in use, unless its server was restarted.
+/// the sessions (connections) that are in use, unless its server was restarted.
 pub(super) fn remember(connected: Connected) {
     let mut all = CONNECTED.write();
     if !all.iter().any(|other| other.device == connected.device && other.process == connected.process) {
@@ -85,9 +86,9 @@ pub(super) fn remote(device: &Device) -> Option<DeviceOf<Remote>> {
     }
 }
 
-/// Returns the registered entry of a device of another host, with its connections. burn represents each connection to
-/// the device as a device of its own, and `device` may be any of them. Returns `None` for devices of this host, and for
-/// devices of other hosts that this program has not connected by [`remember`].
+/// Returns the registered entry of a device of another host, with its connections. burn represents each connection to a
+/// device as a burn device of its own, and `device` may be any of these. Returns `None` for devices of this host, and
+/// for devices of other hosts that this program has not connected by [`remember`].
 pub(super) fn find(device: &Device) -> Option<Arc<Connected>> {
     let session_device = device.clone().inner();
     let device = remote(device)?;

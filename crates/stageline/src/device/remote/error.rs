@@ -17,15 +17,15 @@ pub enum RemoteError {
         /// The error message of the failed connection to the device's host, as the network library words it.
         cause: String,
     },
-    /// A session could not be opened, for another reason than an unreachable host. Examples are a failed handshake and
-    /// a panic in this program.
+    /// A session (a connection to the device) could not be opened, for another reason than an unreachable host.
+    /// Examples are a failed handshake and a panic in this program.
     #[error(
         "no session with `{device}` could be opened: {cause}; check that the same version is installed on both hosts"
     )]
     Broken {
-        /// The name of the device that no session could be opened to.
+        /// The name of the device to which no session (connection) could be opened.
         device: RemoteName,
-        /// Why no session with the device could be opened, as an error message.
+        /// Why no session (connection) with the device could be opened, as an error message.
         cause: String,
     },
     /// The device's host requires a token, and the given token is wrong or missing.

@@ -1,7 +1,7 @@
 //! Liveness checks: asking a host whether its server still runs and is the same process.
 //!
-//! A liveness check uses its own session (connection to a device of the host), because the sessions of the run may be
-//! blocked or lost while the host is alive.
+//! A liveness check uses its own session (connection to a device of the host). The sessions of the run may be blocked
+//! or lost while the host is alive.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,7 +41,7 @@ impl LivenessCheck {
 }
 
 /// Checks that the server of a connected device is alive and was not restarted. The error says why the host counts as
-/// lost. The check uses the session of the previous check, or a new one if that is lost.
+/// lost. The check uses the session (connection) of the previous check, or a new one if that session is lost.
 fn check_host(connected: &Connected) -> Result<(), String> {
     let last_session = connected.liveness.lock().clone();
     if let Some(process) = last_session.and_then(|session| server_process(&session)) {

@@ -63,7 +63,7 @@ pub(crate) fn lost_links<'a>(chains: impl Iterator<Item = Vec<&'a Device>>) -> V
 }
 
 /// Tests the network link between two devices of other hosts: moves one number from `from` to `to`, and reads it there.
-/// The test uses new sessions, because the sessions of the run may be blocked.
+/// The test uses new sessions (connections), because those of the training may be blocked.
 #[cfg(feature = "remote")]
 fn try_transfer(from: &super::connected::Connected, to: &super::connected::Connected) -> Result<(), String> {
     use burn::tensor::Tensor;

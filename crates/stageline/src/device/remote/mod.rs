@@ -2,12 +2,12 @@
 //!
 //! A server on each host serves the host's devices (`Server`, or `stageline serve`). The stages' threads in this
 //! program drive them through burn's remote backend. As with a GPU, such a thread runs ahead of its device until it
-//! needs a number. Tensors go from server to server, and the autodiff graphs of stages stay here. A stage computes the
-//! same bits on another host as here, because a server runs this crate's own kernels as single operations.
+//! reads a value from it. Tensors go from server to server, and the autodiff graphs of stages stay here. A stage
+//! computes the same bits on another host as here, because a server runs this crate's own kernels as single operations.
 //!
 //! Input: names and tokens. Output: opened devices, routes of tensors, and errors that name hosts. This folder owns
 //! sessions (queues of requests to one device), sockets, tokens, requests for facts about servers, and time limits for
-//! answers. It must not know plans or steps, and must not decide what happens to a run whose host is lost: `pipeline`
+//! answers. It must not know plans or steps, and must not decide what happens to a run whose host is lost. `pipeline`
 //! asks for lost hosts after an error or in a stall, and makes a `StepError` of them.
 //!
 //! - [`RemoteName`], [`HostName`], [`Reach`] (`name`): the name of a device of another host, the address of the host,

@@ -35,8 +35,8 @@ pub enum HostName {
 /// The way to find a host on the network, given the host's public key.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Reach {
-    /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker, and connects through
-    /// n0's public relay servers if no direct connection is possible.
+    /// The client looks the host up by its key in the public lookup service of n0, Iroh's maker. If no direct
+    /// connection is possible, it connects through n0's public relay servers.
     Public,
     /// The client reaches the host through the private relay server at this URL, which forwards the traffic if no
     /// direct connection is possible.

@@ -74,9 +74,9 @@ fn speed(from: &Device, to: &Device) -> Result<LinkSpeed, Failure> {
     Ok(LinkSpeed { latency, bandwidth: (LARGE * size_of::<f32>()) as f64 / rest.as_secs_f64() })
 }
 
-/// Returns the shortest time of up to [`ROUNDS`] test transfers. Each moves a tensor of `numbers` elements from the
-/// device `from` to the device `to` and reads one element there; if the two devices are the same, it only reads. The
-/// clock of a transfer starts when the tensor is complete on `from`.
+/// Returns the shortest time of up to [`ROUNDS`] test transfers. Each transfer moves a tensor of `numbers` elements
+/// from the device `from` to the device `to` and reads one element there. If the two devices are the same, it only
+/// reads. The time of a transfer starts when the tensor is complete on `from`.
 fn fastest(from: &Device, to: &Device, numbers: usize) -> Result<Duration, Failure> {
     let error = |error: &dyn std::fmt::Display| Failure::Error(error.to_string().into());
     let [from, to] = [from, to].map(|device| device.clone().inner());

@@ -1,5 +1,5 @@
-//! The route of tensors between two neighbouring stages ([`Route`]): directly to the other stage's device, or through
-//! separate sessions (network connections that only carry tensors), with or without a detour through this host.
+//! The route of tensors between two neighbouring stages ([`Route`]). Tensors go directly to the other stage's device,
+//! or through separate sessions (network connections that only carry tensors). Some go through this host.
 //!
 //! The worker of a receiving stage requests tensors in the order of its list of instructions. Over Iroh every tensor in
 //! flight has a network stream of its own. A transfer therefore never waits for a transfer that comes later in the
@@ -16,7 +16,8 @@ use super::within_server;
 use crate::device::location::between_other_gpus;
 
 /// The route of tensors between two neighbouring stages, one way for activations and one for gradients. The sender
-/// moves a tensor to a device or to a session. The receiver moves the tensor from there to its own device.
+/// moves a tensor to a device, or to a session (connection) with the server of a device. The receiver moves the tensor
+/// from there to its own device.
 #[derive(Clone)]
 pub(crate) struct Route {
     pub(crate) activations: Lanes,
@@ -30,8 +31,8 @@ pub(crate) struct Route {
 pub(crate) struct Lanes(Vec<Device>);
 
 impl Lanes {
-    /// Returns the target for the tensors of a micro-batch that a stage sends: a device, or a session. Micro-batches
-    /// are counted from 0.
+    /// Returns the target for the tensors of a micro-batch that a stage sends: a device, or a session (connection) with
+    /// its server. Micro-batches are counted from 0.
     pub(crate) fn of(&self, micro_batch: usize) -> &Device {
         &self.0[micro_batch % self.0.len()]
     }
@@ -42,7 +43,7 @@ impl Route {
     /// stage, in stage order.
     ///
     /// # Errors
-    /// Returns [`RemoteError`] if a session cannot be opened.
+    /// Returns [`RemoteError`] if a session (connection to a device of another host) cannot be opened.
     pub(crate) fn all(devices: &[Device]) -> Result<Vec<Self>, RemoteError> {
         thread::scope(|scope| {
             let between = |pair: &'_ [Device]| {
@@ -89,7 +90,7 @@ impl Route {
     }
 }
 
-/// Whether two devices are the same GPU that the server of another host lends, perhaps over two sessions.
+/// Whether two devices are the same GPU that the server of another host lends, perhaps over two sessions (connections).
 #[cfg_attr(not(feature = "remote"), allow(unused_variables))]
 pub(crate) fn one_lent_gpu(from: &Device, to: &Device) -> bool {
     #[cfg(feature = "remote")]

@@ -69,8 +69,8 @@ impl Token {
         Ok(token)
     }
 
-    /// Returns the credential for a session. Its first line is the token, or empty without a token. Its second line is
-    /// the purpose of the session, unless the purpose is empty.
+    /// Returns the credential for a session (a queue of requests to one device). Its first line is the token, or empty
+    /// without a token. Its second line is the purpose of the session, unless the purpose is empty.
     #[cfg(feature = "remote")]
     pub(super) fn for_purpose(token: Option<&Self>, purpose: &str) -> String {
         let token = token.map_or("", |token| &token.0);

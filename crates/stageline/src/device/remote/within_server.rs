@@ -23,8 +23,8 @@ static PROGRAM: LazyLock<[u64; 2]> = LazyLock::new(|| {
     [words[0], words[1]].map(u64::from_le_bytes)
 });
 
-/// Returns the name of a session for its server: two random numbers of this program, and the number that burn gives to
-/// the session's device in this program.
+/// Returns the name of a session (a queue of requests to one device) for its server. The name consists of two random
+/// numbers of this program, and of the number that burn gives to the session's device in this program.
 pub(super) fn session_name(device: &DeviceOf<Remote>) -> Vec<ScalarIr> {
     let number = u64::from(device.id().index_id);
     PROGRAM.iter().copied().chain([number]).map(ScalarIr::UInt).collect()
@@ -36,9 +36,9 @@ pub(super) fn has_both(from: &Device, to: &Device) -> bool {
     processes.is_some_and(|[from, to]| from == to) && remote(from) != remote(to)
 }
 
-/// Moves a tensor to another session with the same server, without waiting for the tensor. Panics if the tensor is in
-/// an autodiff graph or quantized. If the session of the tensor ends before the tensor is there, the server ends the
-/// session `to` as well.
+/// Moves a tensor to another session (connection) with the same server, without waiting for the tensor. Panics if the
+/// tensor is in an autodiff graph or quantized. If the session of the tensor ends before the tensor is there, the
+/// server ends the session `to` as well.
 pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &Device) -> Tensor<D, K> {
     static GIVEN: AtomicU64 = AtomicU64::new(0);
     let [from, to] = [&tensor.device(), to].map(|device| remote(device).expect("both devices belong to a server"));
@@ -64,8 +64,8 @@ pub(super) fn handed_over<const D: usize, K: Basic>(tensor: Tensor<D, K>, to: &D
     Tensor::from_dispatch(<DispatchTensor as DispatchKindConversion<Remote>>::from_backend(taken))
 }
 
-/// Sends the requests that burn has collected for a session. The session that takes a tensor waits for the session that
-/// gives it, so burn must not hold back the requests of either until further requests come.
+/// Sends the requests that burn has collected for a session (a connection to a device). The session that takes a tensor
+/// waits for the session that gives it, so burn must not hold back the requests of either until further requests come.
 fn send(session: &DeviceOf<Remote>) {
     Remote::flush(session).expect("burn's flush of a remote device has no error of its own");
 }

@@ -134,8 +134,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(Finished(outcomes))
     }
 
-    /// Waits until every worker has sent its events of a training pass. Returns them in the order of replicas and
-    /// workers.
+    /// Waits until every worker has sent its events (timed computations, transfers and waits) of a training step.
+    /// Returns them in the order of replicas and workers.
     pub(crate) fn recorded(&self) -> Result<Vec<Vec<Event>>, Ended> {
         let mut recorded = (0..self.handles.len())
             .map(|_| self.receive(&self.replies.recorded))
@@ -175,7 +175,7 @@ fn in_order(mut stepped: Vec<Stepped>) -> Vec<Stepped> {
     stepped
 }
 
-/// The outcomes of all stages at the end of a pass, such as losses and gradient norms.
+/// The outcomes of all stages, such as losses and gradient norms, at the end of a pass over a batch.
 pub(crate) struct Finished(Vec<Outcome>);
 
 impl Finished {

@@ -80,13 +80,14 @@ struct WorkerHandle {
     verdicts: Sender<Verdict>,
     thread: JoinHandle<Vec<Box<dyn Runner>>>,
     progress: ProgressBoard,
-    /// The number of events for which the worker's event list has room. It is enough for a step and for a rehearsal.
+    /// The number of events for which the worker's event list has room. It is enough for a step and for a rehearsal (a
+    /// step that only measures memory).
     events: usize,
     /// The bytes of the buffers for matrix products that each of the worker's CPU threads keeps; 0 if not measured.
     product_buffers: u64,
 }
 
-/// The reason why a pass of the workers ended early.
+/// The reason why a pass of the workers over a batch, such as a step, ended early.
 pub(crate) enum Ended {
     /// A worker stopped, and the stop signal contains the worker's error.
     ByWorker,
@@ -110,8 +111,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         self.handles.len()
     }
 
-    /// Returns the bytes of the buffers for matrix products that each CPU thread of a worker keeps, as the maximum over
-    /// the workers; 0 if not measured.
+    /// Returns the bytes of the buffers for matrix products that one CPU thread of a worker keeps. It is the maximum
+    /// over the workers; 0 if not measured.
     pub(crate) fn product_buffers(&self) -> u64 {
         self.handles.iter().map(|worker| worker.product_buffers).max().unwrap_or(0)
     }

@@ -15,8 +15,8 @@ use crate::threads::ends_within;
 use crate::threads::failure::Failure;
 
 /// The shortest time limit for the worker threads to end after an error. The limit is exactly this time if a host or a
-/// network link between hosts is lost. After other errors it grows with the longest action of the training, and without
-/// a watchdog there is no limit. A thread that exceeds the limit is abandoned.
+/// network link between hosts is lost. After other errors it grows with the longest action of the training (such as a
+/// backward pass). Without a watchdog there is no limit. A thread that exceeds the limit is abandoned.
 const AFTER_AN_ERROR: Duration = Duration::from_secs(5);
 
 impl<In, Out, Target> Workers<In, Out, Target> {
@@ -47,12 +47,12 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         }
     }
 
-    /// Leaves behind the stages on lost hosts (`lost`), and those whose devices do not answer within `patience`. A
-    /// device may not answer because it waits for a tensor from a lost host, or over a broken link between hosts.
-    /// `others` are the ended stages of all replicas but the first.
+    /// Gives up the stages on lost hosts (`lost`), and the stages whose devices do not answer within `patience`: their
+    /// tensors are never freed. A device may not answer because it waits for a tensor from a lost host, or over a
+    /// broken link between hosts. `others` are the ended stages of all replicas but the first.
     ///
-    /// The tensors of such a stage are never freed. To free a tensor is a request to its device. If the device does not
-    /// answer and its queue is full, the caller would wait forever.
+    /// To free a tensor is a request to its device. If the device does not answer and its queue is full, the caller
+    /// would wait forever.
     fn leave_behind(&mut self, lost: &[ReplicaStage], others: Vec<Box<dyn Runner>>, patience: Duration) {
         let runners: Vec<_> = std::mem::take(&mut self.ended).into_iter().chain(others).collect();
         let place = |runner: &dyn Runner| ReplicaStage { replica: runner.replica(), stage: runner.stage() };
@@ -115,7 +115,7 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         let whole = |stage: usize| self.ended.iter().find(|runner| runner.stage() == stage && runner.is_whole());
         let state = |stage| {
             let runner = whole(stage).ok_or(StepError::Lost { stage })?;
-            // The failure may be the device's, and then the read panics.
+            // If the device itself has failed, the read panics.
             let read = catch_unwind(AssertUnwindSafe(|| runner.state(frozen_from)));
             read.map_err(|panic| StepError::Unreadable { stage, failure: Failure::of_panic(panic) })
         };

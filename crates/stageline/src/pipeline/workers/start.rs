@@ -90,7 +90,8 @@ impl<In, Out, Target> Workers<In, Out, Target> {
         Ok(workers)
     }
 
-    /// Starts the workers of one replica, and distributes the replica's stages among them as the plan says.
+    /// Starts the workers of one replica, and distributes the replica's stages among them as the plan (each worker's
+    /// list of actions) says.
     fn start_replica(
         &mut self,
         replica: Replicated<In, Out, Target>,

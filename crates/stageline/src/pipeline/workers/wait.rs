@@ -10,7 +10,8 @@ use crate::failure::watchdog::{Stall, Watchdog};
 use crate::threads::{Receiver, Sender};
 
 impl<In, Out, Target> Workers<In, Out, Target> {
-    /// Records the kind and the start time of a pass that begins now, for the watchdog and for error messages.
+    /// Records the kind and the start time of a pass (step, evaluation, ...) that begins now, for the watchdog and for
+    /// error messages.
     pub(crate) fn begin(&mut self, during: During) {
         (self.watch.during, self.watch.began) = (during, Instant::now());
         self.watch.warned.set(false);

@@ -2,17 +2,18 @@
 
 use std::ops::Range;
 
-/// The numbers that are added to a product when it is written.
+/// The numbers that are added to a product when it is written: the previous contents of the output, a bias, or both.
 #[derive(Clone, Copy, Default)]
 pub struct Addends<'a> {
-    /// Whether the numbers of the output are added. Otherwise the output need not be initialised.
+    /// Whether the product is added to the previous contents of the output. Otherwise it overwrites them, and the
+    /// output need not be initialised.
     pub output: bool,
-    /// A number for each column, which is added last.
+    /// The bias, one number for each column of the product, which is added last; `None` for no bias.
     pub bias: Option<&'a [f32]>,
 }
 
 impl Addends<'_> {
-    /// Returns the numbers that are added to these columns of the product.
+    /// Returns the addends for the columns of the product with the indices `columns` (from 0).
     pub fn of_columns(self, columns: Range<usize>) -> Self {
         Self { bias: self.bias.map(|bias| &bias[columns]), ..self }
     }

@@ -16,9 +16,9 @@ use super::view::{Matrix, MatrixMut};
 /// faster. burn-flex has the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// The numbers of columns of the left matrix for which all products of an output element are summed before the sum is
-/// added to the output. With more columns the sum is added in several parts, and with fewer `gemm` adds every product
-/// separately, so that the result is rounded differently.
+/// The numbers of columns of the left matrix for which a product is rounded in one way: all products of an output
+/// element are summed before the sum is added to the output. With more columns the sum is added in several parts. With
+/// fewer, `gemm` adds every product separately. In both, the result is rounded differently.
 const SUMMED_FIRST: Range<usize> = 3..513;
 
 /// The smallest number of rows of the left matrix of a product that is computed in tiles. With fewer rows, the copy of
@@ -49,8 +49,8 @@ impl Matrix<'_> {
         product
     }
 
-    /// Returns the product of this matrix and the matrix `right`, plus `bias` in every row, as a list of numbers, row by
-    /// row. The result has the bits of adding the bias to the result of [`times`](Self::times).
+    /// Returns the product of this matrix and the matrix `right`, plus `bias` in every row, as a list of numbers, row
+    /// by row. The result has the bits of adding the bias to the result of [`times`](Self::times).
     ///
     /// # Panics
     /// Panics if the bias does not have a number for each column of `right`.
@@ -60,10 +60,10 @@ impl Matrix<'_> {
         sum
     }
 
-    /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row. The result has the bits
-    /// of adding the result of [`times`](Self::times), and they do not depend on the number of cores. Returns false and
-    /// leaves the sum unchanged if the crate `gemm` might round otherwise, as it does for products with a vector. The
-    /// caller must then add the result of `times`.
+    /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row, and returns true. The
+    /// result has the same bits as adding the result of [`times`](Self::times), on any number of cores. Returns false
+    /// and leaves the sum unchanged if the crate `gemm` might round differently, as it does for products with a vector.
+    /// The caller must then add the result of `times`.
     pub fn add_times_to(self, right: Matrix, sum: &mut [f32]) -> bool {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
@@ -85,8 +85,8 @@ impl Matrix<'_> {
         self.append_times(right, None, output, Cores::This);
     }
 
-    /// Appends the product of this matrix and the matrix `right`, plus `bias` in every row, to the list `output`, row by
-    /// row, computed on `cores`.
+    /// Appends the product of this matrix and the matrix `right`, plus `bias` in every row, to the list `output`, row
+    /// by row, computed on `cores`.
     fn append_times(self, right: Matrix, bias: Option<&[f32]>, output: &mut Vec<f32>, cores: Cores) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
@@ -110,8 +110,8 @@ impl MatrixMut<'_> {
     }
 }
 
-/// Writes the matrix product of `left` and `right`, plus `addends`, to `output`. Panics if the shapes of the matrices and
-/// the bias do not fit each other or contain a zero.
+/// Writes the matrix product of `left` and `right`, plus `addends`, to `output`. Panics if the shapes of the matrices
+/// and the bias do not fit each other or contain a zero.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends, cores: Cores) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
@@ -178,7 +178,7 @@ mod tests {
     use super::super::super::wide::versions::assert_same_bits;
     use super::*;
 
-    /// Returns an element of a product by the definition.
+    /// Computes an element of a matrix product by its definition: a sum of products.
     fn element_of_product(left: Matrix, right: Matrix, row: usize, column: usize) -> f32 {
         let at = |matrix: Matrix, row: usize, column: usize| {
             matrix.values[row * matrix.row_stride + column * matrix.column_stride]
@@ -273,8 +273,8 @@ mod tests {
         );
     }
 
-    /// Tests that a product has the same bits in the tiles of AVX-512 and of AVX2, and with the crate `gemm`, as far as
-    /// `gemm` sums all products of an output element before it writes the sum.
+    /// Tests that a product has the same bits in the tiles of AVX-512, in those of AVX2, and with the crate `gemm`. It
+    /// tests only products in which `gemm` sums all products of an output element before it writes the sum.
     #[test]
     fn products_have_the_same_bits_in_tiles_of_any_size_and_with_gemm() {
         for_products_in_tiles(
@@ -347,7 +347,7 @@ mod tests {
             assert_eq!(bits(left.times_plus(right, &bias)), bits(sums.collect()), "{:?} x {columns}", left.shape());
         };
         for_products_in_tiles(|index| (index as f32).sin(), check);
-        // Too few rows for tiles.
+        // These matrices have too few rows for tiles.
         let numbers = [0.5, -0.25, 3.0, 1.0, 0.125, 7.0];
         check(Matrix::new(&numbers, [2, 3], 3), Matrix::new(&numbers, [3, 2], 2));
     }

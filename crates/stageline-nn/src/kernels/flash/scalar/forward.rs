@@ -1,5 +1,5 @@
-//! The GPU kernel of attention's forward pass. It processes the keys of a block of queries block by block, and corrects
-//! each query's largest score and its sum of exponentiated scores as larger scores appear.
+//! The GPU kernel of attention's forward pass. It processes the keys of a block of queries block by block. When a
+//! larger score appears, it corrects the query's largest score and its sum of exponentiated scores (online softmax).
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;

@@ -48,8 +48,8 @@ pub fn attention_to_key_value<E: Float, I: Int>(
     load::<E>(input, &mut keys, sample, first, column_of_keys(key_head, sizes), sizes);
     load::<E>(input, &mut values, sample, first, column_of_values(key_head, sizes), sizes);
 
-    // The queries that see a key of the block begin at the block's first key, and end with the last query whose window
-    // includes the block's last key.
+    // The block's keys are seen by the queries from the position of the first key on. The last of these queries is the
+    // one whose window still includes the block's last key.
     let last = first + sizes.rows - 1 + window;
     let until = select(last < length, last, length);
     let tiles = blocks_between(first, until, sizes.rows);
@@ -58,7 +58,7 @@ pub fn attention_to_key_value<E: Float, I: Int>(
         for index in 0..tiles {
             let tile_first = first + index * sizes.rows;
             reload::<E>(input, &mut tile, sample, tile_first, head * sizes.width, sizes);
-            // The weights of the keys for the queries of the tile.
+            // Computes the attention weights that the queries of the tile give to this thread's key.
             #[unroll]
             for at in 0..own_columns {
                 let query = tile_first + lane + at * LANES;

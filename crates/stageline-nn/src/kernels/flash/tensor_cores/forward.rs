@@ -1,5 +1,6 @@
-//! The kernel of attention's forward pass on tensor cores. It processes the keys of a block of queries tile by tile,
-//! and corrects each query's largest score and its sum of exponentiated scores as larger scores appear.
+//! The kernel of attention's forward pass on tensor cores. It processes the keys of a block of queries tile by tile.
+//! When a larger score appears, it corrects the query's largest score and its sum of exponentiated scores (online
+//! softmax).
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
@@ -91,8 +92,8 @@ pub fn tensor_core_attention_forward<E: Float, I: Int>(
 }
 
 /// Scales this thread's attention scores of one query, and replaces scores of keys that the query does not see by
-/// [`UNSEEN`]. Returns the largest score of the query in this tile and in tiles before, whose largest score is
-/// `before`.
+/// [`UNSEEN`]. Returns the query's largest score so far: the maximum of `before`, its largest score in earlier tiles,
+/// and of its scores in this tile.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn hide_unseen(

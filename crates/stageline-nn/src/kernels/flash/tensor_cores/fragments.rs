@@ -1,5 +1,5 @@
-//! The parts of matrices (fragments) that the threads of a plane have in registers for tensor cores, and the tiles in
-//! shared memory that they are loaded from.
+//! The parts of matrices (fragments) that the threads of a plane have in registers for tensor cores. Also the tiles in
+//! shared memory from which fragments are loaded.
 //!
 //! Tensor cores multiply a left matrix of 16 x 16 elements and a right matrix of 16 x 8. Each of the 32 threads (lanes)
 //! of a plane has a few elements of each (PTX ISA, "Matrix Fragments for mma.m16n8k16"): with group = lane / 4 and
@@ -184,7 +184,7 @@ pub fn add_weighted<E: Float>(
 }
 
 /// Adds the products of a left matrix and two right matrices side by side to the products `at` and `at + 1` in `sums`.
-/// The left matrix begins at the 16 columns `step` of `left`.
+/// The left matrix is the group of 16 columns with the index `step` (from 0) in `left`.
 #[cube]
 fn add_products<E: Float>(
     sums: &mut Array<Pair<f32>>,
@@ -216,7 +216,8 @@ fn add_products<E: Float>(
     }
 }
 
-/// Rounds the products `at` and `at + 1` in `sums` to half precision. Side by side, they are a left matrix.
+/// Rounds the products `at` and `at + 1` in `sums` to half precision. Side by side, they have the layout of a left
+/// matrix.
 #[cube]
 pub fn as_left<E: Float>(sums: &Array<Pair<f32>>, #[comptime] at: usize) -> Array<Pair<E>> {
     let mut left = Array::<Pair<E>>::new(4usize);

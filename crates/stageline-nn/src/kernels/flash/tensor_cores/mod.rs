@@ -27,7 +27,7 @@ const LARGEST_HEAD: usize = 128;
 
 /// Whether these kernels compute attention on a GPU, for heads of `size` elements of the type `element`. The size must
 /// be a multiple of 16 and at most 128. The GPU must multiply matrices of the size that NVIDIA's GPUs multiply since
-/// compute capability 8.0, and have planes of 32 threads and enough shared memory for such heads.
+/// compute capability 8.0. It must also have planes of 32 threads, and enough shared memory for such heads.
 pub(super) fn fit(device: &CubeDevice, element: ElemType, size: usize) -> bool {
     let client = device.client();
     let (hardware, matrices) = (&client.properties().hardware, &client.properties().features.matmul);

@@ -50,8 +50,8 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
 
     let mut to_keys = zeros(comptime!(sizes.width / 8));
     let mut to_values = zeros(comptime!(sizes.width / 8));
-    // The queries that see a key of the block begin at the block's first key, and end with the last query whose window
-    // includes the block's last key.
+    // The block's keys are seen by the queries from the position of the first key on. The last of these queries is the
+    // one whose window still includes the block's last key.
     let tiles = blocks_between(first, min(first + ROWS - 1 + window, length), ROWS);
     for member in 0..comptime!(sizes.group()) {
         let head = key_head * comptime!(sizes.group()) + member;

@@ -1,9 +1,9 @@
 //! The gate before burn's WebSocket server, which limits clients that have not yet opened a session (a queue of
 //! requests to one device).
 //!
-//! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place, reads the head of the HTTP
-//! request and the first message within limits, and passes on whatever follows: burn reads nothing more before it has
-//! accepted the token. burn itself listens on a port of this host only.
+//! burn accepts messages of 1 GiB from anyone who connects. The gate listens in its place. It reads the head of the
+//! HTTP request and the first message within limits, and passes on whatever follows. burn reads nothing more before it
+//! has accepted the token. burn itself listens on a port of this host only.
 
 use std::collections::HashMap;
 use std::io;
@@ -170,7 +170,8 @@ fn has_origin(head: &[u8]) -> bool {
 }
 
 /// Forwards a client's WebSocket frames to burn's server up to the end of the first message (RFC 6455, section 5.2).
-/// Fails if the frames have more bytes than a client without a session may send.
+/// Fails if the frames have more bytes than a client may send before it has opened a session (a queue of requests to
+/// one device).
 async fn first_message(
     source: &mut (impl AsyncReadExt + Unpin),
     server: &mut (impl AsyncWriteExt + Unpin),

@@ -3,7 +3,7 @@
 //!
 //! A session is a client's exchange of requests with a device. burn's server executes the requests of each session in
 //! order, on a thread that belongs to the session. So the thread of the session that takes a tensor can wait for the
-//! session that gives it, and the end of a thread is the end of its session.
+//! session that gives it. The end of a thread is the end of its session.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -16,13 +16,15 @@ use parking_lot::{Condvar, Mutex};
 type Device<B> = burn::backend::tensor::Device<B>;
 type Tensors<B> = HandleContainer<<B as BackendIr>::Handle>;
 
-/// The name of a session: two random numbers of the client's program, and the number of the session in this program.
+/// The name of a session (a queue of requests to one device): two random numbers of the client's program, and the
+/// number of the session in this program.
 type SessionName = [u64; 3];
 
-/// The sessions of a server that give tensors to other sessions, with the tensors that are not yet taken.
+/// The sessions (queues of requests to a device) of a server that give tensors to other sessions, with the tensors that
+/// are not yet taken.
 pub(super) struct HandedOver<B: BackendIr>(Mutex<HashMap<SessionName, Arc<Giver<B>>>>);
 
-/// A session that gives tensors to other sessions.
+/// A session (a queue of requests to one device) that gives tensors to other sessions of the same program.
 struct Giver<B: BackendIr> {
     given: Mutex<Given<B>>,
     changed: Condvar,
@@ -32,8 +34,8 @@ struct Giver<B: BackendIr> {
 /// of the session.
 type Given<B> = Option<HashMap<u64, HandleKind<B>>>;
 
-/// Ends the session of the thread that holds this value when the thread ends: its tensors are freed, and the sessions
-/// that wait for further ones end too.
+/// A guard that belongs to a thread, and ends the thread's session when the thread ends. The tensors that the session
+/// has given and nobody has taken are freed. Sessions that wait for further tensors from it end too.
 struct EndsWithThread<B: BackendIr> {
     sessions: Arc<HandedOver<B>>,
     name: SessionName,
@@ -41,7 +43,7 @@ struct EndsWithThread<B: BackendIr> {
 }
 
 thread_local! {
-    /// The sessions that end with this thread.
+    /// The sessions (a client's queues of requests) that end with this thread.
     static OF_THIS_THREAD: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -50,8 +52,9 @@ impl<B: BackendIr> HandedOver<B> {
         Arc::new(Self(Mutex::default()))
     }
 
-    /// Registers the session that this thread belongs to, unless it is registered already: a program may open a device
-    /// more than once, and has one session with it. `asked` is the request of the client, with the session's name.
+    /// Registers the session (a queue of requests to one device) that this thread executes. Does nothing if it is
+    /// registered already: a program that opens a device more than once has one session with it. `asked` is the request
+    /// of the client, with the session's name.
     pub(super) fn join(self: &Arc<Self>, asked: &CustomOpIr) {
         let name = session_of(asked);
         let is_this = |known: &EndsWithThread<B>| known.name == name && Arc::ptr_eq(&known.sessions, self);
@@ -182,8 +185,8 @@ mod tests {
 
     use super::*;
 
-    /// Returns a request that names a session of a program and a tensor. The request has the id of the tensor on both
-    /// sides.
+    /// Returns a request that names a session of a program and a tensor. The tensor is both an input and an output of
+    /// the request.
     fn request(program: u64, session: u64, number: u64) -> CustomOpIr {
         let (id, shape, dtype) = (TensorId::new(0), Shape::new([1]), DType::F32);
         let tensor = TensorIr { id, shape, dtype, status: TensorStatus::ReadWrite };
@@ -225,7 +228,7 @@ mod tests {
     }
 
     /// Starts a session on a thread of its own, which gives one tensor of the value 1 by the request `asked`. Returns
-    /// when it has done so. The session ends when the returned function is called.
+    /// when the tensor is given. The session ends when the returned function is called.
     fn session(sessions: &Arc<HandedOver<Flex>>, asked: CustomOpIr) -> impl FnOnce() {
         let (sessions, (given, is_given), (end, ends)) = (Arc::clone(sessions), channel(), channel::<()>());
         let thread = thread::spawn(move || {

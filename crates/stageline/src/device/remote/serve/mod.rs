@@ -2,9 +2,9 @@
 //!
 //! Input: devices, an [`Admission`] (a token or none) and a [`Listen`] address. Output: burn's remote server on a bound
 //! address, with the operations of `stageline-nn`, until a signal ends it. This folder owns the server's side of the
-//! network: sockets, HTTP and WebSocket frames, iroh endpoints, the check of tokens, and limits for clients that have
-//! not opened a session (a queue of requests to one device). It must not know stages or training runs: a client drives
-//! the devices.
+//! network: sockets, HTTP and WebSocket frames, iroh endpoints, and the check of tokens. It also limits clients that
+//! have not opened a session (a queue of requests to one device). It must not know stages or training runs: a client
+//! drives the devices.
 //!
 //! This file binds the address (`Bound`), makes the names of the devices for other hosts, and authorises clients.
 //!
@@ -45,8 +45,8 @@ use self::peers::{Guarded, Peers};
 use self::signals::EndSignals;
 use super::token::Token;
 
-/// The policy of a device server: which clients it accepts, those with a token or all on this host. [`Server::bind`]
-/// takes it.
+/// The policy by which a device server accepts clients: only those with a token, or all clients on this host. It is an
+/// argument of [`Server::bind`].
 #[derive(Clone, Debug)]
 pub enum Admission {
     /// The server accepts only clients that present this token, a secret text.
@@ -109,9 +109,12 @@ impl Server {
     /// the process.
     ///
     /// # Errors
-    /// Returns [`ServeError`] if the address cannot be bound, if the server's secret key cannot be read or written, if
-    /// a server without a token would be reachable from other hosts, or if the operating system refuses a thread, a
-    /// socket or a signal handler.
+    /// Returns [`ServeError`] in these cases:
+    ///
+    /// - The address cannot be bound.
+    /// - The server's secret key cannot be read or written.
+    /// - A server without a token would be reachable from other hosts.
+    /// - The operating system refuses a thread, a socket or a signal handler.
     pub fn bind(devices: Vec<Device>, admission: Admission, listen: Listen) -> Result<Self, ServeError> {
         let runtime = tokio::runtime::Builder::new_multi_thread().enable_all().build().map_err(ServeError::Runtime)?;
         if matches!(admission, Admission::AnyoneHere) && !listen.is_here_only() {
@@ -265,8 +268,9 @@ fn hosting(devices: Vec<Device>, peers: &Arc<Peers>) -> RemoteServer {
     RemoteServer::new(devices)
 }
 
-/// Adds a check to the server: a client that opens a session must present the token, if `admission` requires one. An
-/// iroh client that passes the check is admitted to `peers`, which lifts its limits.
+/// Adds a check to the server: a client that opens a session (a queue of requests to one device) must present the
+/// token, if `admission` requires one. An iroh client that passes the check is admitted to `peers`, which lifts its
+/// limits.
 ///
 /// The token is the first line of the client's credential. The second line says what the session is for, and is not
 /// checked.

@@ -13,9 +13,10 @@ use super::peers::Peers;
 use stageline_nn::kernels::remote::serve::{Served, operations};
 use stageline_nn::kernels::remote::{ID_WORDS, name};
 
-/// Returns the operations of a server with devices of the backend `B`: Stageline's own kernels, the answers to a
-/// client's first requests, and the moves of tensors between the sessions of a client. The first requests ask for the
-/// server's greeting, ask for the numbers that identify its process, and introduce other servers to it.
+/// Returns the operations of a server with devices of the backend `B`. They are Stageline's own kernels, the answers to
+/// a client's first requests, and the moves of tensors between the sessions of a client. A first request asks for the
+/// server's greeting (its version and kernels) or for the numbers that identify its process, or introduces other
+/// servers to it.
 pub(super) fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<B> {
     let mut operations = operations(CustomOpRegistry::new());
     operations.register(name::HELLO, |tensors, asked, device| {
@@ -37,7 +38,7 @@ pub(super) fn all_operations<B: Served>(peers: &Arc<Peers>) -> CustomOpRegistry<
     operations
 }
 
-/// Adds the operations that move tensors from one session of a client to another.
+/// Adds the operations that move tensors from one session (queue of requests) of a client to another.
 fn hand_over<B: Served>(operations: &mut CustomOpRegistry<B>) {
     let handed_over = HandedOver::<B>::new();
     let sessions = Arc::clone(&handed_over);

@@ -17,8 +17,8 @@ use tokio::time::{Instant, sleep};
 
 use super::limits;
 
-/// The number of QUIC streams that an admitted peer may have open at once. Every session and every tensor in flight
-/// needs a stream.
+/// The number of QUIC streams that an admitted peer may have open at once. Every session (queue of requests to a
+/// device) and every tensor in flight needs a stream.
 const STREAMS: u32 = 4096;
 
 /// The interval between two checks of the connections of peers that are not admitted. A check looks at how long a
@@ -104,8 +104,9 @@ impl Peers {
     }
 }
 
-/// A wrapper around burn's handler of iroh connections. It closes connections of peers that are not admitted, if there
-/// are too many of them, or if one stays open too long or carries too many bytes.
+/// A wrapper around burn's handler of iroh connections. It closes a connection of a peer that is not admitted if this
+/// peer, or all such peers together, have too many connections. It also closes one that stays open too long or carries
+/// too many bytes.
 pub(super) struct Guarded {
     inner: Box<dyn DynProtocolHandler>,
     peers: Arc<Peers>,

@@ -1,31 +1,32 @@
-//! Asks the processor to load numbers before they are used ([`Ahead`]).
+//! Prefetches the numbers of matrices into a core's cache before they are used ([`Ahead`]).
 
 use std::arch::x86_64::_MM_HINT_T1;
 
 use super::super::view::Matrix;
 use super::cache::{LINE, prefetch};
 
-/// The number of cache lines that are loaded at once.
+/// The number of consecutive cache lines in a run. A run is prefetched at once.
 const RUN: usize = 3;
 
-/// The runs of cache lines in which a matrix is loaded.
+/// A matrix, divided into runs of consecutive cache lines, which are prefetched run by run.
 #[derive(Clone, Copy)]
 pub struct Runs<'a> {
-    /// The matrix or its transpose: the one whose rows have consecutive numbers.
+    /// The matrix itself, or its transpose if only the transpose has rows of consecutive numbers in memory.
     rows: Matrix<'a>,
-    /// The number of runs in a row.
+    /// The number of runs in a row of the matrix `rows`.
     of_a_row: usize,
 }
 
 impl<'a> Runs<'a> {
-    /// Returns the runs of `matrix`, which may be empty.
+    /// Divides a matrix into runs of cache lines. The matrix may be empty.
     pub fn of(matrix: Matrix<'a>) -> Self {
         let rows = if matrix.column_stride == 1 { matrix } else { matrix.transposed() };
-        // A row begins within a cache line.
+        // A row may begin in the middle of a cache line, and so may need one more line.
         Self { rows, of_a_row: (rows.columns.div_ceil(LINE) + 1).div_ceil(RUN) }
     }
 
-    /// Returns the part with the index `index` (from 0) of `parts` equal parts of all runs.
+    /// Divides the runs into `parts` equal parts, and returns the one with the index `index` (from 0). Late parts may
+    /// have fewer runs.
     pub fn part(self, index: usize, parts: usize) -> Part {
         let all = if self.rows.columns == 0 { 0 } else { self.rows.rows * self.of_a_row };
         let of_a_part = all.div_ceil(parts);
@@ -41,24 +42,23 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// A part of the runs of a matrix.
+/// The consecutive runs of a matrix that are still to be prefetched.
 pub struct Part {
-    /// The first number of the run that is loaded next. It may lie beyond the matrix.
+    /// The address of the first number of the next run. It may lie beyond the matrix.
     next: *const f32,
-    /// The number of runs that are left.
+    /// The number of runs that are still to be prefetched.
     left: usize,
-    /// The number of runs that are left in this row.
+    /// The number of runs that are left in the current row of the matrix.
     left_in_row: usize,
-    /// The number of runs in a row.
+    /// The number of runs in a row of the matrix.
     of_a_row: usize,
     /// The distance, in f32 numbers, from the end of a row's last run to the beginning of the next row. It is negative,
     /// and wraps around, if the last run reaches into the next row.
     to_next_row: usize,
 }
 
-/// Loads parts of two matrices into a core's L2 cache while the core computes tiles. A kernel calls
-/// [`load`](Self::load) between its products, so that few loads at a time are under way and no instruction waits for
-/// them.
+/// Prefetches parts of two matrices into a core's L2 cache while the core computes tiles. A kernel calls
+/// [`load`](Self::load) between its products. So few loads at a time are under way, and no instruction waits for them.
 pub struct Ahead {
     now: Part,
     later: Part,

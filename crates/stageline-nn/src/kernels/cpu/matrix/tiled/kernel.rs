@@ -7,36 +7,38 @@ use super::ahead::Ahead;
 use super::cache::{LINE, prefetch};
 use super::vector::Vector;
 
-/// The number of rows of the largest tile.
+/// The number of rows of the largest tile. A tile is the part of a product that a kernel computes in one call.
 pub const ROWS: usize = 6;
 
-/// The number of columns of the left matrix after which a kernel pauses its products, to load numbers for later.
+/// The number of columns of the left matrix that a kernel multiplies between two prefetches.
 const STEP: usize = 8;
 
-/// Computes a tile: the product of some rows of the left matrix and a panel. It loads numbers for later meanwhile.
+/// A function that computes a tile: the product of some rows of the left matrix and a panel (some columns of the right
+/// matrix). Meanwhile it prefetches numbers that are needed later.
 ///
 /// # Safety
 /// The processor must have the instructions of the kernel, and all numbers that [`Operands`] describes must be valid.
 pub type Kernel = unsafe fn(Operands, &mut Ahead);
 
-/// The numbers that a kernel reads and writes. The number of rows of the tile and its number of vectors in a row are those of the
-/// kernel.
+/// The numbers that a kernel reads and writes to compute a tile. The kernel itself determines the tile's number of rows
+/// and its number of vectors in a row.
 pub struct Operands<'a> {
     /// The number of columns of the left matrix, and of rows of the panel.
     pub depth: usize,
-    /// The first row of the left matrix. A row has consecutive numbers.
+    /// The address of the first row of the left matrix. The numbers of a row are consecutive.
     pub left: *const f32,
     /// The distance, in f32 numbers, between the beginnings of the left matrix's rows.
     pub left_stride: usize,
-    /// The panel. Its rows have as many numbers as those of the largest tile, and lie one after the other.
+    /// The address of the panel: a copy of some columns of the right matrix. Its rows lie one after the other. Each row
+    /// is as long as a row of the largest tile.
     pub panel: *const f32,
-    /// The first element of the output.
+    /// The address of the tile's first element in the output.
     pub output: *mut f32,
     /// The distance, in f32 numbers, between the beginnings of the output's rows.
     pub output_stride: usize,
-    /// The number of columns of the output. Only the last vector of a row may lie partly beyond it.
+    /// The number of columns of the tile in the output. Only the last vector of a row may lie partly beyond them.
     pub columns: usize,
-    /// The numbers that are added to the product.
+    /// The numbers that are added to the product: the previous output, a bias, or both.
     pub addends: Addends<'a>,
 }
 
@@ -70,7 +72,8 @@ unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operan
     }
 }
 
-/// Adds the products of the columns of the left matrix in the step `step` to the sums of a tile.
+/// Adds the products of one step to the sums of a tile. The step `step` consists of [`STEP`] columns of the left
+/// matrix.
 #[inline(always)]
 unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize>(
     sums: &mut [[V; VECTORS]; ROWS],
@@ -110,7 +113,7 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// Writes the sums of a tile to the output, plus what is to be added.
+/// Writes the sums of a tile, plus the addends of `of`, to the output.
 #[inline(always)]
 unsafe fn write<V: Vector, const ROWS: usize, const VECTORS: usize>(mut sums: [[V; VECTORS]; ROWS], of: &Operands) {
     // SAFETY: by the contract of `Kernel`.

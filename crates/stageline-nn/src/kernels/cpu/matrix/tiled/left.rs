@@ -24,8 +24,8 @@ pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> 
     Matrix::new(unsafe { room.assume_init_ref() }, [left.rows, left.columns], stride)
 }
 
-/// Returns the number of f32 numbers for which a buffer needs room, to hold the copy of a transposed view with `rows`
-/// rows and `columns` columns.
+/// Returns the size, in f32 numbers, of a buffer for the copy of a transposed view with `rows` rows and `columns`
+/// columns.
 pub const fn capacity(rows: usize, columns: usize) -> usize {
     rows * stride(columns) + LINE
 }

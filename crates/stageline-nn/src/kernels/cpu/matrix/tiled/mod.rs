@@ -1,7 +1,7 @@
 //! Multiplies matrices on x86-64 processors with AVX2 or AVX-512.
 //!
-//! The crate `gemm` does the same, and takes more time for the sizes of a training, because it waits for the memory. Here
-//! the kernels ask for the numbers that come next while they compute.
+//! For the matrix sizes of a training, this is faster than the crate `gemm`, which waits for the memory. Here the
+//! kernels prefetch the numbers that come next while they compute.
 //!
 //! - `kernel`: computes tiles in vector registers.
 //! - `vector`: a vector register.
@@ -37,9 +37,9 @@ pub use tile::Tile;
 /// more, the strip of the left matrix that a tile reads would not stay in a core's L1 cache.
 const DEPTH: usize = 512;
 
-/// The number of columns of the right matrix, in vector registers, that are copied at once for each core if the product
-/// is as deep as [`DEPTH`]. A product of half this depth copies twice as many. The copy takes at most 128 KiB with AVX2
-/// and 256 KiB with AVX-512. So it fits into a core's L2 cache together with the numbers of the next copy.
+/// The number of columns of the right matrix that are copied at once for each core, counted in vector registers. It is
+/// for products as deep as [`DEPTH`]; a product of half this depth copies twice as many. The copy takes at most 128 KiB
+/// with AVX2 and 256 KiB with AVX-512. So it fits into a core's L2 cache together with the numbers of the next copy.
 const VECTORS: usize = 8;
 
 /// The largest number of columns of the right matrix that are copied at once for all cores.
@@ -93,8 +93,8 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
     BUFFERS.set(buffers);
 }
 
-/// Computes the part of a product that needs these panels, as [`multiply`] does. Meanwhile it loads the part `next` of the
-/// right matrix, which is copied into panels next.
+/// Computes the columns of a product whose right matrix is copied into `panels`, as [`multiply`] does. Meanwhile it
+/// prefetches `next`, the part of the right matrix that is copied into panels next.
 fn multiply_panels(
     tile: &Tile,
     output: MatrixMut,

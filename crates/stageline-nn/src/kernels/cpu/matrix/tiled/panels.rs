@@ -49,8 +49,7 @@ impl<'a> Panels<'a> {
     }
 }
 
-/// Returns the number of f32 numbers for which a buffer needs room, to hold panels of `columns` columns and `rows` rows
-/// together.
+/// Returns the size, in f32 numbers, of a buffer for panels that together have `columns` columns, of `rows` rows.
 pub const fn capacity(columns: usize, rows: usize) -> usize {
     columns * rows + LINE
 }

@@ -11,7 +11,8 @@ use super::panels::Panels;
 use super::parts::parts;
 use super::vector::Vector;
 
-/// The largest part of a product that the processor's vector registers can hold, and the kernels that compute it.
+/// The size of the largest tile, whose sums fit into the processor's vector registers, and the kernels for tiles of up
+/// to this size.
 pub struct Tile {
     /// The number of columns of the largest tile.
     pub columns: usize,
@@ -25,7 +26,7 @@ impl Tile {
     /// The number of rows of the largest tile.
     pub const ROWS: usize = kernel::ROWS;
 
-    /// Returns the tile of this host's processor; `None` if it has neither AVX2 nor AVX-512.
+    /// Returns the largest tile and the kernels for this host's processor; `None` if it has neither AVX2 nor AVX-512.
     pub fn of_processor() -> Option<&'static Self> {
         const fn with<V: Vector>(kernels: &'static [[Kernel; kernel::ROWS]]) -> Tile {
             Tile { columns: V::LANES * V::IN_A_ROW, lanes: V::LANES, kernels }
@@ -41,12 +42,12 @@ impl Tile {
         }
     }
 
-    /// Writes the product of `left`, a strip of a left matrix, and the panels of a right matrix, plus `addends`, to
-    /// `output`, tile by tile. `ahead` loads numbers for later meanwhile.
+    /// Writes the product of a strip of a left matrix, `left`, and a right matrix in `panels`, plus `addends`, to
+    /// `output`, tile by tile. Meanwhile `ahead` prefetches numbers that are needed later.
     ///
     /// # Panics
-    /// Panics if the strip is empty or higher than a tile, if the shapes do not fit each other, or if the rows of `left`
-    /// do not have consecutive numbers.
+    /// Panics if the strip is empty or has more rows than a tile, or if the shapes do not fit each other. Also panics
+    /// if the rows of `left` do not have consecutive numbers.
     pub fn multiply(&self, output: MatrixMut, left: Matrix, panels: Panels, addends: Addends, mut ahead: Ahead) {
         let (rows, depth) = (output.rows, left.columns);
         let fits = (1..=Self::ROWS).contains(&rows) && left.rows == rows;

@@ -12,8 +12,7 @@ use super::cache::{LINE, prefetch};
 /// The side of the squares in which a matrix is transposed: the number of f32 numbers in a register of AVX2.
 const SIDE: usize = 8;
 
-/// The distance, in f32 numbers of a row, between the numbers that are read and the numbers that the processor is asked
-/// to load in advance.
+/// The distance, in f32 numbers of a row, from the numbers that are read to the numbers that are prefetched.
 const AHEAD: usize = 4 * LINE;
 
 /// Writes the transpose of `matrix` to `transpose`. The rows of `matrix` must have consecutive numbers. The rows of the

@@ -23,9 +23,9 @@ pub trait Vector: Copy {
     unsafe fn store(self, to: *mut f32);
     /// Stores the numbers of the first `lanes` lanes, which are fewer than the register has.
     unsafe fn store_first(self, to: *mut f32, lanes: usize);
-    /// Returns the sums of both registers' numbers.
+    /// Returns the sums of the numbers of both registers, lane by lane.
     unsafe fn plus(self, other: Self) -> Self;
-    /// Adds the products of `one` and `other`, and rounds once.
+    /// Returns this register plus the products of `one` and `other`, lane by lane, rounded once (a fused multiply-add).
     unsafe fn plus_product(self, one: Self, other: Self) -> Self;
 }
 
