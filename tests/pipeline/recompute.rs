@@ -240,3 +240,100 @@ fn segments_and_selected_blocks_are_recomputed_and_change_no_bit() {
     assert!(counted(Recompute::Full) == (kept, vec![6; BLOCKS]));
     assert_eq!(BlockSet::new([3, 128]), Err(BlockOutOfRange { block: 128 }));
 }
+
+type Pair = (Tensor<2>, Option<Tensor<2>>);
+
+/// A layer whose output is a pair without a second tensor.
+#[derive(Module, Debug)]
+struct Single {
+    layer: Layer,
+}
+
+impl Stage for Single {
+    type Input = Tensor<2>;
+    type Output = Pair;
+
+    fn forward(&self, input: Tensor<2>) -> Pair {
+        (self.layer.forward(input), None)
+    }
+}
+
+/// A block that sets the second tensor of a pair to its input, and that may fail.
+#[derive(Module, Debug)]
+struct Skipping {
+    layer: Layer,
+    #[module(skip)]
+    fails: bool,
+}
+
+impl Stage for Skipping {
+    type Input = Pair;
+    type Output = Pair;
+
+    fn forward(&self, (states, skipped): Pair) -> Pair {
+        (self.layer.forward(states.clone()), skipped.or(Some(states)))
+    }
+
+    fn try_forward(&self, input: Pair) -> Result<Pair, Box<dyn std::error::Error + Send + Sync>> {
+        if self.fails { Err("it fails on purpose".into()) } else { Ok(self.forward(input)) }
+    }
+}
+
+/// A last layer that adds both tensors of a pair.
+#[derive(Module, Debug)]
+struct Joining {
+    error: Error,
+}
+
+impl Stage for Joining {
+    type Input = Pair;
+    type Output = Tensor<2>;
+
+    fn forward(&self, (states, skipped): Pair) -> Tensor<2> {
+        self.error.forward(states + skipped.unwrap())
+    }
+}
+
+impl stageline::LossStage for Joining {
+    type Target = crate::mlp::Target;
+
+    fn loss(&self, output: Tensor<2>, target: Self::Target) -> Tensor<1> {
+        self.error.loss(output, target)
+    }
+
+    fn weight(&self, target: &Self::Target) -> stageline::Weight {
+        self.error.weight(target)
+    }
+}
+
+/// Trains blocks that pass on a second float tensor for one step, of which the one at `fails` fails. Returns the bits of
+/// all parameters, or the error of the step.
+fn skipping(recompute: Recompute, fails: Option<usize>) -> Result<Vec<u32>, String> {
+    let Mlp { mut layers, error } = Mlp::new(4, WIDTH, 3);
+    let front = Single { layer: layers.pop().unwrap() };
+    let block = |(index, layer)| Skipping { layer, fails: fails == Some(index) };
+    let blocks: Vec<_> = layers.into_iter().enumerate().map(block).collect();
+    let chain = Pipeline::builder().stage((front, blocks), config().recompute(recompute));
+    let mut pipeline = chain.loss(Joining { error }, config()).micro_batches(2).build().unwrap();
+    let (input, target) = Mlp::batch(6, WIDTH, true, 0);
+    pipeline.step(Batch::new(input, target)).map_err(|error| error.to_string())?;
+    Ok(bits(&pipeline.into_modules().take::<(Single, Vec<Skipping>)>(0).unwrap()))
+}
+
+#[test]
+fn a_recomputed_block_whose_output_has_more_float_tensors_is_an_error_and_a_later_one_is_kept() {
+    let kept = skipping(Recompute::Nothing, None).unwrap();
+    let later = Recompute::Only(BlockSet::new([1, 2]).unwrap());
+    assert!(skipping(later, None) == Ok(kept), "their inputs have two float tensors");
+    let error = skipping(Recompute::Full, None).unwrap_err();
+    let expected = "must return exactly one float tensor, of rank 2 as in its input; it returned float tensors of the ranks [2, 2]";
+    assert!(error.contains(expected), "{error}");
+}
+
+#[test]
+fn the_error_of_a_block_ends_the_step_whether_the_block_is_recomputed_or_kept() {
+    for recompute in [Recompute::Nothing, Recompute::Blocks(0), Recompute::Full] {
+        let error = skipping(recompute, Some(0)).unwrap_err();
+        assert!(error.contains("it fails on purpose"), "{recompute}: {error}");
+    }
+}

@@ -42,17 +42,23 @@ impl<I: Payload, T: Payload> Batch<I, T> {
         Self(Content::Cut(micro_batches))
     }
 
-    /// Returns the size of the batch's tensors in bytes. A tensor that several stages read ([`SharedInput`]) counts
-    /// once.
-    pub fn bytes(&self) -> u64 {
-        let mut count = CountBytes(0);
+    /// Calls `visitor` with every tensor of the batch, and drops the tensors that it returns. The batch stays as it is.
+    /// A tensor that several stages read ([`SharedInput`]) is visited once.
+    pub fn visit(&self, visitor: &mut impl PayloadMapper) {
         let pieces = match self.0.clone() {
             Content::Whole(input, target) => vec![(input, target)],
             Content::Cut(pieces) => pieces,
         };
         for (input, target) in pieces {
-            drop((input.map(&mut count), target.map(&mut count)));
+            drop((input.map(visitor), target.map(visitor)));
         }
+    }
+
+    /// Returns the size of the batch's tensors in bytes. A tensor that several stages read ([`SharedInput`]) counts
+    /// once.
+    pub fn bytes(&self) -> u64 {
+        let mut count = CountBytes(0);
+        self.visit(&mut count);
         count.0
     }
 
@@ -61,9 +67,12 @@ impl<I: Payload, T: Payload> Batch<I, T> {
     /// This function serves training loops that run without a pipeline.
     ///
     /// # Errors
-    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, or if its tensors differ in their
-    /// numbers of rows. Also returns it if the caller has already split the batch into another number of micro-batches.
+    /// Returns [`BatchError`] if the batch has fewer rows than `micro_batches`, if this number is 0, or if its tensors
+    /// differ in their numbers of rows. Also returns it if the caller has already split the batch into another number of micro-batches.
     pub fn into_micro_batches(self, micro_batches: usize) -> Result<Vec<(I, T)>, BatchError> {
+        if micro_batches == 0 {
+            return Err(BatchError::NoMicroBatches);
+        }
         match self.0 {
             Content::Whole(input, target) => {
                 let rows = rows(&input, &target)?;
@@ -102,7 +111,7 @@ impl<I: Payload, T: Payload> Batch<I, T> {
                 Self::new(input, target).cut(pieces, weight)
             }
             Content::Cut(pieces) if (1..=micro_batches).contains(&pieces.len()) => MicroBatches::weigh(pieces, weight),
-            Content::Cut(pieces) => Err(BatchError::Count { given: pieces.len(), micro_batches, replicas: 1 }),
+            Content::Cut(pieces) => Err(BatchError::CountOfPass { given: pieces.len(), most: micro_batches }),
         }
     }
 }

@@ -39,6 +39,18 @@ pub enum BatchError {
         /// R, the number of data-parallel replicas that share the batch.
         replicas: usize,
     },
+    /// The batch of an evaluation or inference has been split by the caller into no micro-batch, or into more than the
+    /// pipeline takes.
+    #[error("the batch was cut into {given} micro-batches; an evaluation or inference takes 1 to {most}")]
+    CountOfPass {
+        /// The number of micro-batches into which the caller has split the rejected batch.
+        given: usize,
+        /// The largest number of micro-batches of an evaluation or inference: M for each data-parallel replica.
+        most: usize,
+    },
+    /// The caller asked to split the batch into 0 micro-batches.
+    #[error("a batch cannot be cut into 0 micro-batches; cut it into 1 or more")]
+    NoMicroBatches,
     /// The tensors of the rejected batch do not have the same number of rows along dimension 0.
     #[error(
         "tensor {tensor} of the batch has {found} rows, but tensor 0 has {rows}; \

@@ -1,6 +1,8 @@
 //! The traits of a model's parts: a [`Stage`] maps an input to an output. The last stage is a [`LossStage`], which also
 //! computes the loss of its output.
 
+use std::convert::Infallible;
+
 use burn::module::Module;
 use burn::tensor::Tensor;
 
@@ -198,15 +200,17 @@ where
 
     fn forward(&self, input: Self::Input) -> Self::Output {
         in_layers(|| match parts(self.len(), &input) {
-            Some(parts) => in_segments(parts, self, input, one::<S>),
+            Some(parts) => {
+                let Ok(output) = in_segments(parts, self, input, |stage, value| Ok::<_, Infallible>(one(stage, value)));
+                output
+            }
             None => self.iter().fold(input, |value, stage| one(stage, value)),
         })
     }
 
     fn try_forward(&self, input: Self::Input) -> Result<Self::Output, BoxError> {
         in_layers(|| match parts(self.len(), &input) {
-            // A recomputed part cannot return an error, so a stage in it ends with a panic instead.
-            Some(parts) => Ok(in_segments(parts, self, input, one::<S>)),
+            Some(parts) => in_segments(parts, self, input, |stage, value| try_in_layer(|| stage.try_forward(value))),
             None => self.iter().try_fold(input, |value, stage| try_in_layer(|| stage.try_forward(value))),
         })
     }
