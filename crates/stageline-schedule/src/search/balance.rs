@@ -68,7 +68,8 @@ fn partition(costs: &[f64], speeds: &[f64]) -> Result<Vec<Range<usize>>, Balance
     for ranges in 2..=stages {
         let speed = speeds[stages - ranges];
         let mut best = vec![f64::INFINITY; layers];
-        let mut ends = vec![layers; layers];
+        // Costs that are not finite have no best end; any end then leaves one layer for each further range.
+        let mut ends: Vec<_> = (1..=layers).collect();
         for from in 0..=layers - ranges {
             let mut first = 0.0;
             for end in from + 1..=layers - ranges + 1 {
@@ -219,6 +220,19 @@ mod tests {
                 prop_assert_eq!(slowest(&costs, &cuts, speeds), least(&costs, speeds));
             }
             prop_assert_eq!(balance_with_speeds(&costs, &equal).unwrap(), balance(&costs, stages).unwrap());
+        }
+    }
+
+    #[test]
+    fn every_stage_has_a_layer_also_with_costs_that_are_not_finite() {
+        for stages in 1..=4 {
+            let cuts = balance(&[1.0, f64::INFINITY, f64::NAN, 1.0], stages).unwrap();
+            assert!(cuts.len() == stages && cuts.iter().all(|cut| !cut.is_empty()), "{cuts:?}");
+            assert!(
+                cuts[0].start == 0
+                    && cuts[stages - 1].end == 4
+                    && cuts.windows(2).all(|two| two[0].end == two[1].start)
+            );
         }
     }
 }

@@ -27,6 +27,10 @@ use super::with_time_limit::Pending;
 /// host is unreachable.
 const PATIENCE: Duration = Duration::from_secs(40);
 
+/// The time limit for telling the servers of earlier devices about a new one, for all of them together. Within
+/// [`PATIENCE`], it leaves time for the new device itself.
+const OF_INTRODUCTIONS: Duration = Duration::from_secs(10);
+
 /// Begins to connect a device of another host on a new thread. The method `finish` of the returned value waits for the
 /// device. `token` is the secret that the other host may require.
 pub(crate) fn begin(name: &RemoteName, token: Option<&Token>) -> Opening<Device> {
@@ -90,24 +94,31 @@ fn connect(name: &RemoteName, token: Option<Token>) -> Result<Device, RemoteErro
 /// the other. Returns an error if the new server does not accept the ids. A failure of an earlier server is only
 /// logged, because its host may belong to an earlier training.
 fn introduce(name: &RemoteName, device: &Device) -> Result<(), RemoteError> {
-    let failed = |name: &RemoteName| {
-        let name = name.clone();
-        move |cause| broken(&name, cause)
-    };
     let Some(id) = id_of(name) else { return Ok(()) };
     let mut others = connected::all();
     // A host with several devices is introduced once.
     let mut seen = HashSet::from([name.host.clone()]);
     others.retain(|other| seen.insert(other.name.host.clone()));
     let ids: Vec<_> = others.iter().filter_map(|other| id_of(&other.name)).collect();
-    greeting::introduce(device, &ids).map_err(failed(name))?;
-    for other in others.iter().filter(|other| id_of(&other.name).is_some()) {
+    greeting::introduce(device, &ids).map_err(|cause| broken(name, cause))?;
+    let introduced: Vec<_> = others
+        .into_iter()
+        .filter(|other| id_of(&other.name).is_some())
+        .map(|other| {
+            Pending::start(move || {
+                let session = open_new_session(&other, "introduction")?;
+                greeting::introduce(&session, &[id]).map_err(|cause| broken(&other.name, cause))
+            })
+        })
+        .collect();
+    for pending in introduced {
         // A host of an earlier training may be gone; if it is one of this training, its own connection reports that.
-        let asked = open_new_session(other, "introduction")
-            .and_then(|session| greeting::introduce(&session, &[id]).map_err(failed(&other.name)));
-        if let Err(error) = asked {
-            tracing::debug!(%error, "a host was not introduced to another one");
-        }
+        let error = match pending.within(OF_INTRODUCTIONS) {
+            Ok(Ok(())) => continue,
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "it did not answer in time".to_owned(),
+        };
+        tracing::debug!(error, "a host was not introduced to another one");
     }
     Ok(())
 }
