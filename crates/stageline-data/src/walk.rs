@@ -1,7 +1,7 @@
 //! Finds the files of a folder and its subfolders for a corpus or a tokenisation.
 //!
 //! Input: a folder and file extensions. Output: the paths of files, in no particular order. The code here must not
-//! follow symbolic links or read the contents of files.
+//! follow symbolic links to folders or read the contents of files.
 
 use std::fs;
 use std::io;
@@ -22,11 +22,15 @@ impl Unreadable {
     }
 }
 
+/// The file that marks a folder as a cache (bford.info/cachedir), such as the folder of cargo's build outputs.
+const CACHE_TAG: &str = "CACHEDIR.TAG";
+
 /// Returns the regular files in the folder `root` and its subfolders, in no particular order. Only files with one of
 /// `extensions` are returned; `None` means all files.
 ///
-/// Hidden entries, such as `.git`, and folders named `target`, which contain build outputs, are skipped. Symbolic links
-/// are skipped too, because they may lead out of the folder or form a cycle. `root` itself may have any name.
+/// Skipped are hidden entries, such as `.git`; caches and build outputs, which are folders with a `CACHEDIR.TAG`; and
+/// symbolic links to folders, which may form a cycle. A symbolic link to a file counts as the file. `root` itself is
+/// always read.
 ///
 /// # Errors
 /// Returns the first file or folder that cannot be read, with the error of the operating system.
@@ -42,9 +46,9 @@ pub(crate) fn walk(root: &Path, extensions: Option<&[String]>) -> Result<Vec<Pat
                 continue;
             }
             let kind = entry.file_type().map_err(Unreadable::at(&path))?;
-            if kind.is_dir() && name != "target" {
-                folders.push(path);
-            } else if kind.is_file() && has_extension(&path, extensions) {
+            if kind.is_dir() {
+                folders.extend((!path.join(CACHE_TAG).exists()).then_some(path));
+            } else if path.is_file() && has_extension(&path, extensions) {
                 files.push(path);
             }
         }
@@ -96,21 +100,15 @@ mod tests {
         let root = folder(&[
             "a.rs",
             "x/b.rs",
-            "x/y/target-lexicon/c.md",
             "no_extension",
             ".hidden.rs",
             ".git/d.rs",
+            "target/CACHEDIR.TAG",
             "target/e.rs",
             "x/target/f.rs",
         ]);
-        assert_eq!(names(root.path(), None), ["a.rs", "no_extension", "x/b.rs", "x/y/target-lexicon/c.md"]);
-    }
-
-    #[test]
-    fn a_file_named_target_and_a_root_named_target_are_read() {
-        let root = folder(&["target/a.rs", "x/target"]);
-        assert_eq!(names(root.path(), None), ["x/target"]);
-        assert_eq!(names(&root.path().join("target"), None), ["a.rs"]);
+        assert_eq!(names(root.path(), None), ["a.rs", "no_extension", "x/b.rs", "x/target/f.rs"]);
+        assert_eq!(names(&root.path().join("target"), None), ["CACHEDIR.TAG", "e.rs"]);
     }
 
     #[test]
@@ -123,13 +121,13 @@ mod tests {
 
     #[cfg(unix)]
     #[test]
-    fn symbolic_links_are_not_followed() {
+    fn symbolic_links_are_followed_to_files_and_not_to_folders() {
         use std::os::unix::fs::symlink;
         let root = folder(&["x/a.rs"]);
         symlink(root.path(), root.path().join("x/cycle")).unwrap();
         symlink(root.path().join("x/a.rs"), root.path().join("b.rs")).unwrap();
         symlink("nowhere", root.path().join("dangling.rs")).unwrap();
-        assert_eq!(names(root.path(), None), ["x/a.rs"]);
+        assert_eq!(names(root.path(), None), ["b.rs", "x/a.rs"]);
     }
 
     #[test]

@@ -46,8 +46,8 @@ impl Corpus {
     /// once, for the [fingerprint](Self::fingerprint).
     ///
     /// # Selection
-    /// In a folder, symbolic links, hidden entries (such as `.git`), folders named `target` and empty files are
-    /// skipped. Each file has two random numbers, the draws, which depend only on the seed and on the file's path
+    /// In a folder, symbolic links to folders, hidden entries (such as `.git`), folders with a `CACHEDIR.TAG` (build
+    /// outputs and caches) and empty files are skipped. Each file has two random numbers, the draws, which depend only on the seed and on the file's path
     /// relative to the folder:
     ///
     /// - The first draw orders the files, and files are taken in this order until `max_files` or `max_bytes` of the

@@ -22,6 +22,9 @@ const TEMPLATE_FILE: &str = "chat_template.jinja";
 const TOOL_USE_FILE: &str = "additional_chat_templates/tool_use.jinja";
 const CONFIG_FILE: &str = "tokenizer_config.json";
 
+/// The file that may name special tokens beside [`CONFIG_FILE`].
+const TOKENS_FILE: &str = "special_tokens_map.json";
+
 /// The largest length, in bytes, of a file with a chat template.
 const MOST: u64 = 16 << 20;
 
@@ -51,11 +54,14 @@ pub(crate) struct ChatTemplate {
 impl ChatTemplate {
     /// Reads the chat template of a model's folder from its `chat_template.jinja`, or else from its
     /// `tokenizer_config.json`; `None` if neither has one. The template for conversations with tools is read from
-    /// `additional_chat_templates`, or else from the same `tokenizer_config.json`.
-    pub(crate) fn in_folder(folder: &Path) -> Option<Self> {
+    /// `additional_chat_templates`, or else from the same `tokenizer_config.json`. `has_token` says whether the tokenizer
+    /// has a token with the given text.
+    pub(crate) fn in_folder(folder: &Path, has_token: impl Fn(&str) -> bool) -> Option<Self> {
         let [template, tool_use, config] = [TEMPLATE_FILE, TOOL_USE_FILE, CONFIG_FILE].map(|name| folder.join(name));
         let of_config = settings(&config);
-        let special_tokens = of_config.as_ref().map(special_tokens).unwrap_or_default();
+        let map = settings(&folder.join(TOKENS_FILE));
+        let of_map = map.as_ref().unwrap_or(&serde_json::Value::Null);
+        let special_tokens = of_config.as_ref().map(|config| special_tokens(config, of_map)).unwrap_or_default();
         let named = |name| of_config.as_ref().ok().and_then(|settings| in_settings(settings, name)).map(str::to_owned);
         let (path, source) = match (text_of(&template), &of_config) {
             (Err(fault), _) => (&template, Err(fault)),
@@ -79,9 +85,15 @@ impl ChatTemplate {
         if let Some(fixed) = date.fixed().filter(|_| prints_date) {
             hash.update(format!("{fixed:?}"));
         }
+        let checked = |source: Result<String, String>| {
+            let source = source?;
+            map.as_ref().map_err(|fault| format!("{TOKENS_FILE} cannot be read: {fault}"))?;
+            check_tokens(&source, of_config.as_ref().unwrap_or(&serde_json::Value::Null), &special_tokens, &has_token)?;
+            Ok(source)
+        };
         Some(Self {
-            default: Template::new(path, source, &date),
-            tool_use: tool_use.map(|(path, source)| Template::new(path, source, &date)),
+            default: Template::new(path, checked(source), &date),
+            tool_use: tool_use.map(|(path, source)| Template::new(path, checked(source), &date)),
             special_tokens,
             fingerprint: hex(&hash.finalize()),
         })
@@ -207,14 +219,50 @@ fn in_settings<'a>(settings: &'a serde_json::Value, name: &str) -> Option<&'a st
     single.or_else(|| found.as_array()?.iter().find(has_name)?["template"].as_str())
 }
 
-/// Returns the names and the texts of the special tokens in the settings of a tokenizer. A token is a string, or an
-/// object with its text as `content`.
-fn special_tokens(settings: &serde_json::Value) -> Vec<(&'static str, String)> {
+/// Returns the names and the texts of the special tokens of a tokenizer. They are in its settings or, if these do not
+/// mention a token, in `special_tokens_map.json`. A token is a string, or an object with its text as `content`.
+fn special_tokens(settings: &serde_json::Value, map: &serde_json::Value) -> Vec<(&'static str, String)> {
     let text = |name: &&'static str| {
-        let found = &settings[*name];
+        let found = settings.get(*name).or_else(|| map.get(*name))?;
         Some((*name, found.as_str().or_else(|| found["content"].as_str())?.to_owned()))
     };
     SPECIAL_TOKENS.iter().filter_map(text).collect()
+}
+
+/// Whether a template uses the variable `name`.
+fn uses(source: &str, name: &str) -> bool {
+    Regex::new(&format!(r"\b{name}\b")).expect("the name of a variable is a valid expression").is_match(source)
+}
+
+/// Checks the tokens that a template writes: a special token for the end must have a name, and the tokenizer must have
+/// all tokens that the settings add.
+///
+/// # Errors
+/// Returns a text that says which token is missing, and where to add it. Otherwise an answer would have no end, or a
+/// token would be encoded as several ordinary ones.
+fn check_tokens(
+    source: &str,
+    settings: &serde_json::Value,
+    special_tokens: &[(&'static str, String)],
+    has_token: impl Fn(&str) -> bool,
+) -> Result<(), String> {
+    let is_named = special_tokens.iter().any(|(name, _)| *name == "eos_token");
+    let asks = Regex::new(r"\beos_token is (not )?defined").expect("the expression is valid").is_match(source);
+    if uses(source, "eos_token") && !asks && !is_named && settings.get("eos_token").is_none() {
+        return Err(format!(
+            "it writes `eos_token`, which {CONFIG_FILE} and {TOKENS_FILE} do not name; add it to {CONFIG_FILE}"
+        ));
+    }
+    let added = settings["added_tokens_decoder"].as_object().into_iter().flatten();
+    let added = added.filter_map(|(_, token)| token["content"].as_str()).filter(|text| source.contains(text));
+    let special = special_tokens.iter().filter(|(name, _)| uses(source, name)).map(|(_, text)| text.as_str());
+    match added.chain(special).find(|text| !has_token(text)) {
+        Some(missing) => Err(format!(
+            "it writes the token `{missing}`, which {CONFIG_FILE} or {TOKENS_FILE} names and tokenizer.json does not have; write a \
+             tokenizer.json with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+        )),
+        None => Ok(()),
+    }
 }
 
 /// Returns the regular expression for the tags `{% generation %}` and `{% endgeneration %}`, with their whitespace

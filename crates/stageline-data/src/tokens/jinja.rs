@@ -30,6 +30,10 @@ pub(crate) fn environment(source: &str, date: Date) -> Result<Environment<'stati
     environment.add_filter("tojson", to_json);
     // In Python, `None` cannot be iterated over.
     environment.add_test("iterable", |value: &Value| !value.is_none() && value.try_iter().is_ok());
+    // What has a length and items, as strings and dictionaries of Python do.
+    environment.add_test("sequence", |value: &Value| {
+        matches!(value.kind(), ValueKind::Seq | ValueKind::Map | ValueKind::String)
+    });
     environment.add_function("raise_exception", |message: String| -> Result<(), Error> {
         Err(Error::new(ErrorKind::InvalidOperation, message))
     });
@@ -98,7 +102,12 @@ fn write_as_python(out: &mut Output, state: &mut State, value: &Value) -> Result
 fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
     let indent: Option<usize> = options.get("indent")?;
     let _: Option<bool> = options.get("ensure_ascii")?;
+    let separators: Option<Vec<String>> = options.get("separators")?;
     options.assert_all_used()?;
+    if indent.is_some() && separators.is_some() {
+        let message = "tojson takes either indent or separators";
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     let refused = |error: String| Error::new(ErrorKind::InvalidOperation, error);
     if indent.is_some_and(|indent| indent > WIDEST_INDENT) {
         return Err(refused(format!("tojson indents by at most {WIDEST_INDENT} blanks")));
@@ -111,7 +120,16 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
             value
                 .serialize(&mut Serializer::with_formatter(&mut bytes, PrettyFormatter::with_indent(blanks.as_bytes())))
         }
-        None => value.serialize(&mut Serializer::with_formatter(&mut bytes, Spaced)),
+        None => {
+            let [item, key] = match separators.as_deref() {
+                None => [", ", ": "].map(str::to_owned),
+                Some([item, key]) => [item, key].map(Clone::clone),
+                Some(others) => {
+                    return Err(refused(format!("tojson has two separators, and {} are given", others.len())));
+                }
+            };
+            value.serialize(&mut Serializer::with_formatter(&mut bytes, OneLine { item, key }))
+        }
     };
     written.map_err(|error| refused(error.to_string()))?;
     String::from_utf8(bytes).map_err(|error| refused(error.to_string()))
@@ -120,19 +138,22 @@ fn to_json(value: &Value, options: Kwargs) -> Result<String, Error> {
 /// The largest number of blanks by which `tojson` indents. More of them would fill the memory.
 const WIDEST_INDENT: usize = 64;
 
-/// The layout of Python's `json.dumps`: on one line, with a blank after each comma and colon.
-struct Spaced;
+/// The layout of Python's `json.dumps`: on one line, with a separator between items and one after each key.
+struct OneLine {
+    item: String,
+    key: String,
+}
 
-impl Formatter for Spaced {
+impl Formatter for OneLine {
     fn begin_array_value<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(b", ") }
+        if is_first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
     }
 
     fn begin_object_key<W: io::Write + ?Sized>(&mut self, writer: &mut W, is_first: bool) -> io::Result<()> {
-        if is_first { Ok(()) } else { writer.write_all(b", ") }
+        if is_first { Ok(()) } else { writer.write_all(self.item.as_bytes()) }
     }
 
     fn begin_object_value<W: io::Write + ?Sized>(&mut self, writer: &mut W) -> io::Result<()> {
-        writer.write_all(b": ")
+        writer.write_all(self.key.as_bytes())
     }
 }

@@ -22,7 +22,8 @@ use crate::tokens::write::TokenWriter;
 /// - Any other file is one document.
 /// - A folder gives the documents of its files and subfolders, in the order of the files' names. If some of them are
 ///   JSON-lines files, only these are read ([`files_left_out`](crate::files_left_out) lists the others). Symbolic
-///   links, hidden entries (such as `.git`) and folders named `target` are skipped.
+///   links to folders, hidden entries (such as `.git`) and folders with a `CACHEDIR.TAG` (build outputs and caches) are
+///   skipped.
 ///
 /// A conversation becomes text by [`Encode::chat`], which adds all of its special tokens. Every other document has the
 /// encoding's special tokens for its start and end ([`Encode::special_tokens`]), whatever its text ends with. Then

@@ -90,7 +90,8 @@ impl Tokenizer {
         let refuse = |message: String| TokenError::Tokenizer { path: path.to_path_buf(), message };
         let read = caught("tokenizers", || read(&json)).map_err(refuse)?;
         let (inner, vocabulary, special_tokens) = read.map_err(|error| refuse(error.to_string()))?;
-        let chat = ChatTemplate::in_folder(path.parent().unwrap_or(Path::new("")));
+        let has_token = |text: &str| inner.token_to_id(text).is_some();
+        let chat = ChatTemplate::in_folder(path.parent().unwrap_or(Path::new("")), has_token);
         let of_chat = chat.as_ref().map_or("", ChatTemplate::fingerprint);
         let fingerprint = hex(&Sha256::new_with_prefix(&json).chain_update(of_chat).finalize());
         Ok(Self { path: path.to_path_buf(), inner, vocabulary, special_tokens, chat, fingerprint })

@@ -309,3 +309,53 @@ fn a_template_that_fails_is_an_error_only_for_conversations() {
     let error = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false).unwrap_err();
     assert!(error.source().is_none() && error.to_string().contains("tokenizer_config.json fails: EOF"), "{error}");
 }
+
+/// Tests tokens that a template writes, and that the files of the tokenizer do not name or do not have.
+#[test]
+fn tokens_that_a_template_writes_must_have_a_name_and_an_id() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &expected().special, "");
+    let chat = |template: &str, settings: serde_json::Value, map: &str| {
+        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        fs::write(folder.path().join("tokenizer_config.json"), settings.to_string()).unwrap();
+        fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
+        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+        let chat = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false);
+        chat.map(|chat| chat.text).map_err(|error| error.to_string())
+    };
+    let template = "{{ messages[0].content }}{{ eos_token }}";
+    let error = chat(template, serde_json::json!({}), "{}").unwrap_err();
+    let expected = "it writes `eos_token`, which tokenizer_config.json and special_tokens_map.json do not name";
+    assert!(error.contains(expected), "{error}");
+    let map = r#"{"eos_token": {"content": "</s>"}}"#;
+    assert_eq!(chat(template, serde_json::json!({}), map).unwrap(), "a</s>");
+    // A token that the settings set to null is none.
+    assert_eq!(chat(template, serde_json::json!({"eos_token": null}), map).unwrap(), "a");
+    let error = chat(template, serde_json::json!({"eos_token": "<gone>"}), "{}").unwrap_err();
+    assert!(error.contains("it writes the token `<gone>`, which tokenizer_config.json or"), "{error}");
+    let asks = "{% if eos_token is defined %}{{ eos_token }}{% endif %}{% if add_eos_token %}{% endif %}a";
+    assert_eq!(chat(asks, serde_json::json!({}), "{}").unwrap(), "a");
+    assert!(chat("a", serde_json::json!({}), "{").unwrap_err().contains("special_tokens_map.json cannot be read"));
+    let settings = serde_json::json!({"added_tokens_decoder": {"7": {"content": "<|im_start|>"}}});
+    assert!(chat("<|im_start|>a", settings.clone(), "{}").unwrap_err().contains("the token `<|im_start|>`"));
+    assert_eq!(chat("b", settings, "{}").unwrap(), "b", "the template does not write it");
+}
+
+#[test]
+fn json_has_the_given_separators_and_texts_and_dictionaries_are_sequences() {
+    let folder = tempfile::tempdir().unwrap();
+    write_tokenizer(folder.path(), &expected().special, "");
+    let text = |template: &str| {
+        fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
+        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
+        let chat = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false);
+        chat.map(|chat| chat.text).map_err(|error| error.to_string())
+    };
+    // As Python's `json.dumps` and Jinja2 do.
+    assert_eq!(text("{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}").unwrap(), r#"{"a":[1,2]}"#);
+    assert_eq!(text("{{ {'a': [1, 2]} | tojson }}").unwrap(), r#"{"a": [1, 2]}"#);
+    assert!(text("{{ [1] | tojson(separators=(',')) }}").is_err());
+    let tests =
+        "{{ 'ab' is sequence }} {{ {} is sequence }} {{ [] is sequence }} {{ 1 is sequence }} {{ none is sequence }}";
+    assert_eq!(text(tests).unwrap(), "True True True False False");
+}
