@@ -192,6 +192,8 @@ fn text(predicted: &Predicted) -> String {
         )
     };
     let what_if = predicted.joined_stages.map_or_else(String::new, what_if);
+    // Unlike the throughput of a log, it does not count tokens without a target.
+    let trained = if *unit == Unit::Tokens { "trained " } else { "" };
     let cores = predicted.other_cores.map_or_else(String::new, |cores| of_other_cores(cores, *stages));
     format!(
         "{schedule}, P = {stages}{chunks}, M = {micro_batches}\n\
@@ -199,7 +201,7 @@ fn text(predicted: &Predicted) -> String {
          {what_if}\
          step           {:.1} ms\n\
          bubble         {:.2}% of the total\n\
-         throughput     {tokens_per_s:.0} {unit} a second\n\
+         throughput     {tokens_per_s:.0} {trained}{unit} a second\n\
          peak live      {peak_live:?} micro-batches a worker\n\
          {memory}\
          {layers}\

@@ -229,6 +229,44 @@ fn peak_memory_is_the_sum_over_layers_and_live_micro_batches() {
     assert_eq!(Measured::of(&uncounted).unwrap().predict(&target).unwrap().peak_bytes, None);
 }
 
+/// Tests the predicted peak memory if most parameters are frozen, as with LoRA. A frozen parameter takes 4 bytes, and no
+/// gradient or optimizer state.
+#[test]
+fn frozen_parameters_take_only_their_own_memory() {
+    const FROZEN: u64 = 1000;
+    let mut log = log(&[1.0; 8], 2, 4, 0.0);
+    log.run.layers.iter_mut().for_each(|layer| layer.parameters += FROZEN);
+    for memory in log.steps.iter_mut().flat_map(|step| &mut step.memory) {
+        memory.resident += 4 * 4 * FROZEN;
+        memory.peak += 4 * 4 * FROZEN;
+    }
+    let peaks = |workers: usize| {
+        let target = Target { workers, micro_batches: 4, schedule: &OneFOneB, cut: Cut::Balanced };
+        Measured::of(&log).unwrap().predict(&target).unwrap().peak_bytes.unwrap()
+    };
+    let held = |layers: f64, live: f64| 500.0 + layers * (4000.0 + 16.0 + 1000.0 * live);
+    let close = |found: Vec<f64>, expected: &[f64]| found.iter().zip(expected).all(|(a, b)| (a - b).abs() < 1e-6);
+    assert!(close(peaks(2), &[held(4.0, 2.0), held(4.0, 1.0)]), "the measured peaks: {:?}", peaks(2));
+    assert!(close(peaks(4), &[4.0, 3.0, 2.0, 1.0].map(|live| held(2.0, live))), "{:?}", peaks(4));
+}
+
+/// Tests the predicted peak memory of a flush without copies for a rollback, where activations are small.
+#[test]
+fn a_flush_without_rollback_has_no_copies() {
+    let mut log = log(&[1.0; 8], 2, 4, 0.0);
+    for step in &mut log.steps {
+        step.stages.iter_mut().for_each(|stage| stage.activation_bytes = Some(1.0));
+        step.memory.iter_mut().for_each(|memory| memory.peak = 4 * (12 + 4));
+    }
+    let mut peaks = |rollback: &str| {
+        log.run.configuration.insert("rollback".to_owned(), rollback.into());
+        let target = Target { workers: 2, micro_batches: 4, schedule: &OneFOneB, cut: Cut::OfTheRun };
+        Measured::of(&log).unwrap().predict(&target).unwrap().peak_bytes.unwrap()
+    };
+    assert_eq!(peaks("true"), [4.0 * (12.0 + 12.0 + 4.0); 2]);
+    assert_eq!(peaks("false"), [4.0 * (12.0 + 4.0) + 2.0, 4.0 * (12.0 + 4.0) + 1.0]);
+}
+
 #[test]
 fn the_overhead_of_the_runtime_grows_with_the_number_of_actions() {
     let (without, with) = (log(&[1.0; 4], 2, 4, 0.0), log(&[1.0; 4], 2, 4, 0.8));

@@ -2,15 +2,16 @@
 //!
 //! The model of a worker's memory:
 //!
-//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes per parameter) belong to layers. A
-//!   layer has a part of its worker's resident memory in proportion to its number of parameters.
+//! - Parameters and optimizer states (the resident memory) and gradients (4 bytes per trained parameter) belong to
+//!   layers. A frozen parameter takes 4 bytes, and a trained one also its optimizer state. The measured resident memory
+//!   of a worker is divided among its layers in proportion to these bytes.
 //! - Activations are kept once for each live micro-batch (from its forward pass to its backward pass). A stage's
-//!   activations are divided among its layers in proportion to their `weight` in the log. This is the relative cost of
-//!   a layer's forward and backward pass, such as its FLOPs.
-//! - During the flush (gradient norms and optimizer step) the resident memory is in use twice: the new parameters and
-//!   optimizer states, and the old ones.
-//! - The rest of a worker's peak stays as the run had it. It consists of buffers of the threads that compute matrix
-//!   products on the CPU, workspaces of compute kernels, and gradients in flight.
+//!   activations are divided among its layers in proportion to their `weight` in the log, the relative cost of a
+//!   layer's forward and backward pass (such as its FLOPs).
+//! - During the flush trained parameters and their optimizer states are in memory twice: the new ones, and the old ones
+//!   for a rollback. Without a rollback (`--rollback false`) they are in memory once.
+//! - The rest of a worker's peak stays as the run had it: buffers of the threads that compute matrix products on the
+//!   CPU, workspaces of compute kernels, and gradients in flight.
 
 use std::ops::Range;
 
@@ -27,11 +28,16 @@ pub(super) struct Footprint {
     /// The part of each worker's measured peak memory that belongs to no layer, such as workspaces of compute kernels,
     /// in bytes.
     rest: Vec<f64>,
+    /// How often the trained parameters and their optimizer states are in memory during the flush: 2, or 1 without a
+    /// rollback.
+    in_flush: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct LayerBytes {
-    resident: f64,
+    frozen: f64,
+    /// The bytes of a layer's trained parameters and their optimizer states.
+    trained: f64,
     gradients: f64,
     /// The bytes of a layer's activations that are kept for one live micro-batch, from its forward pass to its backward
     /// pass.
@@ -53,18 +59,26 @@ impl Footprint {
             let worker = worker_of[layer.stage];
             let on_worker = layers.iter().filter(|other| worker_of[other.stage] == worker);
             let on_stage = layers.iter().filter(|other| other.stage == layer.stage);
-            let parameters = share(layer, on_worker, |layer| layer.parameters as f64);
+            let frozen = |layer: &Layer| 4.0 * (layer.parameters - layer.trained()) as f64;
+            let trained = |layer: &Layer| (4.0 + state_bytes(log)) * layer.trained() as f64;
+            let all: f64 = on_worker.clone().map(|layer| frozen(layer) + trained(layer)).sum();
             // The buffers of the threads that run compute kernels belong to the worker, not to its layers.
             let other = log.run.memory.get(worker).map_or(0.0, |estimate| estimate.other as f64);
+            let resident = (typical(worker, |memory| memory.resident)? - other).max(0.0);
+            // Without parameters, the layers have equal parts of what else is resident.
+            let equally = 1.0 / on_worker.count() as f64;
+            let part = |bytes: f64| if all > 0.0 { bytes / all } else { 0.0 };
             let activations = share(layer, on_stage, |layer| layer.weight);
             Some(LayerBytes {
-                resident: parameters * (typical(worker, |memory| memory.resident)? - other).max(0.0),
-                gradients: 4.0 * layer.parameters as f64,
+                frozen: resident * part(frozen(layer)),
+                trained: resident * if all > 0.0 { part(trained(layer)) } else { equally },
+                gradients: 4.0 * layer.trained() as f64,
                 activation: activations * activation(layer.stage)?,
             })
         };
         let layers = layers.iter().map(bytes).collect::<Option<Vec<_>>>()?;
-        let mut footprint = Self { layers, rest: Vec::new() };
+        let in_flush = if rolls_back(log) { 2.0 } else { 1.0 };
+        let mut footprint = Self { layers, rest: Vec::new(), in_flush };
         let of_layers = footprint.peaks(cut, plan).into_iter().enumerate();
         footprint.rest = of_layers
             .map(|(worker, of_layers)| Some((typical(worker, |memory| memory.peak)? - of_layers).max(0.0)))
@@ -81,8 +95,9 @@ impl Footprint {
         let mut peaks = plan.peak_memory(&activations);
         let mut flush = vec![0.0; peaks.len()];
         for (stage, worker) in workers(plan).into_iter().enumerate() {
-            peaks[worker] += sum(&cut[stage], |layer| layer.resident + layer.gradients);
-            flush[worker] += sum(&cut[stage], |layer| 2.0 * layer.resident + layer.gradients);
+            let once = sum(&cut[stage], |layer| layer.frozen + layer.trained + layer.gradients);
+            peaks[worker] += once;
+            flush[worker] += once + (self.in_flush - 1.0) * sum(&cut[stage], |layer| layer.trained);
         }
         let peaks: Vec<_> = peaks.into_iter().zip(flush).map(|(steady, flush)| f64::max(steady, flush)).collect();
         // With another number of workers, each gets the largest `rest` of a worker of the run.
@@ -90,6 +105,20 @@ impl Footprint {
         let rest = |worker: usize| if peaks.len() == self.rest.len() { self.rest[worker] } else { most };
         peaks.iter().enumerate().map(|(worker, peak)| peak + rest(worker)).collect()
     }
+}
+
+/// Returns the bytes of optimizer states for one element of a trained parameter, from the run's estimate of its memory.
+/// Without an estimate, or with states on the host, returns 8, the bytes of AdamW.
+fn state_bytes(log: &RunLog) -> f64 {
+    let states: f64 = log.run.memory.iter().map(|estimate| estimate.optimizer as f64).sum();
+    let trained: f64 = log.run.layers.iter().map(|layer| layer.trained() as f64).sum();
+    if states > 0.0 && trained > 0.0 { states / trained } else { 8.0 }
+}
+
+/// Whether the stages of a run kept copies of parameters and optimizer states for a rollback, by the setting `rollback`
+/// in its log.
+fn rolls_back(log: &RunLog) -> bool {
+    !log.run.configuration.get("rollback").is_some_and(|value| *value == false || *value == "false")
 }
 
 /// Returns, for each stage of a plan, the number of the worker that runs the stage.

@@ -163,7 +163,7 @@ fn send_seconds(log: &RunLog, costs: &[StageCosts]) -> f64 {
 ///
 /// Each layer in the log has a weight, its relative cost of a forward and backward pass. The stage's forward and
 /// backward pass are divided among its layers in proportion to these weights. The stage's flush is divided in
-/// proportion to the numbers of parameters of its layers, or to the layers' weights if the stage has no parameters.
+/// proportion to the numbers of trained parameters of its layers, or to the layers' weights if the stage trains none.
 ///
 /// `layers` has all layers of the model, `stages` the costs of each stage, and `input_shares` the fraction of the input
 /// gradient in each stage's backward pass. Returns `None` if `stages` lacks the stage of the layer.
@@ -171,8 +171,8 @@ fn layer_cost(layer: &Layer, layers: &[Layer], stages: &[StageCosts], input_shar
     let stage = stages.get(layer.stage)?;
     let siblings = || layers.iter().filter(|sibling| sibling.stage == layer.stage);
     let work = layer.weight / siblings().map(|sibling| sibling.weight).sum::<f64>().max(f64::MIN_POSITIVE);
-    let parameters: f64 = siblings().map(|sibling| sibling.parameters as f64).sum();
-    let trained = if parameters > 0.0 { layer.parameters as f64 / parameters } else { work };
+    let trained: f64 = siblings().map(|sibling| sibling.trained() as f64).sum();
+    let trained = if trained > 0.0 { layer.trained() as f64 / trained } else { work };
     let backward = work * stage.backward;
     Some(LayerCost {
         forward: work * stage.forward,

@@ -40,7 +40,7 @@ pub fn log(layers: &[f64], stages: usize, micro_batches: usize, other: f64) -> R
     };
     let layer = |(layer, cost): (usize, &f64)| {
         let (name, stage) = (format!("layer {layer}"), of_stage(layer));
-        Layer { name, stage, weight: *cost, parameters: 1 }
+        Layer { name, stage, weight: *cost, parameters: 1, trained: Some(1) }
     };
     let run = Run {
         stageline: "0".to_owned(),

@@ -131,6 +131,17 @@ pub struct Layer {
     /// The relative cost of a layer's forward and backward pass, such as its FLOPs, in a unit that all layers of the
     /// log share. The measured time of a stage is divided among its layers in proportion to these costs.
     pub weight: f64,
-    /// The number of elements in all parameters of a layer.
+    /// The number of elements in all parameters of a layer, with the frozen ones.
     pub parameters: u64,
+    /// The number of elements in the trained parameters of a layer. `None` in older logs, whose parameters count as
+    /// trained: see [`trained`](Self::trained).
+    #[serde(default)]
+    pub trained: Option<u64>,
+}
+
+impl Layer {
+    /// Returns the number of elements in the trained parameters of the layer.
+    pub fn trained(&self) -> u64 {
+        self.trained.map_or(self.parameters, |trained| trained.min(self.parameters))
+    }
 }
