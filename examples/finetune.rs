@@ -63,7 +63,7 @@ fn main() -> ExitCode {
 fn finetune(run: Run<Flags>) -> Result<()> {
     let (flags, seed) = (run.flags.clone(), run.seed());
     check(&flags)?;
-    let model = flags.model.open(seed)?;
+    let model = flags.model.open(seed)?.computing_in(run.precision());
     say(&model)?;
     if flags.model.init.is_some() && run.trains() && !run.is_set("learning_rate") {
         say("the learning rate is that of fine-tuning: a new model usually takes --learning-rate 3e-4 to 3e-3")?;

@@ -77,7 +77,6 @@ pub use build::cut::{Cut, CutError};
 pub use build::fallbacks::Fallbacks;
 pub use build::halves::Halves;
 pub use build::layered::{BlockLayer, FirstLayer, LastLayer, LayeredModel, ModelRow};
-pub use build::parameters::ParameterCount;
 pub use build::row::Row;
 pub use device::error::{DeviceError, DeviceErrors};
 pub use device::gpu::Gpu;
@@ -115,6 +114,7 @@ pub use stageline_schedule::{Account, Activity, Event, Held, WaitCause, WorkerMe
 pub use state::frozen::FrozenFrom;
 pub use state::mismatch::{Difference, Kind, Mismatch};
 pub use state::names::Names;
+pub use state::parameter_count::ParameterCount;
 pub use threads::failure::{BoxError, Failure};
 pub use update::clip::Clip;
 pub use update::health::{Histogram, ParameterHealth};

@@ -90,8 +90,13 @@ fn of_run(flags: &Flags, run: &Measurement) -> Result<Measured> {
 fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     if flags.kind == Kind::Paced {
         let count = case.workers * MOST_CHUNKS;
-        let layer =
-            |at| Layer { name: format!("paced {at}"), stage: at * case.stages() / count, weight: 1.0, parameters: 0 };
+        let layer = |at| Layer {
+            name: format!("paced {at}"),
+            stage: at * case.stages() / count,
+            weight: 1.0,
+            parameters: 0,
+            trained: None,
+        };
         return Ok((0..count).map(layer).collect());
     }
     let costs = costs(shape(flags));
@@ -99,7 +104,13 @@ fn layers(flags: &Flags, case: &Case) -> Result<Vec<Layer>> {
     let layer = |at: usize| {
         let cost = &costs.layers()[at];
         let stage = ranges.iter().position(|range| range.contains(&at)).expect("a cut has every layer");
-        Layer { name: cost.name.clone(), stage, weight: cost.flops, parameters: cost.parameters }
+        Layer {
+            name: cost.name.clone(),
+            stage,
+            weight: cost.flops,
+            parameters: cost.parameters,
+            trained: Some(cost.trained),
+        }
     };
     Ok((0..costs.layers().len()).map(layer).collect())
 }

@@ -10,7 +10,7 @@ use burn::module::ParamId;
 use burn::tensor::{Device, Int, Tensor};
 use serde_json::Value;
 use stageline::nn::{Embedding, RotaryAngles};
-use stageline::{FrozenFrom, ParameterCount, Row, seeded};
+use stageline::{FrozenFrom, ParameterCount, Precision, Row, seeded};
 use stageline_hub::ModelFolder;
 
 use crate::attention::KeyValueCache;
@@ -56,6 +56,8 @@ pub(super) struct Inner {
     pub(super) frozen: Selection,
     /// The adapters of the model's linear layers; `None` if the parameters themselves are trained.
     pub(super) adapters: Option<Adapters>,
+    /// The precision in which the stages of a pipeline will compute.
+    pub(super) precision: Precision,
 }
 
 /// Formats a summary of the model: its type, the sizes of its layers, and its number of parameters.
@@ -74,6 +76,17 @@ impl LanguageModel {
     #[must_use]
     pub fn freeze(self, frozen: impl Fn(&str) -> bool + Send + Sync + 'static) -> Self {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
+    }
+
+    /// Sets the precision in which the pipelines of the model compute. Frozen matrices that the model folder stores in
+    /// this type are then kept in it. They take 2 bytes for each element, instead of 4
+    /// bytes and 2 bytes for a rounded copy. The pipeline computes the same bits, because stages round parameters in any
+    /// case. Without this setting, all parameters are f32.
+    ///
+    /// A frozen matrix of a trained module has this type, too. An export has the values of the folder.
+    #[must_use]
+    pub fn computing_in(self, precision: Precision) -> Self {
+        Self(Arc::new(Inner { precision, ..Inner::clone(&self.0) }))
     }
 
     /// Adds LoRA adapters to linear layers of the model's blocks, and freezes all parameters of the model. Only the
@@ -96,13 +109,14 @@ impl LanguageModel {
     /// Layer 0 is the embeddings. Block k, counted from 0, is the layers 2k + 1 (attention) and 2k + 2 (feed-forward
     /// part), so a stage may end within a block. The last layer is the head.
     pub fn row(&self) -> Row<Embeddings, Block, Head> {
-        let Inner { naming, folder, frozen, adapters, .. } = &*self.0;
+        let Inner { naming, folder, frozen, adapters, precision, .. } = &*self.0;
+        let precision = *precision;
         let (naming, folder, frozen, adapters) = (naming.clone(), folder.clone(), Arc::clone(frozen), adapters.clone());
         let mapper = move || {
             let read = ReadLazily::new(naming.clone(), folder.clone(), no_tensors(), Arc::clone(&frozen));
-            read.adapted(adapters.clone())
+            read.adapted(adapters.clone()).computing_in(precision)
         };
-        self.layers(Inner::table).seed(self.0.seed).mapped(mapper)
+        self.layers(Inner::table).seed(self.0.seed).mapped(mapper).precision(precision)
     }
 
     /// Returns the model as a row of layers whose parameters are not read from the folder. `table` creates the table of

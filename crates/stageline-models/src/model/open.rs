@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use burn::module::ParamId;
 use serde_json::Value;
+use stageline::Precision;
 use stageline_hub::{FolderError, ModelFolder, read_file};
 
 use super::language_model::{Inner, LanguageModel};
@@ -95,6 +96,7 @@ impl LanguageModel {
             cache,
             frozen,
             adapters: None,
+            precision: Precision::Full,
         })))
     }
 

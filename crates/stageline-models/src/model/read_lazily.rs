@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use burn::module::{ModuleMapper, Param};
-use burn::tensor::Tensor;
-use stageline_hub::ModelFolder;
+use burn::tensor::{DType, Tensor};
+use stageline::{FrozenFrom, Precision};
+use stageline_hub::{Dtype, ModelFolder};
 
 use crate::lora::Adapters;
 use crate::parameters::{Position, Selection, Storage, read_lazily};
@@ -24,16 +25,44 @@ pub struct ReadLazily<S> {
     frozen: Selection,
     /// The adapters to add to linear layers. With adapters, all other parameters are frozen.
     adapters: Option<Adapters>,
+    /// The precision in which stages compute. Large frozen parameters of this type in the folder are kept in it.
+    precision: Precision,
 }
 
 impl<S> ReadLazily<S> {
     pub fn new(storage: S, folder: Option<Arc<ModelFolder>>, drawn: Selection, frozen: Selection) -> Self {
-        Self { storage, position: Position::default(), folder, drawn, frozen, adapters: None }
+        Self {
+            storage,
+            position: Position::default(),
+            folder,
+            drawn,
+            frozen,
+            adapters: None,
+            precision: Precision::Full,
+        }
     }
 
     /// Adds adapters to the linear layers that `adapters` selects, and freezes all other parameters.
     pub fn adapted(self, adapters: Option<Adapters>) -> Self {
         Self { adapters, ..self }
+    }
+
+    /// Keeps large frozen parameters in the type of the precision, if they have this type in the folder.
+    pub fn computing_in(self, precision: Precision) -> Self {
+        Self { precision, ..self }
+    }
+
+    /// Returns the type in which a parameter of the given shape is kept: that of its tensor in the folder if the
+    /// parameter is frozen and stages compute in this type, and otherwise f32. A small parameter is kept in f32, because
+    /// every checkpoint holds its values, and a training may resume in another precision.
+    fn dtype(&self, folder: &ModelFolder, name: &str, shape: &[usize], is_frozen: bool) -> DType {
+        let (stored, rounded) = match self.precision {
+            Precision::Bf16 => (Dtype::BF16, DType::BF16),
+            Precision::F16 => (Dtype::F16, DType::F16),
+            Precision::Full => return DType::F32,
+        };
+        let is_kept = is_frozen && FrozenFrom::Model.leaves_out(shape);
+        if is_kept && folder.tensor(name).is_ok_and(|tensor| tensor.dtype == stored) { rounded } else { DType::F32 }
     }
 }
 
@@ -54,7 +83,10 @@ impl<S: Storage> ModuleMapper for ReadLazily<S> {
         let is_frozen = self.adapters.is_some() || (self.frozen)(&tensor.name);
         let name = tensor.name.clone();
         let param = match &self.folder {
-            Some(folder) if !(self.drawn)(&tensor.name) => read_lazily(&param, Arc::clone(folder), tensor),
+            Some(folder) if !(self.drawn)(&tensor.name) => {
+                let dtype = self.dtype(folder, &tensor.name, &param.lazy_shape(), is_frozen);
+                read_lazily(&param, Arc::clone(folder), tensor, dtype)
+            }
             _ => param,
         };
         let param = if is_frozen { param.set_require_grad(false) } else { param };

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use burn::module::{Param, ParamId};
-use burn::tensor::{Device, Shape, Tensor, TensorData};
+use burn::tensor::{DType, Device, Shape, Tensor, TensorData};
 use stageline_hub::{FolderError, ModelFolder, TensorView};
 use stageline_nn::params::is_trained;
 
@@ -18,33 +18,37 @@ pub fn parameter_of<const D: usize>(
     shape: [usize; D],
     device: Device,
 ) -> Param<Tensor<D>> {
-    read_from(ParamId::new(), folder, tensor, device, true, shape.into())
+    read_from(ParamId::new(), folder, tensor, DType::F32, device, true, shape.into())
 }
 
-/// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is. Its value is read from
-/// `tensor` in the model folder when it is first used. The caller must have checked that the folder has this tensor in
+/// Returns a parameter with the id, the shape and the device of `param`, frozen if `param` is, and with elements of the
+/// type `dtype`. Its value is read from `tensor` in the model folder when it is first used. The caller must have checked that the folder has this tensor in
 /// a type that can be read; otherwise the first use panics.
 pub fn read_lazily<const D: usize>(
     param: &Param<Tensor<D>>,
     folder: Arc<ModelFolder>,
     tensor: HubTensor,
+    dtype: DType,
 ) -> Param<Tensor<D>> {
-    read_from(param.id, folder, tensor, param.lazy_device(), is_trained(param), param.lazy_shape())
+    read_from(param.id, folder, tensor, dtype, param.lazy_device(), is_trained(param), param.lazy_shape())
 }
 
 fn read_from<const D: usize>(
     id: ParamId,
     folder: Arc<ModelFolder>,
     tensor: HubTensor,
+    dtype: DType,
     device: Device,
     is_trained: bool,
     shape: Shape,
 ) -> Param<Tensor<D>> {
     let init = move |device: &Device, is_trained: bool| {
         let read = read(&folder, &tensor).expect("the folder was checked when it was opened");
-        Tensor::<D>::from_data(read, device).set_require_grad(is_trained)
+        Tensor::<D>::from_data(read.convert_dtype(dtype), (device, dtype)).set_require_grad(is_trained)
     };
-    Param::uninitialized(id, init, device, is_trained, shape)
+    let param = Param::uninitialized(id, init, device, is_trained, shape);
+    // A value that burn loads in its place gets the same type, which also tells the type of a parameter not yet read.
+    if dtype == DType::F32 { param } else { param.load_mapper(move |value| value.cast(dtype)) }
 }
 
 /// Reads the values of a parameter as f32 from its tensor in the model folder. Transposes them if the tensor is stored

@@ -4,6 +4,7 @@
 mod before_training;
 mod documents;
 mod folders;
+mod frozen;
 mod fuzz_inputs;
 mod generation;
 mod guide;

@@ -36,7 +36,8 @@ pub use sending::is_remote;
 pub use shared::unify;
 pub use to_device::{fork, is_quantized};
 pub use visit::{
-    Description, FloatParameter, describe, is_trained, map_floats, read, read_each, visit_floats, with_value, write,
+    Description, FloatParameter, describe, dtype_of, is_trained, map_floats, read, read_each, visit_floats, with_value,
+    write,
 };
 pub use widest_float::widest_float;
 pub use without_memory::hollow;

@@ -72,6 +72,9 @@ pub trait FloatParameter {
     fn shape(&self) -> Vec<usize>;
     /// Returns the value of the parameter. If the parameter is lazy, the call initialises it.
     fn value(&self) -> AnyTensor;
+    /// Returns a tensor of zeros with the parameter's rank and type on its device, and with another shape than the
+    /// parameter: at most two elements.
+    fn of_other_shape(&self) -> AnyTensor;
     /// Returns the gradient of the parameter from `gradients`; `None` if `gradients` has no gradient for the parameter.
     fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor>;
     /// Removes the gradient of the parameter from `gradients` and returns the gradient; `None` if `gradients` has no
@@ -97,6 +100,13 @@ impl<const D: usize> FloatParameter for Param<Tensor<D>> {
 
     fn value(&self) -> AnyTensor {
         AnyTensor::new(self.val())
+    }
+
+    fn of_other_shape(&self) -> AnyTensor {
+        let mut shape = [1; D];
+        shape[0] = if self.lazy_shape().num_elements() == 1 { 2 } else { 1 };
+        let value = self.val();
+        AnyTensor::new(Tensor::<D>::zeros(shape, (&value.device(), value.dtype())))
     }
 
     fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor> {
@@ -134,6 +144,16 @@ pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     // So this loads a small tensor into a copy of the parameter.
     let loaded = Tensor::zeros([1; D], &param.lazy_device());
     param.clone().load_mapper(|value| value).transform_for_load(loaded, param.id).is_require_grad()
+}
+
+/// Returns the element type of a parameter. A lazy parameter stays lazy; it has the type into which burn would convert a
+/// value that is loaded in its place ([`Param::load_mapper`]), or f32 without such a conversion.
+pub fn dtype_of<const D: usize>(param: &Param<Tensor<D>>) -> DType {
+    if param.is_initialized() {
+        return param.base().dtype();
+    }
+    let loaded = Tensor::zeros([1; D], (&param.lazy_device(), DType::F32));
+    param.clone().transform_for_load(loaded, param.id).base().dtype()
 }
 
 /// Returns the parameter `param` with `value` in place of its value. The parameter keeps its id, and the functions that
@@ -192,18 +212,22 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
 }
 
 /// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. The tensors
-/// keep their device and element type.
+/// keep their device and element type. Only a frozen tensor takes the type of a value that is wider, so that nothing is
+/// rounded.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {
     fn map_float<const D: usize>(&mut self, param: Param<Tensor<D>>) -> Param<Tensor<D>> {
         let Some(data) = self.0.get(&param.id) else { return param };
-        let value = param.val();
+        let (value, trained) = (param.val(), is_trained(&param));
+        let is_wider = |dtype: DType| data.dtype().is_float() && data.dtype().size() > dtype.size();
         let restored = match value.dtype() {
             DType::QFloat(_) => Tensor::<D>::from_data(data.clone(), &value.device()),
+            dtype if !trained && is_wider(dtype) => {
+                Tensor::<D>::from_data(data.clone(), (&value.device(), data.dtype()))
+            }
             dtype => Tensor::<D>::from_data(data.clone(), (&value.device(), dtype)),
         };
-        let trained = is_trained(&param);
         with_value(param, if trained { restored.require_grad() } else { restored })
     }
 
@@ -244,8 +268,8 @@ impl<F: FnMut(&dyn FloatParameter) -> Option<AnyTensor>> ModuleMapper for MapFlo
 
 #[cfg(test)]
 mod tests {
-    use burn::nn::LinearConfig;
-    use burn::tensor::Device;
+    use burn::nn::{Linear, LinearConfig};
+    use burn::tensor::{Device, FloatDType};
 
     use super::*;
 
@@ -255,9 +279,27 @@ mod tests {
         let frozen = LinearConfig::new(3, 2).init(&Device::flex().autodiff()).no_grad();
         for (layer, expected) in [(layer, true), (frozen, false)] {
             assert_eq!(is_trained(&layer.weight), expected);
-            assert!(!layer.weight.is_initialized());
+            assert_eq!(dtype_of(&layer.weight), DType::F32);
+            let rounded = layer.weight.clone().load_mapper(|value| value.cast(DType::BF16));
+            assert_eq!(dtype_of(&rounded), DType::BF16);
+            assert!(!layer.weight.is_initialized() && !rounded.is_initialized());
             layer.weight.val();
             assert_eq!(is_trained(&layer.weight), expected);
         }
+    }
+
+    #[test]
+    fn a_frozen_tensor_takes_the_type_of_a_wider_value_and_a_trained_one_keeps_its_own() {
+        let layer = LinearConfig::new(3, 2).init(&Device::flex().autodiff());
+        let narrow = |layer: Linear| {
+            map_floats(layer, |param| {
+                Some(param.value().map(|value| value.cast(FloatDType::BF16)).leaf(param.is_trained()))
+            })
+        };
+        let (trained, frozen) = (narrow(layer.clone()), narrow(layer.clone().no_grad()));
+        let values: HashMap<_, _> = read(&layer).into_iter().collect();
+        assert_eq!(write(trained, &values).weight.val().dtype(), DType::BF16);
+        let written = write(frozen, &values).weight;
+        assert_eq!((written.val().into_data(), is_trained(&written)), (layer.weight.val().into_data(), false));
     }
 }

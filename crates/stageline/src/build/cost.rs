@@ -19,6 +19,8 @@ pub struct LayerCost {
     pub name: String,
     /// The number of elements (not bytes) in the layer's float parameters.
     pub parameters: u64,
+    /// The number of elements in those of the layer's float parameters that are trained and not frozen.
+    pub trained: u64,
     /// The number of floating-point operations (FLOPs) of the layer's forward pass on the sample input. It counts what
     /// the layers inside report ([`report_flops`](crate::nn::report_flops)), and is 0 if FLOPs were not counted.
     pub flops: f64,
@@ -112,6 +114,7 @@ mod tests {
         let layer = |(index, milliseconds): (usize, &u64)| LayerCost {
             name: format!("blocks.{index}"),
             parameters: 10,
+            trained: 10,
             flops: 100.0,
             time: Some(Duration::from_millis(*milliseconds)),
         };

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use burn::tensor::{Device, Tensor};
+use burn::tensor::{DType, Device, FloatDType, Tensor};
 
 use crate::build::cost::{Costs, LayerCost};
 use crate::build::row::{Row, drawing_device};
@@ -14,8 +14,9 @@ use crate::model::stage::{LossStage, Stage};
 use crate::threads::failure::Failure;
 use crate::transfer::hand_over::place;
 use crate::transfer::leaves::{Leaves, track};
+use crate::update::precision::Precision;
 use stageline_nn::counting_flops;
-use stageline_nn::params::unseeded;
+use stageline_nn::params::{AnyTensor, map_floats, unseeded, visit_floats};
 
 impl<F, B, L> Row<F, B, L>
 where
@@ -27,13 +28,12 @@ where
     /// layer is run, and the lazy parameters of burn's layers stay uninitialised.
     pub fn sizes(&self) -> Costs {
         let ([first, _, last], device) = (&self.names, drawing_device(None).autodiff());
-        let size = |name: String, parameters: u64| LayerCost { name, parameters, flops: 0.0, time: None };
         unseeded(|| {
-            let mut sizes = vec![size(first.clone(), parameters(&(self.first)(&device)))];
+            let mut sizes = vec![LayerCost::of_size(first.clone(), &(self.first)(&device))];
             for layer in 1..self.layers() - 1 {
-                sizes.push(size(self.name_of(layer), parameters(&self.of_block(layer, &device))));
+                sizes.push(LayerCost::of_size(self.name_of(layer), &self.of_block(layer, &device)));
             }
-            sizes.push(size(last.clone(), parameters(&(self.last)(&device))));
+            sizes.push(LayerCost::of_size(last.clone(), &(self.last)(&device)));
             Costs(sizes)
         })
     }
@@ -58,9 +58,12 @@ where
         unseeded(|| self.costs(sample, Costing::new(CostMethod::Measure, device.clone().inner())))
     }
 
+    /// Runs the layers one after another on a sample input, and returns their costs. If frozen parameters may be kept in
+    /// a lower precision ([`Row::precision`]), all layers run in f32.
     fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {
         let [first, _, last] = &self.names;
         let device = costing.device().clone().autodiff();
+        costing.widens = self.precision != Precision::Full;
         let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
         for layer in 1..self.layers() - 1 {
             hidden = costing.add(self.name_of(layer), self.of_block(layer, &device), hidden);
@@ -89,12 +92,14 @@ const REPEATS: usize = 3;
 struct Costing {
     method: CostMethod,
     device: Device,
+    /// Whether layers run with parameters in f32 in place of those in bf16 and f16.
+    widens: bool,
     costs: Vec<LayerCost>,
 }
 
 impl Costing {
     fn new(method: CostMethod, device: Device) -> Self {
-        Self { method, device, costs: Vec::new() }
+        Self { method, device, widens: false, costs: Vec::new() }
     }
 
     fn device(&self) -> &Device {
@@ -108,7 +113,8 @@ impl Costing {
     /// Runs a layer on `input` and records its cost under the name `name`. Returns the layer's output, which is the
     /// next layer's input. Panics with the layer's name if one of its passes panics.
     fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
-        let parameters = parameters(&layer);
+        let size = LayerCost::of_size(name.clone(), &layer);
+        let layer = if self.widens { widened(layer) } else { layer };
         let input = place(input, &self.device);
         let (is_first, is_timed) = (self.costs.is_empty(), self.method == CostMethod::Measure);
         let run = || {
@@ -118,9 +124,18 @@ impl Costing {
         let (output, flops, time) = catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|panic| {
             panic!("the layer `{name}` failed on the sample input: {}", Failure::of_panic(panic))
         });
-        self.costs.push(LayerCost { name, parameters, flops, time });
+        self.costs.push(LayerCost { flops, time, ..size });
         output
     }
+}
+
+/// Returns the layer with f32 in place of its float parameters in bf16 and f16.
+fn widened<M: Module>(layer: M) -> M {
+    map_floats(layer, |param| {
+        let value = param.value().unranked();
+        let is_narrow = matches!(value.dtype(), DType::BF16 | DType::F16);
+        is_narrow.then(|| AnyTensor::new(value.inner().cast(FloatDType::F32)).leaf(param.is_trained()))
+    })
 }
 
 /// Returns the duration of the shortest of three calls of `run`.
@@ -163,8 +178,16 @@ impl PayloadMapper for SumOfFloats {
     }
 }
 
-/// Returns the number of elements in a module's float parameters. Parameters that burn has not initialised yet are
-/// counted too, and stay uninitialised.
-fn parameters<M: Module>(module: &M) -> u64 {
-    module.num_params() as u64
+impl LayerCost {
+    /// Returns the name and the numbers of parameters of a layer, with 0 FLOPs and no time. Parameters that burn has not
+    /// initialised yet are counted too, and stay uninitialised.
+    fn of_size<M: Module>(name: String, layer: &M) -> Self {
+        let mut trained = 0;
+        visit_floats(layer, |param| {
+            if param.is_trained() {
+                trained += param.shape().iter().product::<usize>() as u64;
+            }
+        });
+        Self { name, parameters: layer.num_params() as u64, trained, flops: 0.0, time: None }
+    }
 }

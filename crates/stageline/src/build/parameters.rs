@@ -3,13 +3,13 @@
 use std::collections::HashSet;
 
 use burn::module::{Module, ModuleMapper, ModuleVisitor, Param, ParamId};
-use burn::tensor::{DType, Tensor};
+use burn::tensor::Tensor;
 
 use crate::build::halves::Piece;
 use crate::build::row::{Row, drawing_device};
-use crate::model::payload::bytes_of_kind;
 use crate::model::stage::{LossStage, Stage};
-use stageline_nn::params::{is_trained, unseeded};
+use crate::state::parameter_count::ParameterCount;
+use stageline_nn::params::{Description, dtype_of, is_trained, unseeded};
 
 impl<F, B, L> Row<F, B, L>
 where
@@ -23,7 +23,7 @@ where
     /// set [`names`](Self::names) before.
     #[must_use]
     pub fn mapped<M: ModuleMapper>(self, mapper: impl Fn() -> M + Clone + 'static) -> Self {
-        let Self { first, block, last, blocks, division, seed, names, frozen_from } = self;
+        let Self { first, block, last, blocks, division, seed, names, frozen_from, precision } = self;
         let [of_first, of_block, of_last] = [mapper.clone(), mapper.clone(), mapper];
         let [first_name, blocks_name, last_name] = names.clone();
         Self {
@@ -37,6 +37,7 @@ where
             seed,
             names,
             frozen_from,
+            precision,
         }
     }
 
@@ -75,20 +76,6 @@ where
     }
 }
 
-/// The size of a model: the number of elements in its float parameters, trained and frozen ones separately, and the
-/// bytes of the frozen ones.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct ParameterCount {
-    /// The number of elements in the parameters that training changes.
-    pub trained: u64,
-    /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
-    pub frozen: u64,
-    /// The number of bytes of the frozen parameters and running statistics. Each element has the size of its type, such
-    /// as 8 bits for a quantized weight. A lazy parameter of burn's layers has no type yet, and counts 4 bytes for each
-    /// element.
-    pub frozen_bytes: u64,
-}
-
 #[derive(Default)]
 struct Counting {
     seen: HashSet<ParamId>,
@@ -98,15 +85,8 @@ struct Counting {
 impl ModuleVisitor for Counting {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.seen.insert(param.id) {
-            let shape = param.lazy_shape();
-            let elements = shape.num_elements() as u64;
-            if is_trained(param) {
-                self.count.trained += elements;
-                return;
-            }
-            let dtype = if param.is_initialized() { param.val().dtype() } else { DType::F32 };
-            self.count.frozen += elements;
-            self.count.frozen_bytes += bytes_of_kind(dtype, &shape) as u64;
+            let (dtype, shape, trained) = (dtype_of(param), param.lazy_shape().to_vec(), is_trained(param));
+            self.count.add(&Description { id: param.id, path: String::new(), dtype, shape, trained });
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::pipeline::Pipeline;
 use crate::pipeline::modules::{ModuleError, Modules};
 use crate::state::frozen::FrozenFrom;
 use crate::state::names::Names;
+use crate::update::precision::Precision;
 use stageline_nn::params::{describe, seeded_on};
 
 /// A model as a row of layers: a first layer, any number of blocks of one type, and a last layer with a loss.
@@ -75,6 +76,8 @@ pub struct Row<F, B, L> {
     /// The names that checkpoints give to the first layer, to the list of blocks, and to the last layer.
     pub(super) names: [String; 3],
     pub(super) frozen_from: FrozenFrom,
+    /// The precision in which pipelines of the row compute.
+    pub(super) precision: Precision,
 }
 
 type Create<M> = Box<dyn Fn(&Device) -> M>;
@@ -130,6 +133,7 @@ where
             seed: 0,
             names: ["first", "blocks", "last"].map(str::to_owned),
             frozen_from: FrozenFrom::default(),
+            precision: Precision::Full,
         }
     }
 
@@ -152,6 +156,15 @@ where
     #[must_use]
     pub fn frozen_from(self, source: FrozenFrom) -> Self {
         Self { frozen_from: source, ..self }
+    }
+
+    /// Sets the precision in which pipelines of this row compute, as
+    /// [`PipelineBuilder::precision`](crate::PipelineBuilder::precision) does; full precision if unset. The functions of
+    /// the row may then create frozen parameters in this type, which saves their rounded copies. [`count`](Self::count)
+    /// and [`measure`](Self::measure) run all layers in f32.
+    #[must_use]
+    pub fn precision(self, precision: Precision) -> Self {
+        Self { precision, ..self }
     }
 
     /// Makes each half of a block a layer of its own, so that a stage may begin or end with half a block. A model of n
@@ -220,7 +233,7 @@ where
             };
         };
         drop(stages);
-        Ok(builder.names(names).frozen_from(self.frozen_from))
+        Ok(builder.names(names).frozen_from(self.frozen_from).precision(self.precision))
     }
 
     /// Creates all layers of the model on one device, with the same initial parameters as in the stages of a pipeline.

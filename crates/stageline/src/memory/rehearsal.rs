@@ -14,9 +14,9 @@ use stageline_schedule::{Action, Activity, Carried, Compute, Event, Instruction,
 use crate::device::location::{is_host, share_memory};
 use crate::memory::estimate::{Copies, Leaf, MemoryEstimate, StageEstimate, Steps};
 use crate::memory::independent_of_rows::IndependentOfRows;
-use crate::model::payload::bytes_of_kind;
 use crate::recording::memory::sent;
 use crate::state::frozen::{FrozenFrom, is_left_out};
+use crate::state::parameter_count::bytes_of_kind;
 use crate::threads::cores::KernelThreads;
 use crate::update::optimizer_step::Rollback;
 use crate::update::precision::Precision;
@@ -72,7 +72,10 @@ impl Parameters {
                 let Description { id, shape, dtype, trained, .. } = description;
                 let elements: usize = shape.iter().product();
                 let is_quantized = matches!(dtype, DType::QFloat(_));
-                let copied = if dtype.is_float() && !is_quantized { precision.bytes() } else { 0 };
+                // A frozen parameter in the lower precision is its own copy.
+                let is_shared = !*trained && precision.rounded().is_some_and(|rounded| DType::from(rounded) == *dtype);
+                let is_copied = dtype.is_float() && !is_quantized && !is_shared;
+                let copied = if is_copied { precision.bytes() } else { 0 };
                 let own = bytes_of_kind(*dtype, &Shape::from(shape.clone()));
                 let owner = *owners.entry(*id).or_insert(stage);
                 let of_owner = if owner == stage { root.map(|root| &root[stage]) } else { Some(&devices[owner]) };

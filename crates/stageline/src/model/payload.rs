@@ -2,8 +2,9 @@
 //! batch that several stages read ([`SharedInput`]).
 
 use burn::tensor::kind::Basic;
-use burn::tensor::quantization::quantized_data_len;
-use burn::tensor::{Bool, DType, Int, Shape, Tensor};
+use burn::tensor::{Bool, Int, Tensor};
+
+use crate::state::parameter_count::bytes_of_kind;
 
 /// A value made of tensors that may cross a boundary between stages, or enter the pipeline as part of a batch.
 ///
@@ -121,15 +122,6 @@ impl<T: Payload> Payload for SharedInput<T> {
 
 pub(crate) fn bytes_of<const D: usize, K: Basic>(tensor: &Tensor<D, K>) -> u64 {
     bytes_of_kind(tensor.dtype(), &tensor.shape()) as u64
-}
-
-/// Returns the size in bytes of a tensor of the given element type and shape. The size of a quantized tensor includes
-/// its scales.
-pub(crate) fn bytes_of_kind(dtype: DType, shape: &Shape) -> usize {
-    match dtype {
-        DType::QFloat(scheme) => quantized_data_len(&scheme, shape),
-        dtype => shape.num_elements() * dtype.size(),
-    }
 }
 
 impl<const D: usize> Payload for Tensor<D> {

@@ -70,6 +70,7 @@ use crate::pipeline::report::{EvalReport, StepReport};
 use crate::pipeline::workers::Replicated;
 use crate::recording::Clock;
 use crate::state::layout::Layout;
+use crate::state::parameter_count::ParameterCount;
 use crate::threads::cores::Cores;
 use crate::transfer::order::Turns;
 use crate::update::flush::FlushConfig;
@@ -223,10 +224,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         self.workers.replicas()
     }
 
-    /// Returns the number of elements (not bytes) of each stage's parameters, one number for each stage in order.
-    /// Running statistics, such as a batch norm's mean, count too. A tied parameter counts only for the first stage
-    /// that has it.
-    pub fn parameters(&self) -> Vec<u64> {
+    /// Returns the sizes of each stage's parameters, in the order of the stages. Running statistics, such as a batch
+    /// norm's mean, count as frozen parameters. A tied parameter counts only for the first stage that has it.
+    pub fn parameters(&self) -> Vec<ParameterCount> {
         self.layout.elements()
     }
 

@@ -4,6 +4,7 @@
 use std::collections::HashMap;
 
 use burn::module::{Module, ParamId};
+use burn::tensor::{DType, TensorData};
 use stageline_checkpoint::FrozenTensor;
 use stageline_nn::params::{Description, read_each};
 
@@ -38,16 +39,37 @@ const MOST_HELD: usize = 1 << 13;
 /// trained, have two or more dimensions and have more than [`MOST_HELD`] elements. The running statistics of a norm
 /// have one dimension, so checkpoints always hold them.
 pub(crate) fn is_left_out(tensor: &Description) -> bool {
-    !tensor.trained && tensor.shape.len() > 1 && tensor.shape.iter().product::<usize>() > MOST_HELD
+    !tensor.trained && FrozenFrom::Model.leaves_out(&tensor.shape)
 }
 
-/// Returns the hashes of the tensors of a module that `is_hashed` selects. The tensors are read to the host one by one.
+impl FrozenFrom {
+    /// Whether checkpoints leave out the values of a frozen parameter of this shape, and hold their hash.
+    pub fn leaves_out(self, shape: &[usize]) -> bool {
+        self == Self::Model && shape.len() > 1 && shape.iter().product::<usize>() > MOST_HELD
+    }
+}
+
+/// Returns the type in which checkpoints store or hash a tensor: f32 for large frozen parameters in bf16 or f16 that are
+/// taken from the model, and otherwise the type of the tensor. So a training may resume in another precision, in which
+/// the model keeps these parameters in another type.
+pub(crate) fn dtype_in_checkpoint(tensor: &Description, from: FrozenFrom) -> DType {
+    let is_widened = from == FrozenFrom::Model && is_left_out(tensor) && is_narrow(tensor.dtype);
+    if is_widened { DType::F32 } else { tensor.dtype }
+}
+
+fn is_narrow(dtype: DType) -> bool {
+    matches!(dtype, DType::BF16 | DType::F16)
+}
+
+/// Returns the hashes of the tensors of a module that `is_hashed` selects. Those in bf16 or f16 are hashed as f32. The
+/// tensors are read to the host one by one.
 pub(crate) fn hashes<M: Module>(
     module: &M,
     is_hashed: impl Fn(&Description) -> bool,
 ) -> HashMap<ParamId, FrozenTensor> {
-    let hash = |tensor: Description, read: &dyn Fn() -> _| {
-        is_hashed(&tensor).then(|| (tensor.id, FrozenTensor::of(&tensor_of(read()))))
+    let hash = |tensor: Description, read: &dyn Fn() -> TensorData| {
+        let widened = |data: TensorData| if is_narrow(data.dtype()) { data.convert::<f32>() } else { data };
+        is_hashed(&tensor).then(|| (tensor.id, FrozenTensor::of(&tensor_of(widened(read())))))
     };
     read_each(module, hash).into_iter().flatten().collect()
 }

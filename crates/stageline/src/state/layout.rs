@@ -5,16 +5,17 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use burn::module::ParamId;
-use burn::tensor::TensorData;
+use burn::tensor::{DType, TensorData};
 use burn_pack::Scalar;
 use stageline_checkpoint::{Checkpoint, FrozenTensor, Progress, Tensor};
 
 use crate::state::convert::{data_of_parameter, kind_of, tensor_of};
-use crate::state::frozen::FrozenFrom;
+use crate::state::frozen::{FrozenFrom, dtype_in_checkpoint};
 use crate::state::mismatch::{Difference, Kind, Mismatch};
 use crate::state::names::{NameError, Names};
 use crate::state::optimizer_check::{Reason, Unfit};
 use crate::state::optimizer_state::{Field, STATELESS, Value};
+use crate::state::parameter_count::ParameterCount;
 use stageline_nn::params::Description;
 
 /// The character between a parameter's name and the name of a field of the parameter's optimizer state.
@@ -116,14 +117,14 @@ impl Layout {
 
     /// Returns the number of elements of each stage's float tensors, in the order of the stages. A tied parameter
     /// counts for the first stage that has it.
-    pub(crate) fn elements(&self) -> Vec<u64> {
-        let mut elements = vec![0; self.paths.len()];
+    pub(crate) fn elements(&self) -> Vec<ParameterCount> {
+        let mut counts = vec![ParameterCount::default(); self.paths.len()];
         for Entry { stage, description } in self.entries.values() {
-            if description.dtype.is_float() {
-                elements[*stage] += description.shape.iter().product::<usize>() as u64;
+            if description.dtype.is_float() || matches!(description.dtype, DType::QFloat(_)) {
+                counts[*stage].add(description);
             }
         }
-        elements
+        counts
     }
 
     /// Whether at least one tensor of the model is a trained parameter, which gets gradients.
@@ -235,7 +236,7 @@ impl Layout {
     /// Returns the differences in names, types and shapes between the model's tensors and the checkpoint's parameters.
     fn differences(&self, checkpoint: &Checkpoint) -> Vec<Difference> {
         let of_own_tensors = self.entries.iter().filter_map(|(name, entry)| {
-            let model = kind_of(entry.description.dtype, &entry.description.shape);
+            let model = kind_of(dtype_in_checkpoint(&entry.description, self.frozen_from), &entry.description.shape);
             let name = name.clone();
             let (dtype, shape, bytes) = match (checkpoint.parameters.get(&name), checkpoint.frozen.get(&name)) {
                 (Some(Tensor { dtype, shape, bytes }), _) => (dtype, shape, Some(bytes.len())),

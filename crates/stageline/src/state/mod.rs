@@ -17,6 +17,7 @@
 //!   to it (`Reader` and `Writer` of `burn_pack`).
 //! - `optimizer_check`: the check that a field of a checkpoint's optimizer state has a value that the optimizer can
 //!   produce (`Unfit`, `Reason`, `Bound`): counts of steps, finite numbers, squares of at least 0.
+//! - `parameter_count`: the numbers of elements and bytes of a model's parameters (`ParameterCount`).
 //! - `convert`: the conversion of burn's tensors to a checkpoint's tensors and back, bit for bit, with the types of
 //!   both (`DType`, `Dtype`) and the bytes of quantized tensors.
 //! - `run_settings`: the settings that a checkpoint records (`RunSettings`), and the words for a resumed run with other
@@ -31,4 +32,5 @@ pub(crate) mod mismatch;
 pub(crate) mod names;
 pub(crate) mod optimizer_check;
 pub(crate) mod optimizer_state;
+pub(crate) mod parameter_count;
 pub(crate) mod run_settings;

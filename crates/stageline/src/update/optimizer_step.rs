@@ -16,7 +16,7 @@ use crate::state::layout::{Restored, StageState};
 use crate::state::optimizer_check::{Given, Unfit, unfit};
 use crate::state::optimizer_state;
 use crate::update::moments::second_moments;
-use crate::update::precision::{Precision, Rounding};
+use crate::update::precision::{Frozen, Precision, Rounding};
 use crate::update::state_memory::counting_moved;
 use crate::update::take_ownership::settle;
 use stageline_checkpoint::FrozenTensor;
@@ -86,7 +86,7 @@ impl<M: Module> Trained<M> {
         rollback: Rollback,
     ) -> Self {
         let rounding = precision.rounding(&module);
-        let copy = rounding.as_ref().map(|rounding| rounding.copy_of(&module));
+        let copy = rounding.as_ref().map(|rounding| rounding.copy_of(&module, None));
         Self {
             module: Some(module),
             copy,
@@ -138,10 +138,11 @@ impl<M: Module> Trained<M> {
         }
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
+        let frozen = self.rounding.as_ref().zip(self.copy.as_ref()).map(|(rounding, copy)| rounding.frozen(copy));
         let module = self.take();
         let optimizer = &mut self.optimizer;
         let (stepped, states_on_host) = counting_moved(|| optimizer.step(learning_rate, module, gradients));
-        self.put(unify(stepped));
+        self.put_with(unify(stepped), frozen);
         Made { learning_rate: base, states_on_host }
     }
 
@@ -295,7 +296,13 @@ impl<M: Module> Trained<M> {
 
     /// Stores `module` as the stage's module, and makes its copy in a lower precision if the stage computes in one.
     fn put(&mut self, module: M) {
-        self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module));
+        self.put_with(module, None);
+    }
+
+    /// Stores `module` like [`put`](Self::put). `frozen` are the frozen parameters of its copy in a lower precision, if
+    /// they are known.
+    fn put_with(&mut self, module: M, frozen: Option<Frozen>) {
+        self.copy = self.rounding.as_ref().map(|rounding| rounding.copy_of(&module, frozen));
         self.module = Some(module);
     }
 

@@ -39,7 +39,7 @@ pub enum Precision {
 
 impl Precision {
     /// Returns the float type to which parameters and inputs are rounded in this precision. `None` in full precision.
-    pub(crate) fn rounded(self) -> Option<FloatDType> {
+    pub fn rounded(self) -> Option<FloatDType> {
         match self {
             Self::Full => None,
             Self::Bf16 => Some(FloatDType::BF16),
@@ -57,7 +57,7 @@ impl Precision {
     /// with the module itself.
     pub(crate) fn rounding<M: Module>(self, module: &M) -> Option<Rounding> {
         let dtype = self.rounded()?;
-        Some(Rounding { dtype, kept: kept(module, dtype) })
+        Some(Rounding { dtype, kept: kept(module) })
     }
 
     /// Returns the float type of a stage's computations, given the descriptions of its tensors. In a lower precision,
@@ -97,39 +97,60 @@ pub(crate) struct Rounding {
 }
 
 impl Rounding {
-    pub(crate) fn copy_of<M: Module>(&self, module: &M) -> M {
+    /// Returns a copy of `module` in the lower precision. `before` is the copy of the module before its last optimizer
+    /// step, from which the frozen parameters are taken. Frozen parameters that have the lower precision already are
+    /// shared with the module.
+    pub(crate) fn copy_of<M: Module>(&self, module: &M, before: Option<Frozen>) -> M {
+        let Frozen(before) = before.unwrap_or_default();
         unify(map_floats(module.clone(), |param| {
             let value = param.value().unranked();
-            let is_kept = self.kept.contains(&param.id()) || is_quantized(&value);
-            (!is_kept).then(|| AnyTensor::new(value.inner().cast(self.dtype)).leaf(param.is_trained()))
+            let is_shared = !param.is_trained() && value.dtype() == DType::from(self.dtype);
+            if is_shared || self.kept.contains(&param.id()) || is_quantized(&value) {
+                return None;
+            }
+            let rounded = before.get(&param.id()).cloned();
+            rounded.or_else(|| Some(AnyTensor::new(value.inner().cast(self.dtype)).leaf(param.is_trained())))
         }))
+    }
+
+    /// Returns the rounded values of the frozen parameters in `copy`, which an optimizer step does not change.
+    pub(crate) fn frozen<M: Module>(&self, copy: &M) -> Frozen {
+        let mut frozen = HashMap::new();
+        visit_floats(copy, |param| {
+            if !param.is_trained() && !self.kept.contains(&param.id()) {
+                frozen.insert(param.id(), param.value());
+            }
+        });
+        Frozen(frozen)
     }
 }
 
-/// Returns the ids of the parameters that are not rounded to the type `rounded` in copies of a module: the parameters
-/// of batch norms, and running states.
-fn kept<M: Module>(module: &M, rounded: FloatDType) -> HashSet<ParamId> {
+/// The values of frozen parameters in a lower precision, by parameter id.
+#[derive(Default)]
+pub(crate) struct Frozen(HashMap<ParamId, AnyTensor>);
+
+/// Returns the ids of the parameters that are not rounded in copies of a module: the parameters of batch norms, and
+/// running states.
+fn kept<M: Module>(module: &M) -> HashSet<ParamId> {
     let mut kept: HashSet<_> = batch_norms(module).into_iter().flat_map(|norm| norm.tensors).collect();
     // A running state can only be recognised because a module and its copies share it: a write to a copy changes the
-    // original too. So values of another float type are written to a copy, and the old values are written back
-    // afterwards. Every device that can train in this precision can compute in that type.
-    let other = |dtype: DType| if dtype == DType::from(rounded) { FloatDType::F32 } else { rounded };
-    let mut before: HashMap<ParamId, AnyTensor> = HashMap::new();
+    // original too. So tensors of another shape are written to a copy, and the old values are written back afterwards.
+    let mut before: HashMap<ParamId, (AnyTensor, Vec<usize>)> = HashMap::new();
     let copy = map_floats(module.clone(), |param| {
         let value = param.value().unranked();
         if param.is_trained() || is_quantized(&value) {
             return None;
         }
-        let old = before.entry(param.id()).or_insert_with(|| AnyTensor::new(value.clone()));
-        Some(AnyTensor::new(value.cast(other(old.clone().unranked().dtype()))))
+        let other = param.of_other_shape();
+        before.entry(param.id()).or_insert_with(|| (param.value(), param.shape()));
+        Some(other)
     });
     visit_floats(module, |param| {
-        let dtype = param.value().unranked().dtype();
-        if before.get(&param.id()).is_some_and(|old| old.clone().unranked().dtype() != dtype) {
+        if before.get(&param.id()).is_some_and(|(_, shape)| *shape != param.shape()) {
             kept.insert(param.id());
         }
     });
-    drop(map_floats(copy, |param| before.get(&param.id()).cloned()));
+    drop(map_floats(copy, |param| before.get(&param.id()).map(|(value, _)| value.clone())));
     kept
 }
 
@@ -189,7 +210,7 @@ mod tests {
         let device = Device::flex().autodiff();
         let module = (LinearConfig::new(2, 3).init(&device), BatchNormConfig::new(3).init(&device));
         assert!(Precision::Full.rounding(&module).is_none());
-        let (linear, norm) = Precision::Bf16.rounding(&module).unwrap().copy_of(&module);
+        let (linear, norm) = Precision::Bf16.rounding(&module).unwrap().copy_of(&module, None);
         assert_eq!(linear.weight.val().dtype(), DType::BF16);
         assert_eq!((linear.weight.id, linear.weight.is_require_grad()), (module.0.weight.id, true));
         assert_eq!(module.0.weight.val().dtype(), DType::F32);
@@ -212,7 +233,7 @@ mod tests {
         let module = Stateful { state: RunningState::new(value()), frozen };
         let rounding = Precision::Bf16.rounding(&module).unwrap();
         for _ in 0..2 {
-            let copy = rounding.copy_of(&module);
+            let copy = rounding.copy_of(&module, None);
             assert_eq!(copy.frozen.val().dtype(), DType::BF16);
             assert_eq!((copy.state.value().dtype(), module.state.value().dtype()), (DType::F32, DType::F32));
             assert_eq!(module.state.value().into_data(), value().into_data());

@@ -143,6 +143,7 @@ impl Config {
         if !head_size.is_multiple_of(2) {
             return Err(format!("head_dim {head_size}: a rotary embedding needs an even number"));
         }
+        let rope = Rope::read(&filled)?;
         // Qwen2 always has biases of queries, keys and values, and no others; Mistral has none.
         let has_bias = fields.attention_bias && ["llama", "qwen3"].contains(&kind);
         Ok(Self {
@@ -157,13 +158,13 @@ impl Config {
             tied: fields.tie_word_embeddings,
             padding: padding(&fields)?,
             deviation: fields.initializer_range,
-            frequencies: Rope::read(&filled)?.frequencies(head_size)?,
+            frequencies: rope.frequencies(head_size)?,
             query_key_value_bias: has_bias || kind == "qwen2",
             output_bias: has_bias,
             mlp_bias: fields.mlp_bias && kind == "llama",
             head_norms: kind == "qwen3",
             windows: windows(&fields, kind)?,
-            positions: fields.max_position_embeddings,
+            positions: rope.positions(fields.max_position_embeddings),
         })
     }
 }

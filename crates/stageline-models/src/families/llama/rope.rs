@@ -60,6 +60,19 @@ impl Rope {
         serde_path_to_error::deserialize(Value::Object(fields)).map_err(|error| error.to_string())
     }
 
+    /// Returns the type of the rotary embedding, such as `llama3`.
+    fn kind(&self) -> &str {
+        self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default")
+    }
+
+    /// Returns the length, in positions, of the longest sequence of a model with this rotary embedding. `length` is the
+    /// `max_position_embeddings` of the configuration. Files with linear scaling often give the length before the
+    /// scaling there, so it is multiplied by the factor.
+    pub fn positions(&self, length: usize) -> usize {
+        let factor = self.factor.filter(|factor| self.kind() == "linear" && *factor > 1.0).unwrap_or(1.0);
+        (length as f64 * factor) as usize
+    }
+
     /// Returns the frequencies of the rotary embedding in radians per position, for heads of `head_size` elements. The
     /// frequency of pair i of the elements is `theta` to the power of `-2 i / head_size`, scaled as the configuration
     /// says.
@@ -76,7 +89,7 @@ impl Rope {
             return Err(format!("rope_theta {theta}: give a number above 0"));
         }
         let plain = (0..head_size / 2).map(|pair| plain(theta as f32, pair, head_size));
-        let kind = self.rope_type.as_deref().or(self.old_type.as_deref()).unwrap_or("default");
+        let kind = self.kind();
         let need = |name: &str, value: Option<f64>| match value {
             Some(value) if value > 0.0 && value.is_finite() => Ok(value),
             _ => Err(format!("the rotary embedding of the type {kind:?} needs {name} above 0")),
@@ -193,6 +206,12 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn only_linear_scaling_lengthens_the_longest_sequence() {
+        let linear = Rope { old_type: Some("linear".to_owned()), factor: Some(4.0), ..Rope::default() };
+        assert_eq!([&linear, &llama32(), &Rope::default()].map(|rope| rope.positions(4096)), [16384, 4096, 4096]);
     }
 
     #[test]

@@ -1,0 +1,40 @@
+//! The numbers of elements and bytes of a model's parameters ([`ParameterCount`]).
+
+use burn::tensor::quantization::quantized_data_len;
+use burn::tensor::{DType, Shape};
+use stageline_nn::params::Description;
+
+/// The size of a model or of a stage: the number of elements in its float parameters, trained and frozen ones
+/// separately, and the bytes of the frozen ones.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ParameterCount {
+    /// The number of elements in the parameters that training changes.
+    pub trained: u64,
+    /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
+    pub frozen: u64,
+    /// The number of bytes of the frozen parameters and running statistics in their types, such as 8 bits of a
+    /// quantized weight. A lazy parameter of burn's layers has no type yet, and counts as f32.
+    pub frozen_bytes: u64,
+}
+
+impl ParameterCount {
+    /// Adds a float tensor of a module.
+    pub(crate) fn add(&mut self, Description { trained, shape, dtype, .. }: &Description) {
+        let elements = shape.iter().product::<usize>() as u64;
+        if *trained {
+            self.trained += elements;
+            return;
+        }
+        self.frozen += elements;
+        self.frozen_bytes += bytes_of_kind(*dtype, &Shape::from(shape.clone())) as u64;
+    }
+}
+
+/// Returns the size in bytes of a tensor of the given element type and shape. The size of a quantized tensor includes
+/// its scales.
+pub(crate) fn bytes_of_kind(dtype: DType, shape: &Shape) -> usize {
+    match dtype {
+        DType::QFloat(scheme) => quantized_data_len(&scheme, shape),
+        dtype => shape.num_elements() * dtype.size(),
+    }
+}
