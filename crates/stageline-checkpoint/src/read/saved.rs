@@ -79,11 +79,14 @@ impl Saved {
         &self.path
     }
 
-    /// Returns the path of the folder of checkpoints that contains this checkpoint. Returns `None` if this checkpoint
-    /// has no name such as `000007-step-100`, for example because it was renamed.
-    pub fn store(&self) -> Option<&Path> {
-        CheckpointName::parse(&self.path)?;
-        self.path.parent()
+    /// Returns the path of the folder of checkpoints that contains this checkpoint, also if its path is a link or `.`.
+    /// Returns `None` if this checkpoint has no name such as `000007-step-100`, for example because it was renamed.
+    pub fn store(&self) -> Option<PathBuf> {
+        let folder = |path: &Path| {
+            CheckpointName::parse(path)?;
+            path.parent().map(|folder| disk::or_here(folder).to_owned())
+        };
+        folder(&self.path).or_else(|| folder(&self.path.canonicalize().ok()?))
     }
 
     /// Returns the manifest of the checkpoint: everything but the tensors.

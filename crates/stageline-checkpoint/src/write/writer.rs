@@ -74,6 +74,11 @@ impl Writer {
         Ok(before)
     }
 
+    /// Whether a save was started and has ended, so that [`wait`](Self::wait) returns its result at once.
+    pub fn has_ended(&self) -> bool {
+        self.pending && (!self.written.is_empty() || self.thread.as_ref().is_none_or(JoinHandle::is_finished))
+    }
+
     /// Waits for the save in progress and returns the path of its checkpoint; `None` if no save is in progress.
     ///
     /// # Errors

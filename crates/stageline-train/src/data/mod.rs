@@ -13,9 +13,11 @@
 //! - `evaluation`: what a training of a language model is evaluated on (`HeldOut`).
 //! - `flags`: the flags of the data of a language model (`TokenFlags`).
 //! - `show`: samples as text, with the parts that are trained on (`show_samples`).
+//! - `batch_fingerprint`: one hash of all tensors of batches, to compare them.
 //! - `repeatable`: the check that a source returns the same batch for the same step each time.
 //! - `prefetch`: reads batches ahead of the steps on threads of its own (`Batches`).
 
+pub mod batch_fingerprint;
 pub mod documents;
 pub mod evaluation;
 pub mod flags;

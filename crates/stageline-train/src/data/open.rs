@@ -4,7 +4,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use stageline_data::{Encode, TokenFile, TokenOptions, files_left_out, prepare};
 
 use crate::data::documents::{Documents, TokenData};
@@ -96,9 +96,13 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
     let tokens = prepare(path, settings.encoding, &options)?;
     check_vocabulary(&tokens, vocabulary)?;
     say(format_args!("{}: {} tokens in {} documents", path.display(), tokens.len(), tokens.documents()))?;
-    if let [first, others @ ..] = &*files_left_out(path)? {
-        let (first, others) = (first.display(), others.len());
-        say(format_args!("{first} and {others} more files are not read, because the folder has JSON-lines files"))?;
+    let reason = "because the folder has JSON-lines files";
+    match &*files_left_out(path)? {
+        [] => {}
+        [one] => say(format_args!("{} is not read, {reason}", one.display()))?,
+        [first, others @ ..] => {
+            say(format_args!("{} and {} more files are not read, {reason}", first.display(), others.len()))?;
+        }
     }
     let by_default = if tokens.has_prompts() { Documents::Packed } else { Documents::Joined };
     let documents = settings.documents.unwrap_or(by_default);
@@ -118,11 +122,14 @@ fn open(path: &Path, settings: &TokenSettings, held_out: f64) -> Result<(TokenDa
 fn rows(path: &Path, settings: &TokenSettings) -> Result<(TokenData, Form)> {
     let rows = TokenRows::read(path)?;
     let context = rows.context();
-    ensure!(
-        settings.context.is_none_or(|asked| asked == context),
-        "{}: its rows have a context of {context} tokens; give no context, or rows of another length",
-        path.display()
-    );
+    if let Some(asked) = settings.context.filter(|asked| *asked != context) {
+        bail!(
+            "{}: its rows have a context of {context} tokens, and the samples one of {asked}; give a context of {context}, or rows of \
+             {} tokens",
+            path.display(),
+            asked + 1
+        );
+    }
     ensure!(
         matches!(settings.documents, None | Some(Documents::Joined)),
         "{}: rows of tokens have no documents that could be separate or packed; join the documents, or give a text",
@@ -159,7 +166,7 @@ fn end_of_document(path: &Path, settings: &TokenSettings) -> Result<Option<u32>>
 
 /// Prints how documents are packed into samples, and how many of them are cut or left out.
 fn tell(packing: Packing, context: usize) -> Result<()> {
-    let Packing { samples, divided, cut, lost_tokens, left_out, padding } = packing;
+    let Packing { samples, divided, cut, lost_tokens, beyond, left_out, padding } = packing;
     say(format_args!("{samples} samples of {context} tokens, of which {:.1}% are padding", 100.0 * padding))?;
     if divided > 0 {
         say(format_args!("{divided} documents are longer than a sample, and are divided"))?;
@@ -168,6 +175,12 @@ fn tell(packing: Packing, context: usize) -> Result<()> {
         tracing::warn!(
             "{cut} prompts or conversations are longer than a sample, and lose {lost_tokens} tokens at their ends; a longer \
              context keeps more"
+        );
+    }
+    if beyond > 0 {
+        tracing::warn!(
+            "{beyond} prompts or conversations are left out, because none of their first {context} tokens is trained on; a longer \
+             context keeps them"
         );
     }
     if left_out > 0 {

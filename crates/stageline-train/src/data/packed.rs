@@ -46,7 +46,10 @@ pub struct Packing {
     pub cut: u64,
     /// The number of tokens that the cuts remove.
     pub lost_tokens: u64,
-    /// The number of documents that are left out, because no token within the length of a sample is trained on.
+    /// The number of prompts and conversations that are left out, because the first token that is trained on is beyond
+    /// the length of a sample.
+    pub beyond: u64,
+    /// The number of documents that are left out, because none of their tokens is trained on.
     pub left_out: u64,
     /// The share of the training samples' positions that is padding.
     pub padding: f64,
@@ -69,7 +72,8 @@ impl Packing {
         let is_target = |range: Range<u64>| !range.is_empty() && tokens.has_target(range);
         let first = of(document.start);
         if !is_target(document.start + 1..document.start + 1 + first.length as u64) {
-            self.left_out += 1;
+            let has_target = is_target(document.start + 1..document.end);
+            *if has_target { &mut self.beyond } else { &mut self.left_out } += 1;
         } else if whole <= context {
             pieces.push(first);
         } else if tokens.has_only_targets(document.start + 1..document.end) {
@@ -292,8 +296,8 @@ mod tests {
     fn documents_share_a_sample_and_only_completions_are_targets() {
         let documents = [("ab", "cd"), ("x", "yz"), ("", "klmnopqrst"), ("long prompt", "!"), ("mm", "nopqrstuv")];
         let data = packed(&documents, 6, 0.0).unwrap();
-        let Packing { samples, divided, cut, lost_tokens, left_out, padding } = data.packing();
-        assert_eq!((samples, divided, cut, lost_tokens, left_out), (4, 1, 1, 4, 1));
+        let Packing { samples, divided, cut, lost_tokens, beyond, left_out, padding } = data.packing();
+        assert_eq!((samples, divided, cut, lost_tokens, beyond, left_out), (4, 1, 1, 4, 1, 0));
         assert_eq!(((padding * 24.0).round(), data.samples_per_epoch()), (4.0, Some(4)));
         let mut found = shown_samples(data.batch(0, 4).unwrap(), 4);
         found.sort();

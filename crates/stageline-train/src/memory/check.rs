@@ -237,7 +237,7 @@ impl<'a> Room<'a> {
         let of_host = workers.filter(|worker| is_host(&estimate.stages()[worker.stages[0]].device));
         let of_workers: u64 = of_host.map(|worker| worker.other + worker.parameters).sum();
         let needed = estimate.with_host_memory(batches.total(job));
-        let needed = if job.keeping.folder.is_some() { needed.with_checkpoints() } else { needed };
+        let needed = if job.keeping.has_folder() { needed.with_checkpoints() } else { needed };
         Self { needed, in_use: of_workers + batches.held_out, job }
     }
 

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs::{self, File, OpenOptions};
-use std::io::{self, BufWriter, Read, Write};
+use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
@@ -65,8 +65,9 @@ pub struct Figures {
 pub struct Log {
     outputs: Outputs,
     file: Option<BufWriter<File>>,
-    /// The text of the run's log so far, from which the HTML page is made.
-    text: Vec<u8>,
+    /// The text of the run's log so far, from which the HTML page is made. `None` if the page is made from the log's
+    /// file, or if there is no page.
+    text: Option<Vec<u8>>,
     trace: Trace,
     board: Option<TensorBoard<BufWriter<File>>>,
     /// The training step whose timeline the log and the HTML page show. The trace begins with it. It is counted from 0
@@ -101,9 +102,9 @@ impl Log {
         for path in [&outputs.trace, &outputs.report].into_iter().flatten() {
             try_out(path).with_context(|| unwritable(path))?;
         }
-        let (file, before) = match outputs.log.as_deref() {
-            Some(path) if steps.start > 0 => reopen(path).with_context(|| unwritable(path))?,
-            path => (path.map(create).transpose()?, Vec::new()),
+        let file = match outputs.log.as_deref() {
+            Some(path) if steps.start > 0 => Some(reopen(path).with_context(|| unwritable(path))?),
+            path => path.map(create).transpose()?,
         };
         let board = match &outputs.tensorboard {
             Some(folder) => {
@@ -115,7 +116,9 @@ impl Log {
         };
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::default());
-        let text = if outputs.report.is_some() { before } else { Vec::new() };
+        // A long log is read back from its file; a pipe cannot be read back.
+        let is_in_file = outputs.log.as_deref().is_some_and(Path::is_file);
+        let text = (outputs.report.is_some() && !is_in_file).then(Vec::new);
         let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
         log.write(&Line::Run(Box::new(run)))?;
         Ok(log)
@@ -232,7 +235,13 @@ impl Log {
     pub fn close(&self) -> Result<()> {
         let trace = |path: &PathBuf| fs::write(path, self.trace.json()).with_context(|| unwritable(path));
         let page = |path: &PathBuf| {
-            let log = RunLog::read(self.text.as_slice())?;
+            let log = match (&self.text, &self.outputs.log) {
+                (None, Some(log)) => {
+                    let file = File::open(log).with_context(|| format!("cannot read {}", log.display()))?;
+                    RunLog::read(BufReader::new(file))?
+                }
+                (text, _) => RunLog::read(text.as_deref().unwrap_or_default())?,
+            };
             fs::write(path, run_page(&log)).with_context(|| unwritable(path))
         };
         let written = [self.outputs.trace.as_ref().map(trace), self.outputs.report.as_ref().map(page)];
@@ -247,9 +256,7 @@ impl Log {
         if let Some(file) = &mut self.file {
             file.write_all(&text).and_then(|()| file.flush()).context(lost("the log", self.outputs.log.as_deref()))?;
         }
-        if self.outputs.report.is_some() {
-            self.text.extend(text);
-        }
+        self.text.iter_mut().for_each(|so_far| so_far.extend(&text));
         Ok(())
     }
 }
@@ -309,19 +316,34 @@ fn try_out(path: &Path) -> io::Result<()> {
     if is_new { fs::remove_file(path) } else { Ok(()) }
 }
 
-/// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line.
-/// Returns the open file and its text so far. A pipe or a device is opened for writing only, and its text so far is
-/// empty.
-fn reopen(path: &Path) -> Result<(Option<BufWriter<File>>, Vec<u8>)> {
+/// Opens the log of a resumed run for appending, or creates it if there is none. Removes an incomplete last line. A pipe
+/// or a device is opened for writing only.
+fn reopen(path: &Path) -> io::Result<BufWriter<File>> {
     if fs::metadata(path).is_ok_and(|found| !found.is_file() && !found.is_dir()) {
-        return Ok((Some(BufWriter::new(OpenOptions::new().write(true).open(path)?)), Vec::new()));
+        return Ok(BufWriter::new(OpenOptions::new().write(true).open(path)?));
     }
     let mut file = OpenOptions::new().read(true).append(true).create(true).open(path)?;
-    let mut text = Vec::new();
-    file.read_to_end(&mut text)?;
-    text.truncate(text.iter().rposition(|&byte| byte == b'\n').map_or(0, |last| last + 1));
-    file.set_len(text.len() as u64)?;
-    Ok((Some(BufWriter::new(file)), text))
+    let length = length_of_lines(&mut file)?;
+    file.set_len(length)?;
+    Ok(BufWriter::new(file))
+}
+
+/// Returns the length, in bytes, of the complete lines of a file. The file is read from its end, which is near the last
+/// line feed.
+fn length_of_lines(file: &mut File) -> io::Result<u64> {
+    let mut block = vec![0; 1 << 16];
+    let mut end = file.metadata()?.len();
+    while end > 0 {
+        let start = end.saturating_sub(block.len() as u64);
+        let block = &mut block[..(end - start) as usize];
+        file.seek(SeekFrom::Start(start))?;
+        file.read_exact(block)?;
+        if let Some(last) = block.iter().rposition(|&byte| byte == b'\n') {
+            return Ok(start + last as u64 + 1);
+        }
+        end = start;
+    }
+    Ok(0)
 }
 
 fn now() -> f64 {
@@ -331,6 +353,20 @@ fn now() -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn an_incomplete_last_line_is_removed_however_long_it_is() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("log");
+        let long = "x".repeat(200_000);
+        for (text, kept) in
+            [("", ""), ("a\nb", "a\n"), ("a\nb\n", "a\nb\n"), (&*long, ""), (&format!("a\n{long}"), "a\n")]
+        {
+            fs::write(&path, text).unwrap();
+            drop(reopen(&path).unwrap());
+            assert_eq!(fs::read_to_string(&path).unwrap(), kept);
+        }
+    }
 
     #[test]
     fn the_drawn_step_is_in_the_run_and_synchronised_if_a_step_is() {

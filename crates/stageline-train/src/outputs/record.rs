@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use burn::tensor::Device;
 use stageline::{
     Clock, Costs, Cut, CutError, DeviceMemory, DeviceName, GradientNoise, LayerCost, MemoryEstimate, Metric,
-    NoiseReport, ParameterHealth, StepReport, Update,
+    NoiseReport, ParameterCount, ParameterHealth, StepReport, Update,
 };
 use stageline_report::record::{
     self, EstimatedMemory, Health, Layer, Noise, SignalAndNoise, StageCosts, StageNoise, Step,
@@ -66,15 +66,21 @@ pub fn layers(costs: &Costs, cut: &Cut) -> Result<Vec<Layer>, CutError> {
         stage,
         weight: cost.time.filter(|_| are_timed).map_or(cost.flops, |time| time.as_secs_f64()),
         parameters: cost.parameters,
+        trained: Some(cost.trained),
     };
     Ok(ranges.flat_map(|(stage, range)| layers[range].iter().map(move |cost| layer(stage, cost))).collect())
 }
 
 /// Returns the layers of a model that the user has cut by hand, for the run's log. Its real layers are not known, so
 /// each stage is logged as one layer. `parameters` lists the number of parameters of each stage.
-pub fn stages_as_layers(parameters: &[u64]) -> Vec<Layer> {
-    let layer =
-        |(stage, &parameters): (usize, &u64)| Layer { name: format!("stage {stage}"), stage, weight: 1.0, parameters };
+pub fn stages_as_layers(parameters: &[ParameterCount]) -> Vec<Layer> {
+    let layer = |(stage, count): (usize, &ParameterCount)| Layer {
+        name: format!("stage {stage}"),
+        stage,
+        weight: 1.0,
+        parameters: count.trained + count.frozen,
+        trained: Some(count.trained),
+    };
     parameters.iter().enumerate().map(layer).collect()
 }
 

@@ -47,6 +47,7 @@ pub fn check(flags: &TrainingFlags) -> Result<()> {
     if flags.checkpoint.is_none() {
         ensure!(flags.stop_after.is_none(), "--stop-after: give --checkpoint a folder, or the trained steps are lost");
     }
+    check_best(flags)?;
     if let (Some(_), CutBy::List(cut)) = (&flags.speeds, &flags.cut) {
         bail!("--speeds: --cut {cut} gives the layers of every stage; leave one of the two out");
     }
@@ -93,6 +94,23 @@ fn check_adamw(flags: &TrainingFlags) -> Result<()> {
         } else {
             ensure!((0.0..1.0).contains(&number), "{flag} {number}: give 0 or more, and less than 1");
         }
+    }
+    Ok(())
+}
+
+/// Checks that the flags that compare validation losses have evaluations to compare, and that the best checkpoint has a
+/// folder of its own.
+fn check_best(flags: &TrainingFlags) -> Result<()> {
+    let given = [("--patience", flags.patience > 0), ("--best-checkpoint", flags.best_checkpoint.is_some())];
+    for (flag, _) in given.into_iter().filter(|(_, is_given)| *is_given) {
+        ensure!(flags.validate_every > 0, "{flag}: give --validate-every the number of steps between two evaluations");
+    }
+    if let (Some(latest), Some(best)) = (&flags.checkpoint, &flags.best_checkpoint) {
+        ensure!(
+            !is_same_place(latest, best),
+            "--checkpoint and --best-checkpoint are both {}: give each a folder of its own",
+            best.display()
+        );
     }
     Ok(())
 }
@@ -166,6 +184,12 @@ mod tests {
             ("--loss-scale 1e-300", "`1e-300` is not a loss scale"),
             ("--log a --report a", "--log and --report are both a: give each a file of its own"),
             ("--trace a --log b --report ./a", "--trace and --report are both ./a"),
+            ("--patience 3", "--patience: give --validate-every the number of steps"),
+            ("--best-checkpoint a", "--best-checkpoint: give --validate-every the number of steps"),
+            (
+                "--best-checkpoint ./b --checkpoint b --validate-every 1",
+                "--checkpoint and --best-checkpoint are both ./b",
+            ),
         ] {
             let refused = Job::of_line(flags).err().unwrap_or_default();
             assert!(refused.contains(expected), "{flags}: {refused}");

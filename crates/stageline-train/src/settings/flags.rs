@@ -103,7 +103,8 @@ pub struct TrainingFlags {
     /// Global norm to which the gradients of a step are clipped; 0 turns clipping off
     #[arg(help_heading = "Training", long, default_value_t = 1.0)]
     pub clip: f64,
-    /// Precision of forwards and backwards: full, bf16 or f16. Parameters and gradient sums stay in f32
+    /// Precision of forwards and backwards: full, bf16 or f16. Trained parameters and gradient sums stay in
+    /// f32
     #[arg(help_heading = "Training", long, default_value_t = Precision::Full)]
     pub precision: Precision,
     /// Factor by which the loss is multiplied before its backward: a number, or `dynamic`. If unset, it is `dynamic`
@@ -116,8 +117,12 @@ pub struct TrainingFlags {
     #[arg(help_heading = "Training", long, default_value = "stop")]
     pub on_non_finite: NonFiniteName,
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
-    #[arg(help_heading = "Measurement", long, default_value_t = 0)]
+    #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub validate_every: usize,
+    /// Number of evaluations in a row (--validate-every) without a lower validation loss after which the training ends
+    /// (early stopping); 0 trains to the last step
+    #[arg(help_heading = "Training", long, value_name = "EVALUATIONS", default_value_t = 0)]
+    pub patience: usize,
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 turns this off
     #[arg(help_heading = "Measurement", long, default_value_t = 0)]
     pub health_every: usize,
@@ -230,6 +235,10 @@ pub struct TrainingFlags {
     /// Number of checkpoints to keep; older ones are deleted
     #[arg(help_heading = "Checkpoints", long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
+    /// Folder for the checkpoint with the lowest validation loss of the evaluations of --validate-every and at the end.
+    /// A later one with a lower loss replaces it
+    #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
+    pub best_checkpoint: Option<PathBuf>,
     /// Checkpoint from which the training resumes, or a folder, whose latest checkpoint is taken. `latest` looks in the
     /// folder of --checkpoint. `auto` does the same, and starts from the beginning if there is no checkpoint. Without
     /// --checkpoint, new checkpoints go to the folder of the old one. The settings under `Training` and the program's

@@ -114,7 +114,8 @@ impl Job {
     /// `reason` says why.
     fn warn_of_unwritten(&self, checkpoints: Option<&Path>, reason: &str) {
         let Outputs { log, trace, tensorboard, report, .. } = &self.outputs;
-        let outputs = [log, trace, tensorboard, report].into_iter().filter_map(|path| path.as_deref());
+        let best = &self.keeping.best;
+        let outputs = [log, trace, tensorboard, report, best].into_iter().filter_map(|path| path.as_deref());
         outputs
             .chain(checkpoints)
             .for_each(|path| tracing::warn!("{} is not written, because {reason}", path.display()));

@@ -86,7 +86,9 @@ pub fn merge(
     let given = once.try_get_matches_from([&program].into_iter().chain(flags))?;
     let mut all = Vec::new();
     if let Some(settings) = resumed {
-        all.extend(inherited(&command, settings)?);
+        let inherited = inherited(&command, settings)?;
+        remove_replaced(&mut all, &inherited, &command); // a program may have epochs by default
+        all.extend(inherited);
         // These errors quote a checkpoint, whose text may be long or hostile, so they are escaped and cut short.
         parse_some(&all).map_err(|error| anyhow!("{}", Printable::new(error.to_string()).at_most(400)))?;
     }
@@ -155,19 +157,31 @@ fn replaces_itself(flag: Arg) -> Arg {
     flag.overrides_with(itself)
 }
 
-/// Removes from the arguments `all` those that the arguments `later` replace and that clap would not replace. If
-/// `later` sets a list again, clap would join both lists. If `later` sets a number of steps, clap would keep a number
-/// of epochs.
+/// Removes from the arguments `all` those that the arguments `later` replace and that clap would not replace:
+///
+/// - If `later` sets a list again, clap would join both lists.
+/// - If `later` sets a number of steps, clap would keep a number of epochs, which may be the program's default.
+/// - If `later` turns the decay of the learning rate off, clap would keep the settings of the decay.
 fn remove_replaced(all: &mut Vec<OsString>, later: &[OsString], command: &Command) {
     let is_list = |name: &String| {
         let mut lists = command.get_arguments().filter(|flag| matches!(flag.get_action(), ArgAction::Append));
         lists.any(|flag| flag.get_long() == Some(name))
     };
-    if later.iter().filter_map(name_of).any(|name| name == STEPS) {
-        all.retain(|argument| name_of(argument).is_none_or(|name| name != EPOCHS));
+    let mut replaced: Vec<_> = later.iter().filter_map(name_of).filter(is_list).collect();
+    let has_steps = later.iter().filter_map(name_of).any(|name| name == STEPS);
+    replaced.extend(has_steps.then(|| EPOCHS.to_owned()));
+    if value_of("decay", later).as_deref() == Some("none") {
+        replaced.extend(["lowest-rate", "decay-length"].map(ToOwned::to_owned));
     }
-    let again: Vec<_> = later.iter().filter_map(name_of).filter(is_list).collect();
-    all.retain(|argument| name_of(argument).is_none_or(|name| !again.contains(&name)));
+    all.retain(|argument| name_of(argument).is_none_or(|name| !replaced.contains(&name)));
+    all.extend(has_steps.then(|| format!("--{EPOCHS}=0").into()));
+}
+
+/// Returns the last value of the flag `name` in arguments such as `--name=value` or `--name value`.
+fn value_of(name: &str, arguments: &[OsString]) -> Option<String> {
+    let at = arguments.iter().rposition(|argument| name_of(argument).is_some_and(|found| found == name))?;
+    let joined = arguments[at].to_str()?.split_once('=').map(|(_, value)| value.to_owned());
+    joined.or_else(|| Some(arguments.get(at + 1)?.to_str()?.to_owned()))
 }
 
 /// Returns an error if the arguments of one source (such as the command line) give both `--steps` and `--epochs`.
@@ -324,15 +338,17 @@ fn settings(command: &Command, matches: &ArgMatches) -> Result<Settings> {
 }
 
 /// Returns an error if the value of a setting is longer than [`LONGEST_VALUE`] bytes or contains control characters
-/// other than line feeds and tabs. Checkpoints, logs and terminals show these values.
+/// other than line feeds and tabs, or characters that change the direction of the text around them. Checkpoints, logs
+/// and terminals show these values.
 fn check_text(flag: &Arg, text: &str) -> Result<()> {
     // A prompt may have several lines.
-    let line = text.replace(['\n', '\t'], " ");
-    let is_plain = Printable::new(&*line).at_most(LONGEST_VALUE).to_string() == line;
+    let is_control = |char: char| char.is_control() && !matches!(char, '\n' | '\t');
+    let is_direction = |char| matches!(char, '\u{202A}'..='\u{202E}' | '\u{2066}'..='\u{2069}');
     let (name, shown) = (flag.get_id(), Printable::new(text));
     ensure!(
-        is_plain,
-        "`{name}` is {shown}; give at most {LONGEST_VALUE} bytes without control characters other than line feeds and tabs"
+        text.len() <= LONGEST_VALUE && !text.chars().any(|char| is_control(char) || is_direction(char)),
+        "`{name}` is {shown}; give at most {LONGEST_VALUE} bytes without control characters other than line feeds and tabs, and \
+         without characters that change the direction of a text"
     );
     Ok(())
 }
@@ -351,14 +367,16 @@ fn is_number(flag: &Arg) -> bool {
     numbers.iter().any(|number| flag.get_value_parser().type_id() == *number)
 }
 
-/// Parses the value of a setting as a number, so that 1, 1.0 and 1e0 are equal. Returns `None` if the text is no
-/// number.
+/// Parses the value of a setting as a number, in every form that a flag takes, so that 1, +1, 1.0, 1. and 1e0 are equal.
+/// Returns `None` if the text is no number, or one that JSON does not have, such as `inf`.
 ///
 /// Floats are parsed by the standard library, because the JSON parser does not promise the nearest float.
 fn number(text: &str) -> Option<Number> {
-    let number: Number = serde_json::from_str(text).ok()?;
-    if !number.is_f64() {
-        return Some(number);
+    let integer =
+        text.parse().map(|number: u64| number.into()).or_else(|_| text.parse().map(|number: i64| number.into()));
+    // -0 is a float, because it has a sign.
+    if let Some(integer) = integer.ok().filter(|_| !text.starts_with("-0")) {
+        return Some(integer);
     }
     let float: f64 = text.parse().ok()?;
     let whole = serde_json::from_str(&float.to_string()).ok().filter(|number: &Number| !number.is_f64());

@@ -2,7 +2,6 @@
 
 use std::ffi::OsString;
 use std::fmt::Display;
-use std::path::Path;
 
 use anyhow::{Context, Result};
 use clap::{ArgMatches, Command, FromArgMatches};
@@ -10,6 +9,7 @@ use serde_json::Value;
 use stageline::checkpoint::{CheckpointError, Printable, Saved};
 
 use super::flags::TrainingFlags;
+use super::keeping::BEST;
 use super::merge::{LONGEST_VALUE, Merged, Settings, resolve, takes_path};
 use crate::terminal::{say, tell};
 
@@ -70,9 +70,17 @@ pub fn command_line(command: &Command, arguments: &[OsString]) -> Result<Command
     let before = settings_of(saved.manifest().run.get("settings"));
     let mut line = resolved(command, Some(&before))
         .with_context(|| format!("--resume, with the settings in {}", saved.path().display()))?;
-    // New checkpoints go to the folder in which this one was found, because the folder may have been moved.
-    let folder = alone.flags.checkpoint.clone().or_else(|| (place != saved.path()).then(|| place.to_owned()));
-    line.flags.checkpoint = folder.or_else(|| saved.store().map(Path::to_owned));
+    // New checkpoints go to the folder in which this one was found, because the folder may have been moved. The folder of
+    // --best-checkpoint is for the best one only.
+    let found = || if place == saved.path() { saved.store() } else { Some(place.to_owned()) };
+    let is_best = saved.manifest().run.contains_key(BEST);
+    line.flags.checkpoint = alone.flags.checkpoint.clone().or_else(|| if is_best { None } else { found() });
+    let trains = line.flags.steps > 0 || line.flags.epochs > 0.0;
+    if line.flags.checkpoint.is_none() && trains {
+        let is = if is_best { "is the best checkpoint of a training" } else { "is in no folder of checkpoints" };
+        let path = saved.path().display();
+        note(&line.flags, format!("{path} {is}, so this run writes no others: give --checkpoint a folder for them"))?;
+    }
     let CommandLine { flags: now, settings, .. } = &line;
     differences(&before, settings, now.checkpoint.is_some()).iter().try_for_each(|line| note(now, line))?;
     // Paths that only the checkpoint names are printed, so that it cannot make a run read a file unnoticed.
@@ -208,12 +216,14 @@ mod tests {
                 "micro_batches",
                 "on_non_finite",
                 "optimizer",
+                "patience",
                 "precision",
                 "replicas",
                 "schedule_steps",
                 "seed",
                 "steps",
                 "tuned_for",
+                "validate_every",
                 "warm_up",
                 "weight_decay",
                 "width",
@@ -297,6 +307,21 @@ mod tests {
         assert_eq!(of_file("--steps 0", "epochs = 2.0"), [Some(0.0), None]);
         assert_eq!(of_file("--epochs 1.5", "steps = 9"), [None, Some(1.5)]);
         assert_eq!(of_file("--epochs 0", "steps = 9"), [Some(9.0), None]);
+        // A program may train epochs by default, also when it resumes a training of steps.
+        let by_default = |resumed: Option<&Settings>, arguments: &str| {
+            let command = TrainingFlags::augment_args(Own::command()).mut_arg("epochs", |flag| flag.default_value("2"));
+            let words: Vec<OsString> =
+                format!("train --width 5 {arguments}").split_whitespace().map(Into::into).collect();
+            crate::settings::merge::merge(command, &words, resumed, |_| unreachable!()).unwrap().settings
+        };
+        assert_eq!(by_default(None, "").0["epochs"], 2);
+        let steps = by_default(None, "--steps 7");
+        assert_eq!((steps.0["steps"].as_u64(), steps.0.get("epochs")), (Some(7), None));
+        assert_eq!(by_default(Some(&steps), "").0["steps"], 7);
+        for (written, read) in [(".5", 0.5), ("1.", 1.0), ("+2", 2.0), ("02", 2.0)] {
+            let (_, kept) = merged(&format!("train --width 5 --epochs {written}"), None, "").unwrap();
+            assert_eq!(length("", Some(&kept), ""), [None, Some(read)], "{written}");
+        }
         let (_, kept) = merged("train --width 5 --epochs 3", None, "").unwrap();
         assert_eq!(length("", Some(&kept), ""), [None, Some(3.0)]);
         assert_eq!(length("--steps 4", Some(&kept), ""), [Some(4.0), None]);

@@ -1,5 +1,7 @@
 //! The hyperparameters of a training ([`Training`]).
 
+use std::num::NonZero;
+
 use anyhow::{Context, Result};
 use stageline::{Clip, LossScale, OnNonFinite, WarmupDecay};
 
@@ -26,6 +28,9 @@ pub struct Training {
     pub health_every: usize,
     pub noise_every: usize,
     pub validate_every: usize,
+    /// The number of evaluations in a row without a lower validation loss after which the training ends; `None` trains
+    /// to the last step.
+    pub patience: Option<NonZero<usize>>,
     /// The number of micro-batches (M) on which each replica trains in a step.
     pub micro_batches: usize,
     pub micro_batch_size: usize,
@@ -54,6 +59,7 @@ impl Training {
             health_every: flags.health_every,
             noise_every: flags.noise_every,
             validate_every: flags.validate_every,
+            patience: NonZero::new(flags.patience),
             clip: (flags.clip > 0.0).then_some(Clip::GlobalNorm(flags.clip)),
             loss_scale: flags.loss_scale.map(|scale| scale.0),
             on_non_finite: on_non_finite(flags.on_non_finite),
@@ -63,6 +69,11 @@ impl Training {
             batch_size: flags.batch_size(),
             tuned_for: flags.tuned_for(),
         })
+    }
+
+    /// Whether the held-out samples are evaluated after `steps` training steps, by `--validate-every`.
+    pub fn validates_after(&self, steps: usize) -> bool {
+        steps > 0 && self.validate_every > 0 && steps.is_multiple_of(self.validate_every)
     }
 
     /// Returns a warning if the training continues after the end of the learning rate's schedule, with the lowest rate.

@@ -11,12 +11,14 @@
 //! - `steps`: the loop over the steps, which decides when to evaluate, save, log and stop (`Loop`).
 //! - `watch`: warnings about gradients and updates that show a fault of the training (`Watch`).
 //! - `evaluation`: evaluates held-out samples, and warns if the loss is a mean instead of a sum.
-//! - `checkpoints`: writes checkpoints in the background (`Keeper`), and checks whether a run may resume a checkpoint
-//!   (`Identity`).
+//! - `patience`: early stopping, by the evaluations without a lower loss (`Patience`).
+//! - `checkpoints`: writes checkpoints in the background (`Keeper`), also the one with the lowest validation loss, and
+//!   checks whether a run may resume a checkpoint (`Identity`).
 //! - `signals`: the handlers of Ctrl-C and SIGTERM, which end a run with a checkpoint (`Signals`).
 
 pub mod checkpoints;
 pub mod evaluation;
+mod patience;
 pub mod recipe;
 pub mod run;
 mod signals;

@@ -2,13 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
 use stageline::checkpoint::Saved;
-use stageline::{Batch, MemoryEstimate, ParameterCount, Payload, Pipeline, StepReport};
+use stageline::{Batch, EvalReport, MemoryEstimate, ParameterCount, Payload, Pipeline, Precision, StepReport};
 
 use crate::data::Data;
 use crate::data::repeatable::first_sample;
@@ -23,10 +22,10 @@ use crate::outputs::unwritten::Unwritten;
 use crate::plan::{self, Purpose};
 use crate::settings::job::Job;
 use crate::terminal::say;
-use crate::training::checkpoints::{self, Identity, Keeper};
-use crate::training::evaluation::{evaluate, warn_of_mean};
+use crate::training::checkpoints::{self, Finished, Identity, Keeper};
+use crate::training::evaluation::{Evaluated, evaluate, warn_of_mean};
 use crate::training::recipe::{PipelineOf, Recipe, links, utilisation};
-use crate::training::steps::{Loop, OnStep, Stopped};
+use crate::training::steps::{Ended, Loop, OnStep, Stopped};
 use crate::training::trained::{TrainedOf, complete, ended_early};
 
 /// One training run that is ready to start, with the settings of the training and the values of the program's own
@@ -89,6 +88,11 @@ impl<F> Run<F> {
     /// and with `_` for `-`, such as `learning_rate`.
     pub fn is_set(&self, name: &str) -> bool {
         self.set.contains(name)
+    }
+
+    /// Returns the precision of forwards and backwards (`--precision`).
+    pub fn precision(&self) -> Precision {
+        self.job.running.precision
     }
 
     /// Returns the number of samples in a training step, over all micro-batches and replicas.
@@ -201,17 +205,18 @@ impl<F> Run<F> {
 
         let training = &job.training;
         let checkpoint = saved.as_ref().map(Saved::read).transpose().context("--resume")?;
-        let identity = Identity::of(&job, data.fingerprint());
+        let identity = Identity::of(&job, data.fingerprint(), checkpoint.as_ref());
         checkpoint.iter().try_for_each(|checkpoint| identity.check(checkpoint, training.steps))?;
+        let validation = data.validation(training.batch_size)?;
+        let mut keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
+        keeper.compare(&job, &validation, checkpoint.as_ref())?;
         let start = checkpoint.as_ref().map_or(0, |checkpoint| checkpoint.progress.steps as usize);
         let (mut pipeline, devices) = recipe.build(checkpoint)?;
         ensure!(pipeline.trains(), "all parameters of the model are frozen, so no step changes any; freeze fewer");
         let most_stages = costs.as_ref().map_or(planned.stages, |costs| costs.layers().len());
-        let validation = data.validation(training.batch_size)?;
         let batches = BatchMemory { of_step, held_out: validation.iter().map(Batch::bytes).sum() };
         let demand = recipe.demand(most_stages, start, saved.is_some(), batches);
         let estimate = check::estimate(&mut pipeline, &*data, &demand)?;
-        let keeper = Keeper::new(&job.keeping, place, identity, saved.as_ref())?;
         let amount = Amount::of(&*data, training.batch_size);
         let (links, batch_bytes) = (links(&devices)?, batches.total(&job));
         let run = recipe.run_line(&pipeline, costs.as_ref(), estimate.as_ref(), links, amount, batch_bytes)?;
@@ -221,25 +226,42 @@ impl<F> Run<F> {
         let validate = |pipeline: &mut Pipeline<_, _, _>, log: &mut Log, steps: usize| {
             evaluate(pipeline, &*data, &validation, log, steps)
         };
-        validate(&mut pipeline, &mut log, start)?.iter().try_for_each(|(_, line)| say(line))?;
+        let evaluated = validate(&mut pipeline, &mut log, start)?;
+        let evaluated = at_start(evaluated, training.validates_after(start), &mut keeper, &mut pipeline)?;
         let utilisation = utilisation(&job, costs.as_ref(), parameters);
         amount.tell(training.steps)?;
         training.beyond_the_schedule().filter(|_| !has_own_rate).iter().for_each(|text| tracing::warn!("{text}"));
         let estimated = estimate.as_ref().map(MemoryEstimate::devices).unwrap_or_default();
         let progress = progress.counting(amount);
-        let mut steps = Loop { job: &job, start, keeper, progress, amount, utilisation, on_step, estimated, unwritten };
+        let mut steps =
+            Loop { job: &job, start, keeper, progress, amount, utilisation, on_step, estimated, evaluated, unwritten };
         let trained = steps.run(&mut pipeline, &data, &mut log, validate);
-        let waited = trained.as_ref().map_or(Duration::ZERO, |stopped| stopped.waited);
-        let (kept, unwritten) = (steps.keeper.finish(), steps.unwritten);
-        if !trained.as_ref().is_ok_and(|Stopped { steps, .. }| *steps == training.steps) {
-            return ended_early(trained, kept, log.close()).map(|()| None);
-        }
-        let kept = unwritten.unless(kept);
-        unwritten.unless(kept.iter().flatten().try_for_each(say));
-        let is_kept = kept.is_some();
-        let validated = validate(&mut pipeline, &mut log, training.steps);
-        complete(model, pipeline, validated, log, is_kept, waited, unwritten).map(Some)
+        let Loop { mut keeper, unwritten, .. } = steps;
+        let Ok(Stopped { ended: Ended::Complete(validation), waited }) = trained else {
+            return ended_early(trained.err(), keeper.finish(), log.close()).map(|()| None);
+        };
+        let Finished { latest, best } = keeper.finish();
+        let [latest, best] = [latest, best].map(|kept| unwritten.unless(kept));
+        let lines = [&latest, &best].into_iter().flatten().flatten();
+        unwritten.unless(lines.into_iter().try_for_each(say));
+        complete(model, pipeline, validation, log, latest.is_some(), waited, unwritten).map(Some)
     }
+}
+
+/// Prints the evaluation before the first step, and returns its report. The `keeper` takes note of its loss if it is
+/// due: an earlier run may have ended before this evaluation.
+fn at_start<In: Payload, Out: Payload, Target: Payload>(
+    evaluated: Evaluated,
+    is_due: bool,
+    keeper: &mut Keeper,
+    pipeline: &mut Pipeline<In, Out, Target>,
+) -> Result<Option<EvalReport>> {
+    let Some((report, line)) = evaluated else { return Ok(None) };
+    say(line)?;
+    if is_due {
+        keeper.evaluated(pipeline, report.loss)?;
+    }
+    Ok(Some(report))
 }
 
 /// Returns the number of parameters, and prints how many are trained if some are frozen. Returns `None` for a model

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use anyhow::Result;
 use burn::tensor::Device;
-use stageline::{Account, Payload, Pipeline, StepReport, Update};
+use stageline::{Account, EvalReport, Payload, Pipeline, StepError, StepReport, Update};
 
 use crate::data::Data;
 use crate::data::prefetch::Batches;
@@ -47,21 +47,33 @@ pub struct Loop<'a> {
     /// Collects errors in showing the last step. They do not fail the run, so the program still gets the trained
     /// pipeline.
     pub unwritten: Unwritten,
+    /// The evaluation before the first step of this run; `None` if no samples are held out.
+    pub evaluated: Option<EvalReport>,
     /// The estimated memory of the training on each device, in bytes; empty if there is no estimate. After the first
     /// step it is compared with the memory that the device has reserved, and then emptied.
     pub estimated: Vec<(Device, u64)>,
 }
 
-/// The result of the loop over the training steps: the number of steps done, and the time that it waited for batches.
+/// The result of the loop over the training steps.
 pub struct Stopped {
-    /// The number of training steps that are done, over all runs of the training.
-    pub steps: usize,
+    /// Whether the training is complete.
+    pub ended: Ended,
     /// The total time that the training steps of this run waited for their batches to be read.
     pub waited: Duration,
 }
 
+/// Whether the training is complete when the loop over its steps has ended.
+pub enum Ended {
+    /// The training is complete: it reached its last step, or its validation loss no longer falls (`--patience`). The
+    /// value is the last evaluation of the held-out samples; `None` if there are none.
+    Complete(Option<EvalReport>),
+    /// A signal or `--stop-after` ended this run before the training was complete.
+    Interrupted,
+}
+
 impl Loop<'_> {
-    /// Runs training steps until the last step, the step of `--stop-after`, or a SIGINT or SIGTERM.
+    /// Runs training steps until the last step, the end by `--patience`, the step of `--stop-after`, or a SIGINT or
+    /// SIGTERM.
     ///
     /// A last checkpoint is written at the end of the training, also after an error.
     pub fn run<Out: Payload, D: Data>(
@@ -77,7 +89,7 @@ impl Loop<'_> {
         let ended = self.steps(pipeline, &mut batches, log, evaluate);
         self.progress.end();
         // All stages have made the same steps, also after an error, so a checkpoint of them is consistent.
-        let kept = self.keeper.save(pipeline);
+        let kept = self.keeper.save_last(pipeline);
         match ended {
             Ok(stopped) => kept.map(|()| stopped),
             Err(error) => {
@@ -96,21 +108,26 @@ impl Loop<'_> {
         log: &mut Log,
         evaluate: impl Fn(&mut Pipeline<In, Out, Target>, &mut Log, usize) -> Result<Evaluated>,
     ) -> Result<Stopped> {
-        let (steps, validate_every) = (self.job.training.steps, self.job.training.validate_every);
+        let steps = self.job.training.steps;
         self.progress.begin(self.start, steps)?;
         let (mut done, mut watch) = (self.start, Watch::default());
         // The waits for the batches of the steps whose reports are still to come. Overlapping steps take a batch before
         // the report of the step before it.
         let waits = RefCell::new(VecDeque::new());
         self.keeper.step(pipeline, done)?;
-        while done < steps && !self.keeper.stops(done) {
+        let mut evaluated = self.evaluated.take();
+        while done < steps && !self.keeper.interrupts(done) {
+            if let Some(reason) = self.keeper.completes(done) {
+                say(reason)?;
+                return Ok(Stopped { ended: Ended::Complete(evaluated), waited: batches.waited() });
+            }
             let until = match self.job.running.flush {
                 FlushName::Together => done + 1,
                 FlushName::Ahead => self.before_next_pause(done).min(steps),
             };
             let (first, mut read_error) = (done, None);
             let keeper = &self.keeper;
-            let ahead = (first..until).take_while(|step| *step == first || !keeper.stops(*step));
+            let ahead = (first..until).take_while(|step| *step == first || !keeper.interrupts(*step));
             let read = |_| {
                 let before = batches.waited();
                 let batch = batches.next().map_err(|error| read_error = Some(error)).ok().flatten();
@@ -140,11 +157,37 @@ impl Loop<'_> {
             read_error.map_or(Ok(()), Err)?;
             self.keeper.step(pipeline, done)?;
             // Without a new step, because of a signal, there is nothing new to evaluate.
-            if done > first && validate_every > 0 && done.is_multiple_of(validate_every) && done < steps {
-                evaluate(pipeline, log, done)?.iter().try_for_each(|(_, line)| say(line))?;
+            let is_due = done > first && done < steps && self.job.training.validates_after(done);
+            if is_due && let Some((report, line)) = evaluate(pipeline, log, done)? {
+                say(line)?;
+                self.keeper.evaluated(pipeline, report.loss)?;
+                evaluated = Some(report);
             }
         }
-        Ok(Stopped { steps: done, waited: batches.waited() })
+        let ended = if done < steps {
+            Ended::Interrupted
+        } else {
+            Ended::Complete(self.evaluate_last(pipeline, |pipeline| evaluate(pipeline, log, done))?)
+        };
+        Ok(Stopped { ended, waited: batches.waited() })
+    }
+
+    /// Saves the checkpoint of the last step, and then evaluates the held-out samples. Errors in writing outputs are
+    /// collected in [`unwritten`](Self::unwritten).
+    fn evaluate_last<In: Payload, Out: Payload, Target: Payload>(
+        &mut self,
+        pipeline: &mut Pipeline<In, Out, Target>,
+        evaluate: impl FnOnce(&mut Pipeline<In, Out, Target>) -> Result<Evaluated>,
+    ) -> Result<Option<EvalReport>> {
+        self.keeper.save(pipeline)?;
+        let evaluated = match evaluate(pipeline) {
+            Err(failed) if failed.is::<StepError>() => return Err(failed),
+            evaluated => self.unwritten.unless(evaluated).flatten(),
+        };
+        let Some((report, line)) = evaluated else { return Ok(None) };
+        self.unwritten.unless(say(line));
+        self.unwritten.unless(self.keeper.evaluated(pipeline, report.loss));
+        Ok(Some(report))
     }
 
     /// Returns the number of completed steps after which the training next pauses for a checkpoint or an evaluation. It

@@ -2,24 +2,23 @@
 
 use std::time::Duration;
 
-use anyhow::Result;
+use anyhow::{Context, Error, Result};
 use serde_json::{Value, json};
-use stageline::{EvalReport, Payload, Pipeline, StepError};
+use stageline::{EvalReport, Payload, Pipeline};
 
 use crate::model::Model;
 use crate::outputs::log::Log;
 use crate::outputs::record;
 use crate::outputs::unwritten::Unwritten;
 use crate::terminal::{first_of, say, tell};
-use crate::training::evaluation::Evaluated;
+use crate::training::checkpoints::Finished;
 use crate::training::recipe::PipelineOf;
-use crate::training::steps::Stopped;
 
 /// The result of training a model of type `M`.
 pub type TrainedOf<M> = Trained<<M as Model>::Input, <M as Model>::Output, <M as Model>::Target>;
 
-/// The result of a training run that reached its last step. It has the trained pipeline, the evaluation of the held-out
-/// samples, and the hash of the parameters.
+/// The result of a complete training run, which reached its last step or was ended by `--patience`: the trained
+/// pipeline, the evaluation of the held-out samples, and the hash of the parameters.
 pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     /// The trained pipeline, whose workers still run. It can infer, evaluate, and return the modules of its stages.
     pub pipeline: Pipeline<In, Out, Target>,
@@ -33,25 +32,25 @@ pub struct Trained<In: Payload, Out: Payload, Target: Payload> {
     pub unwritten: Unwritten,
 }
 
-/// Completes a training run that reached its last step: prints the hash of its parameters, and completes its log.
-/// `validated` is the evaluation after the last step, and `waited` the total time that steps waited for their batches.
+/// Completes a training run after its last step: prints the hash of its parameters, and completes its log.
+/// `validation` is the evaluation after the last step, and `waited` the total time that steps waited for their batches.
 /// `is_kept` says whether the last checkpoint is on disk.
 pub fn complete<M: Model>(
     model: &M,
     mut pipeline: PipelineOf<M>,
-    validated: Result<Evaluated>,
+    validation: Option<EvalReport>,
     log: Log,
     is_kept: bool,
     waited: Duration,
     unwritten: Unwritten,
 ) -> Result<TrainedOf<M>> {
-    let validation = match validated {
-        Err(failed) if failed.is::<StepError>() => return Err(failed),
-        validated => unwritten.unless(validated).flatten(),
+    let found = match pipeline.snapshot().map_err(Error::from).and_then(|modules| model.fingerprint(modules)) {
+        Ok(found) => found,
+        Err(error) => {
+            unwritten.unless(log.close());
+            return Err(error);
+        }
     };
-    unwritten.unless(validation.iter().try_for_each(|(_, line)| say(line)));
-    let validation = validation.map(|(report, _)| report);
-    let found = model.fingerprint(pipeline.snapshot()?)?;
     let line = found.as_ref().map(|(hash, parameters)| format!("{parameters} parameters, sha256 {hash}"));
     unwritten.unless(line.iter().try_for_each(say));
     let (parameters_sha256, parameters) = found.unzip();
@@ -80,20 +79,23 @@ where
     })
 }
 
-/// Ends a run before its last step. `trained` is the result of the steps, and `closed` is the result of closing the
-/// outputs. `kept` is the result of writing the last checkpoint, with the line that tells how to resume from it.
+/// Ends a run before its last step. `failed` is the error of a step, if there is one, and `closed` is the result of
+/// closing the outputs. `finished` are the ends of the last checkpoints.
 ///
 /// # Errors
 /// Returns the first error, which is the cause of the later ones. Later errors are printed on stderr.
-pub(super) fn ended_early(trained: Result<Stopped>, kept: Result<Option<String>>, closed: Result<()>) -> Result<()> {
-    let mut errors = Vec::from_iter(trained.err());
-    match kept {
-        Ok(line) => {
-            let unsaid = |line| say(line).inspect_err(|_| tell(line)).err();
-            // After another error, a closed standard output is no news.
-            errors.extend(line.iter().find_map(unsaid).filter(|_| errors.is_empty()));
+pub(super) fn ended_early(failed: Option<Error>, finished: Finished, closed: Result<()>) -> Result<()> {
+    let mut errors = Vec::from_iter(failed);
+    let Finished { latest, best } = finished;
+    for kept in [latest.context("the steps since the last checkpoint are lost"), best] {
+        match kept {
+            Ok(line) => {
+                let unsaid = |line| say(line).inspect_err(|_| tell(line)).err();
+                // After another error, a closed standard output is no news.
+                errors.extend(line.iter().find_map(unsaid).filter(|_| errors.is_empty()));
+            }
+            Err(lost) => errors.push(lost),
         }
-        Err(lost) => errors.push(lost.context("the steps since the last checkpoint are lost")),
     }
     errors.extend(closed.err());
     first_of(errors)

@@ -2,6 +2,8 @@
 
 #![cfg(feature = "flex")]
 
+mod best_checkpoint;
+#[path = "../support/mod.rs"]
 mod support;
 
 use std::fs::File;

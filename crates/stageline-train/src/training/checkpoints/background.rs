@@ -1,0 +1,133 @@
+//! A folder into which a thread writes checkpoints while the training continues ([`Background`]).
+
+use std::path::PathBuf;
+
+use anyhow::{Context, Error, Result, anyhow};
+use stageline::checkpoint::{Checkpoint, CheckpointError, Store, Writer};
+
+/// A folder of checkpoints, with the thread that writes into it while the training continues.
+pub struct Background {
+    writer: Writer,
+    latest: Latest,
+}
+
+/// The latest checkpoint of a folder, with the number of completed training steps before it.
+enum Latest {
+    Nothing,
+    Writing(u64),
+    Written(u64, PathBuf),
+    Failed(Error),
+}
+
+impl Background {
+    /// Starts the thread that writes into the folder of `store`. `flag` is the flag that names the folder, for the error
+    /// message. `before` is the latest checkpoint of earlier runs in the folder: its number of completed steps, and its
+    /// path.
+    ///
+    /// # Errors
+    /// Returns an error if the thread cannot be started.
+    pub fn new(store: Store, flag: &'static str, before: Option<(u64, PathBuf)>) -> Result<Self> {
+        let latest = before.map_or(Latest::Nothing, |(steps, path)| Latest::Written(steps, path));
+        Ok(Self { writer: Writer::new(store).context(flag)?, latest })
+    }
+
+    /// Whether the latest checkpoint in the folder is one after `steps` completed steps. It may still be being written.
+    pub fn has(&self, steps: u64) -> bool {
+        match self.latest {
+            Latest::Nothing | Latest::Failed(_) => false,
+            Latest::Writing(latest) | Latest::Written(latest, _) => latest == steps,
+        }
+    }
+
+    /// Whether the last write has failed. The checkpoint before it is still in the folder.
+    pub fn has_failed(&self) -> bool {
+        matches!(self.latest, Latest::Failed(_))
+    }
+
+    /// Logs a warning if a write has failed since the last call. Does not wait for the write in progress.
+    pub fn poll(&mut self) {
+        if self.writer.has_ended() {
+            self.wait();
+        }
+    }
+
+    /// Waits until the checkpoint that is being written is on disk, so that its memory is free. If the write fails, a
+    /// warning is logged, because the training continues.
+    pub fn wait(&mut self) {
+        let is_writing = matches!(self.latest, Latest::Writing(_));
+        self.settle();
+        if let Latest::Failed(error) = &self.latest
+            && is_writing
+        {
+            tracing::warn!("{error:#}; the training continues");
+        }
+    }
+
+    /// Waits for the write in progress, and records its result.
+    fn settle(&mut self) {
+        let Latest::Writing(steps) = self.latest else { return };
+        self.latest = match self.writer.wait().or_else(|error| published(error).map(Some)) {
+            Ok(Some(path)) => Latest::Written(steps, path),
+            Ok(None) => Latest::Nothing,
+            Err(error) => Latest::Failed(error),
+        };
+    }
+
+    /// Starts to write a checkpoint. No other may be in progress: see [`wait`](Self::wait).
+    ///
+    /// # Errors
+    /// Returns an error if the thread has panicked.
+    pub fn write(&mut self, checkpoint: Checkpoint) -> Result<()> {
+        self.latest = Latest::Writing(checkpoint.progress.steps);
+        self.writer.write(checkpoint)?;
+        Ok(())
+    }
+
+    /// Waits until the latest checkpoint is on disk. Returns its number of completed steps and its path; `None` if there
+    /// is none. If this run wrote no checkpoint, it is the latest one of an earlier run.
+    ///
+    /// # Errors
+    /// Returns an error if the latest checkpoint could not be written. If it was written and only older ones could not
+    /// be removed, there is a warning instead.
+    pub fn finish(mut self) -> Result<Option<(u64, PathBuf)>> {
+        self.settle();
+        match self.latest {
+            Latest::Written(steps, path) => Ok(Some((steps, path))),
+            Latest::Failed(error) => Err(error),
+            Latest::Nothing | Latest::Writing(_) => Ok(None),
+        }
+    }
+}
+
+/// Returns the path of a checkpoint that is saved, although older ones could not be removed. That error becomes a
+/// warning.
+///
+/// # Errors
+/// Returns any other error of a save.
+fn published(error: CheckpointError) -> Result<PathBuf> {
+    let CheckpointError::Prune { published, .. } = &error else { return Err(error.into()) };
+    let published = published.clone();
+    tracing::warn!("{:#}", anyhow!(error));
+    Ok(published)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    #[test]
+    fn a_checkpoint_is_on_disk_although_an_old_one_remains() {
+        let source = || io::Error::from(io::ErrorKind::PermissionDenied);
+        let pruned = CheckpointError::Prune {
+            published: "kept/step-9".into(),
+            doing: "remove",
+            path: "kept/step-3".into(),
+            source: source(),
+        };
+        assert_eq!(published(pruned).unwrap(), PathBuf::from("kept/step-9"));
+        let lost = CheckpointError::NotDurable { published: "kept/step-9".into(), source: source(), undo: source() };
+        assert!(published(lost).is_err());
+    }
+}

@@ -1,0 +1,113 @@
+//! Early stopping: counts the evaluations whose validation loss is not lower than before ([`Patience`]).
+
+use std::num::NonZero;
+
+use serde_json::{Value, json};
+
+/// The evaluations of a training, over all its runs, since its lowest validation loss. Checkpoints store it, so that a
+/// resumed run continues the count.
+pub struct Patience {
+    /// The number of evaluations in a row without a lower loss after which the training ends.
+    most: NonZero<usize>,
+    /// The fingerprint of the held-out samples. Losses on other samples cannot be compared.
+    held_out: String,
+    lowest: f64,
+    /// The number of training steps before the evaluation with the lowest loss.
+    lowest_after: usize,
+    /// The number of evaluations after the one with the lowest loss.
+    without: usize,
+}
+
+impl Patience {
+    /// Creates the count of a training that has no evaluation yet.
+    pub fn new(most: NonZero<usize>, held_out: String) -> Self {
+        Self { most, held_out, lowest: f64::INFINITY, lowest_after: 0, without: 0 }
+    }
+
+    /// Continues the count that a checkpoint stores, in the form of [`stored`](Self::stored). If it is one of other
+    /// held-out samples, the count begins anew, with a warning.
+    #[must_use]
+    pub fn resume(self, stored: &Value) -> Self {
+        if stored["held_out"] != json!(self.held_out) {
+            tracing::warn!(
+                "the held-out samples differ from those of the checkpoint, so --patience counts from the beginning"
+            );
+            return self;
+        }
+        let number = |name: &str| stored[name].as_u64().map_or(0, |number| number as usize);
+        Self {
+            lowest: stored["lowest"].as_f64().unwrap_or(f64::INFINITY),
+            lowest_after: number("lowest_after"),
+            without: number("without"),
+            ..self
+        }
+    }
+
+    /// Returns the count in the form in which checkpoints store it.
+    pub fn stored(&self) -> Value {
+        let lowest = Some(self.lowest).filter(|lowest| lowest.is_finite());
+        json!({ "lowest": lowest, "lowest_after": self.lowest_after, "without": self.without, "held_out": self.held_out })
+    }
+
+    /// Counts an evaluation after `steps` training steps. A loss that is NaN or infinite is not lower.
+    pub fn add(&mut self, loss: f64, steps: usize) {
+        if loss < self.lowest {
+            (self.lowest, self.lowest_after, self.without) = (loss, steps, 0);
+        } else {
+            self.without += 1;
+        }
+    }
+
+    /// Returns the text that tells why the training ends after `steps` steps: as many evaluations as `--patience` were
+    /// not lower. Returns `None` if the training goes on.
+    pub fn end(&self, steps: usize) -> Option<String> {
+        (self.without >= self.most.get()).then(|| {
+            format!(
+                "the training ends after {steps} steps (--patience {}): {} evaluations in a row had no validation loss below {:.4}, \
+                 the one after {} steps",
+                self.most, self.without, self.lowest, self.lowest_after
+            )
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn patience(most: usize) -> Patience {
+        Patience::new(NonZero::new(most).unwrap(), "of these samples".to_owned())
+    }
+
+    fn ends(patience: &mut Patience, losses: &[(usize, f64)]) -> Vec<bool> {
+        let mut end = |&(steps, loss): &(usize, f64)| {
+            patience.add(loss, steps);
+            patience.end(steps).is_some()
+        };
+        losses.iter().map(&mut end).collect()
+    }
+
+    #[test]
+    fn a_training_ends_when_as_many_evaluations_as_the_patience_bring_no_lower_loss() {
+        let mut two = patience(2);
+        let losses = [(10, 3.0), (20, 2.0), (30, f64::NAN), (40, 1.5), (50, 1.5), (60, 2.0)];
+        assert_eq!(ends(&mut two, &losses), [false, false, false, false, false, true]);
+        let expected = "the training ends after 60 steps (--patience 2): 2 evaluations in a row had no validation loss below 1.5000, \
+                        the one after 40 steps";
+        assert_eq!(two.end(60).unwrap(), expected);
+        assert_eq!(ends(&mut patience(2), &[(10, f64::NAN), (20, f64::INFINITY)]), [false, true]);
+    }
+
+    #[test]
+    fn a_resumed_training_continues_the_count_with_the_same_samples() {
+        let mut before = patience(3);
+        ends(&mut before, &[(10, 0.1), (20, 0.3), (30, 0.2)]);
+        // The interval between evaluations may differ.
+        assert_eq!(ends(&mut patience(3).resume(&before.stored()), &[(31, 0.1)]), [true]);
+        assert_eq!(ends(&mut patience(3).resume(&before.stored()), &[(31, 0.05), (32, 0.1)]), [false, false]);
+        let other = Patience::new(NonZero::new(3).unwrap(), "of other samples".to_owned());
+        assert_eq!(ends(&mut other.resume(&before.stored()), &[(31, 0.1)]), [false]);
+        let without = patience(1);
+        assert_eq!(ends(&mut patience(1).resume(&without.stored()), &[(10, 5.0), (20, 5.0)]), [false, true]);
+    }
+}
