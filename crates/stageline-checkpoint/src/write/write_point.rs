@@ -58,8 +58,9 @@ pub enum WritePoint {
         /// Checkpoints that a resumed run has abandoned are removed first, then the oldest.
         old: usize,
     },
-    /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk. A crash can then no
-    /// longer undo the renames of the old checkpoints to remove.
+    /// A point in saving a checkpoint: the save is about to sync the folder of checkpoints to disk. Old checkpoints have
+    /// been renamed to hidden names, under which they are deleted. After the sync, a crash cannot bring back their old
+    /// names.
     SyncHidden,
     /// A point in saving a checkpoint: the save is about to remove the files of an old checkpoint.
     RemoveOld {

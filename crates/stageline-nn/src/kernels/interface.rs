@@ -154,8 +154,8 @@ pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: O
     }
 }
 
-/// Whether the kernels of a device compute an operation on tensors of the element types `types`. If they do not, the
-/// running forward pass records the reason.
+/// Whether the kernels of a device support an operation on tensors of the element types `types`. If they do not, the
+/// reason is added to the fallbacks of this thread's forward pass, which the stage reports.
 pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, types: &[DType]) -> bool {
     let differ = types.iter().any(|dtype| *dtype != types[0]);
     let obstacle = if differ { Some(Reason::Types(types.to_vec())) } else { B::obstacle(device, types[0]) };

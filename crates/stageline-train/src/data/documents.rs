@@ -40,18 +40,18 @@ pub enum Documents {
     ///
     /// [`DataCollatorWithFlattening`]: https://huggingface.co/docs/transformers/main_classes/data_collator
     Separate,
-    /// Each sample has whole documents, as many as fit into its length, and padding. They are separate, as above. A
-    /// document that is longer than a sample is divided, and a prompt or conversation is cut at its end. Every sample
-    /// comes once an epoch.
+    /// Each sample has whole documents, as many as fit into its length, and padding. Each document is trained on as if it
+    /// were alone, as with [`Separate`](Self::Separate). A document that is longer than a sample is divided into several
+    /// samples. A prompt or conversation that is longer loses its end. Every sample comes once an epoch.
     ///
     /// See [`PackedDocuments`](crate::PackedDocuments).
     Packed,
 }
 
 impl Documents {
-    /// Returns, for each token of a window of a text, the position in the window at which the token's document begins.
-    /// The position is 0 if the document begins before the window. Returns `None` if documents are not separate in
-    /// windows. The window has `length` tokens, the first of which has the index `position` in the text.
+    /// Returns, for each token of a window of a text, the offset in the window at which the token's document begins: 0
+    /// if the document begins before the window. Returns `None` if this setting lets tokens attend to other documents.
+    /// The window has `length` tokens, the first of which has the index `position` in the text.
     pub(crate) fn starts(self, tokens: &TokenFile, position: u64, length: usize) -> Option<Vec<usize>> {
         let start = |at| tokens.document_start(at).saturating_sub(position) as usize;
         (self == Self::Separate).then(|| (position..position + length as u64).map(start).collect())

@@ -24,8 +24,9 @@ pub struct WorkerEstimate {
     /// worker's other figures do not include these bytes. The value is 0 for a worker on the CPU.
     pub optimizer_on_host: u64,
     /// The bytes of host memory for the copies of the worker's parameters and optimizer states while a checkpoint is
-    /// written; 0 if the estimate is for another time. The worker's other figures do not include these bytes. The value
-    /// is 0 for a worker on the CPU, whose copies count in `other`, and in replicas after the first.
+    /// written. The worker's other figures do not include these bytes. The value is 0 if the training writes no
+    /// checkpoints, for a worker on the CPU, whose copies count in `other`, and in replicas after the first, which write
+    /// none.
     pub checkpoint_on_host: u64,
     /// The bytes of the gradient sums of the worker's stages. They are doubled if the gradients are summed in several
     /// groups of micro-batches.

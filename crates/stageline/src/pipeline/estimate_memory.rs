@@ -162,8 +162,9 @@ impl<In: Payload, Out: Payload, Target: Payload> Pipeline<In, Out, Target> {
         Ok(largest)
     }
 
-    /// Runs one rehearsal with micro-batches of one shape. Returns the memory estimate, and the total time of the
-    /// backward passes of one micro-batch through all stages. Returns `None` if the memory in use is unknown.
+    /// Runs one rehearsal, a training step that is rolled back, with micro-batches of one shape. Returns the estimate of
+    /// the memory that it measured, and the total time of the backward passes of one micro-batch through all stages.
+    /// Returns `None` if the memory in use is unknown.
     fn rehearsed(&mut self, batch: MicroBatches<In, Target>) -> Result<Option<(MemoryEstimate, Duration)>, Ended> {
         self.workers.begin(During::Rehearsal { steps: self.done.steps });
         let plan = Arc::new(self.plan.rehearsal());

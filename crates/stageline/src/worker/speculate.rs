@@ -33,9 +33,9 @@ impl Worker {
         after_step::skipped();
     }
 
-    /// Makes sure that the worker's last step has ended with the true verdict. If the step has ended with an assumed
-    /// verdict, receives the true one. If the two differ, the step is rolled back and ended again with the true
-    /// verdict.
+    /// Makes sure that the worker's last step has ended with the true verdict, which says whether all stages step their
+    /// optimizers and by which factor gradients are clipped. If the step has ended with an assumed verdict, receives the
+    /// true one. If the two differ, the step is rolled back and ended again with the true verdict.
     ///
     /// Returns true if the work on the following step is kept, because the verdict was as assumed or was already known.
     /// Returns false if this work is discarded, because the true verdict differs from the assumed one.

@@ -47,9 +47,9 @@ pub trait FlashAttention: Backend {
         heads: AttentionHeads,
     ) -> (FloatTensor<Self>, FloatTensor<Self>);
 
-    /// Returns the gradient of the loss with respect to attention's input. `output` is attention's output, and
-    /// `gradient` the gradient with respect to it, both `[batch, length, query heads x size]`. `logarithms` are the
-    /// logarithms of the queries' sums of exponentiated scores, as `flash_attention` returned them.
+    /// Returns the gradient of the loss with respect to `input`. `output` is attention's output, and `gradient` the
+    /// gradient with respect to it, both `[batch, length, query heads x head size]`. `logarithms` has the log-sum-exp of
+    /// the scores of each query, as `flash_attention` returned it.
     #[fusion(dtype = input, shape = input)]
     fn flash_attention_to_input(
         input: FloatTensor<Self>,

@@ -187,9 +187,10 @@ pub struct DeviceMemory {
     pub reserved: u64,
 }
 
-/// One step's estimates of the gradient's squared norm and of its noise, from the gradients of the micro-batches
-/// (McCandlish et al., 2018, [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). The noise scale is the loss weight
-/// (for a language model, the number of tokens) of the batch whose gradient has as much noise as signal.
+/// One step's estimates of the squared norm of the true gradient and of the gradient's noise (the trace of its
+/// covariance), from the gradients of the micro-batches (McCandlish et al., 2018,
+/// [arXiv:1812.06162](https://arxiv.org/abs/1812.06162)). Their ratio is the noise scale: the size of a batch whose
+/// gradient has as much noise as signal. Sizes are in units of the loss weight, most often tokens.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Noise {
     /// The noise scale of the gradient, roughly estimated from this step alone: a loss weight, which is a number of
