@@ -11,7 +11,7 @@ use crate::tokens::source::Source;
 
 /// The version of the rules by which documents are cut, encoded and ended. It must be raised when a change of the code
 /// gives the same text files other tokens.
-const RULES: u32 = 4;
+const RULES: u32 = 5;
 
 /// Returns the key of a token file, by which a later call for the same source finds the file. The key is a SHA-256. It
 /// covers the versions of the format and of the rules, the encoding, the options that change the tokens, and the path

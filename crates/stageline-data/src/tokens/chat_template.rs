@@ -48,6 +48,8 @@ pub(crate) struct ChatTemplate {
     /// The template for conversations with tools; `None` if they use the default template too.
     tool_use: Option<Template>,
     special_tokens: Vec<(&'static str, String)>,
+    /// The texts of tokens that the tokenizer's settings name and the tokenizer does not have.
+    missing: Vec<String>,
     fingerprint: String,
 }
 
@@ -88,13 +90,16 @@ impl ChatTemplate {
         let checked = |source: Result<String, String>| {
             let source = source?;
             map.as_ref().map_err(|fault| format!("{TOKENS_FILE} cannot be read: {fault}"))?;
-            check_tokens(&source, of_config.as_ref().unwrap_or(&serde_json::Value::Null), &special_tokens, &has_token)?;
+            check_end(&source, of_config.as_ref().unwrap_or(&serde_json::Value::Null), &special_tokens)?;
             Ok(source)
         };
+        let missing =
+            of_config.as_ref().map(|config| missing_tokens(config, &special_tokens, has_token)).unwrap_or_default();
         Some(Self {
             default: Template::new(path, checked(source), &date),
             tool_use: tool_use.map(|(path, source)| Template::new(path, checked(source), &date)),
             special_tokens,
+            missing,
             fingerprint: hex(&hash.finalize()),
         })
     }
@@ -117,8 +122,19 @@ impl ChatTemplate {
     ) -> Result<Chat, TokenError> {
         let template = self.tool_use.as_ref().filter(|_| variables.tools().is_some()).unwrap_or(&self.default);
         let render = || template.render(self.variables(messages, variables, asks_for_answer)?);
-        let rendered = caught("minijinja", render).and_then(|rendered| rendered);
+        let rendered = caught("minijinja", render).and_then(|rendered| rendered).and_then(|chat| self.checked(chat));
         rendered.map_err(|message| TokenError::Template { path: template.path.clone(), message })
+    }
+
+    /// Checks that the tokenizer has all tokens in a rendered conversation.
+    fn checked(&self, chat: Chat) -> Result<Chat, String> {
+        match self.missing.iter().find(|token| chat.text.contains(token.as_str())) {
+            Some(token) => Err(format!(
+                "it writes the token `{token}`, which {CONFIG_FILE} or {TOKENS_FILE} names and tokenizer.json does not have; write a \
+                 tokenizer.json with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
+            )),
+            None => Ok(chat),
+        }
     }
 
     /// Returns the values of all variables that a template may read. An error is a text that says which value is not
@@ -229,40 +245,40 @@ fn special_tokens(settings: &serde_json::Value, map: &serde_json::Value) -> Vec<
     SPECIAL_TOKENS.iter().filter_map(text).collect()
 }
 
-/// Whether a template uses the variable `name`.
-fn uses(source: &str, name: &str) -> bool {
-    Regex::new(&format!(r"\b{name}\b")).expect("the name of a variable is a valid expression").is_match(source)
-}
-
-/// Checks the tokens that a template writes: a special token for the end must have a name, and the tokenizer must have
-/// all tokens that the settings add.
+/// Checks that the token by which a template ends an answer has a name. Otherwise an answer would have no end.
 ///
 /// # Errors
-/// Returns a text that says which token is missing, and where to add it. Otherwise an answer would have no end, or a
-/// token would be encoded as several ordinary ones.
-fn check_tokens(
+/// Returns a text that says where to add the token.
+fn check_end(
     source: &str,
     settings: &serde_json::Value,
     special_tokens: &[(&'static str, String)],
-    has_token: impl Fn(&str) -> bool,
 ) -> Result<(), String> {
-    let is_named = special_tokens.iter().any(|(name, _)| *name == "eos_token");
-    let asks = Regex::new(r"\beos_token is (not )?defined").expect("the expression is valid").is_match(source);
-    if uses(source, "eos_token") && !asks && !is_named && settings.get("eos_token").is_none() {
-        return Err(format!(
+    let expression = |text: &str| Regex::new(text).expect("the expression is valid");
+    let source = expression(r"(?s)\{#.*?#\}").replace_all(source, "");
+    let is_used = expression(r"\beos_token\b").is_match(&source);
+    // A template that asks for the token, or sets it, does without it.
+    let asks = expression(r"\b(if|elif|and|or|not|set)\s+eos_token\b|\beos_token\s*(is\b|\|)").is_match(&source);
+    let is_named = settings.get("eos_token").is_some() || special_tokens.iter().any(|(name, _)| *name == "eos_token");
+    match is_used && !asks && !is_named {
+        true => Err(format!(
             "it writes `eos_token`, which {CONFIG_FILE} and {TOKENS_FILE} do not name; add it to {CONFIG_FILE}"
-        ));
-    }
-    let added = settings["added_tokens_decoder"].as_object().into_iter().flatten();
-    let added = added.filter_map(|(_, token)| token["content"].as_str()).filter(|text| source.contains(text));
-    let special = special_tokens.iter().filter(|(name, _)| uses(source, name)).map(|(_, text)| text.as_str());
-    match added.chain(special).find(|text| !has_token(text)) {
-        Some(missing) => Err(format!(
-            "it writes the token `{missing}`, which {CONFIG_FILE} or {TOKENS_FILE} names and tokenizer.json does not have; write a \
-             tokenizer.json with transformers: AutoTokenizer.from_pretrained(DIR).save_pretrained(DIR)"
         )),
-        None => Ok(()),
+        false => Ok(()),
     }
+}
+
+/// Returns the texts of the tokens that the settings of a tokenizer add, and of its special tokens, that the tokenizer
+/// does not have. They would be encoded as several ordinary tokens.
+fn missing_tokens(
+    settings: &serde_json::Value,
+    special_tokens: &[(&'static str, String)],
+    has_token: impl Fn(&str) -> bool,
+) -> Vec<String> {
+    let added = settings["added_tokens_decoder"].as_object().into_iter().flatten();
+    let added = added.filter_map(|(_, token)| token["content"].as_str());
+    let texts = added.chain(special_tokens.iter().map(|(_, text)| text.as_str()));
+    texts.filter(|text| !text.trim().is_empty() && !has_token(text)).map(str::to_owned).collect()
 }
 
 /// Returns the regular expression for the tags `{% generation %}` and `{% endgeneration %}`, with their whitespace

@@ -78,12 +78,13 @@ impl LanguageModel {
         Self(Arc::new(Inner { frozen: Arc::new(frozen), ..Inner::clone(&self.0) }))
     }
 
-    /// Sets the precision in which the pipelines of the model compute. Frozen matrices that the model folder stores in
-    /// this type are then kept in it. They take 2 bytes for each element, instead of 4
+    /// Sets the precision in which the pipelines of the model compute, which is the one of the run. Large frozen matrices
+    /// that the model folder stores in this type are then kept in it. They take 2 bytes for each element, instead of 4
     /// bytes and 2 bytes for a rounded copy. The pipeline computes the same bits, because stages round parameters in any
     /// case. Without this setting, all parameters are f32.
     ///
-    /// A frozen matrix of a trained module has this type, too. An export has the values of the folder.
+    /// In the modules of a trained pipeline, such a matrix has this type, too, and cannot be multiplied with a tensor in
+    /// f32. An export has the same values as without this setting.
     #[must_use]
     pub fn computing_in(self, precision: Precision) -> Self {
         Self(Arc::new(Inner { precision, ..Inner::clone(&self.0) }))

@@ -113,7 +113,14 @@ fn frozen_matrices_are_kept_in_the_precision_of_the_pipeline_and_change_no_bit()
                 let mut resumed = pipeline(model, "0,2,5", "1f1b", BF16, Some(kept.clone()));
                 assert_eq!(losses(&mut resumed, 2..4), later, "{name}");
             }
-            pipeline(&wide, "0", "1f1b", Precision::Full, Some(kept)).checkpoint().unwrap();
+            // In full precision, also as the reference of a verification, the frozen matrices are f32.
+            let [one, other] = [&wide, &narrow].map(|model| {
+                let mut full = pipeline(model, "0,3", "1f1b", Precision::Full, Some(kept.clone()));
+                let bytes: u64 = full.parameters().iter().map(|size| size.frozen_bytes).sum();
+                assert_eq!(bytes, 4 * few.frozen, "{name}");
+                losses(&mut full, 2..4)
+            });
+            assert!(one == other, "{name}: full precision");
 
             let [one, other] =
                 [(&wide, &mut expected, "one"), (&narrow, &mut found, "other")].map(|(model, pipeline, place)| {

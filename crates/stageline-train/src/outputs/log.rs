@@ -116,8 +116,10 @@ impl Log {
         };
         let drawn = drawn_step(steps, outputs.draw_step, synchronise_every);
         let (trace, noise) = (Trace::new(), SmoothedNoise::default());
-        // A long log is read back from its file; a pipe cannot be read back.
-        let is_in_file = outputs.log.as_deref().is_some_and(Path::is_file);
+        // A long log is read back from its file. A pipe cannot be read back, and a redirected standard output has other
+        // lines, too.
+        let is_own = |path: &Path| path.is_file() && !["/dev", "/proc"].iter().any(|system| path.starts_with(system));
+        let is_in_file = outputs.log.as_deref().is_some_and(is_own);
         let text = (outputs.report.is_some() && !is_in_file).then(Vec::new);
         let mut log = Self { outputs, file, text, trace, board, drawn, synchronise_every, noise, gpus };
         log.write(&Line::Run(Box::new(run)))?;

@@ -119,8 +119,8 @@ pub struct TrainingFlags {
     /// Interval between evaluations of held-out samples, in steps; 0 evaluates only before and after the training
     #[arg(help_heading = "Training", long, default_value_t = 0)]
     pub validate_every: usize,
-    /// Number of evaluations in a row (--validate-every) without a lower validation loss after which the training ends
-    /// (early stopping); 0 trains to the last step
+    /// Early stopping: number of evaluations in a row without a lower validation loss after which the training ends. It
+    /// needs --validate-every, and ends with the last parameters, not the best. 0 trains to the last step
     #[arg(help_heading = "Training", long, value_name = "EVALUATIONS", default_value_t = 0)]
     pub patience: usize,
     /// Interval, in steps, at which the log records the gradient and update norms of each parameter; 0 turns this off
@@ -235,8 +235,9 @@ pub struct TrainingFlags {
     /// Number of checkpoints to keep; older ones are deleted
     #[arg(help_heading = "Checkpoints", long, default_value_t = NonZero::new(3).expect("3 is not 0"))]
     pub keep: NonZero<usize>,
-    /// Folder for the checkpoint with the lowest validation loss of the evaluations of --validate-every and at the end.
-    /// A later one with a lower loss replaces it
+    /// Folder of its own for one checkpoint, the one with the lowest validation loss. It needs --validate-every; the
+    /// loss at the end counts, too, and the one before the first step does not. A resumed run continues with it if the
+    /// flag is given again
     #[arg(help_heading = "Checkpoints", long, value_name = "FOLDER")]
     pub best_checkpoint: Option<PathBuf>,
     /// Checkpoint from which the training resumes, or a folder, whose latest checkpoint is taken. `latest` looks in the

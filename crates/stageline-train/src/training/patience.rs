@@ -16,12 +16,14 @@ pub struct Patience {
     lowest_after: usize,
     /// The number of evaluations after the one with the lowest loss.
     without: usize,
+    /// The number of training steps before the last evaluation that was counted.
+    counted: Option<usize>,
 }
 
 impl Patience {
     /// Creates the count of a training that has no evaluation yet.
     pub fn new(most: NonZero<usize>, held_out: String) -> Self {
-        Self { most, held_out, lowest: f64::INFINITY, lowest_after: 0, without: 0 }
+        Self { most, held_out, lowest: f64::INFINITY, lowest_after: 0, without: 0, counted: None }
     }
 
     /// Continues the count that a checkpoint stores, in the form of [`stored`](Self::stored). If it is one of other
@@ -34,11 +36,12 @@ impl Patience {
             );
             return self;
         }
-        let number = |name: &str| stored[name].as_u64().map_or(0, |number| number as usize);
+        let number = |name: &str| stored[name].as_u64().map(|number| number as usize);
         Self {
             lowest: stored["lowest"].as_f64().unwrap_or(f64::INFINITY),
-            lowest_after: number("lowest_after"),
-            without: number("without"),
+            lowest_after: number("lowest_after").unwrap_or(0),
+            without: number("without").unwrap_or(0),
+            counted: number("counted"),
             ..self
         }
     }
@@ -46,11 +49,18 @@ impl Patience {
     /// Returns the count in the form in which checkpoints store it.
     pub fn stored(&self) -> Value {
         let lowest = Some(self.lowest).filter(|lowest| lowest.is_finite());
-        json!({ "lowest": lowest, "lowest_after": self.lowest_after, "without": self.without, "held_out": self.held_out })
+        let Self { lowest_after, without, counted, held_out, .. } = self;
+        json!({
+            "lowest": lowest, "lowest_after": lowest_after, "without": without, "counted": counted, "held_out": held_out,
+        })
     }
 
-    /// Counts an evaluation after `steps` training steps. A loss that is NaN or infinite is not lower.
+    /// Counts an evaluation after `steps` training steps. A loss that is NaN or infinite is not lower. A resumed run may
+    /// repeat an evaluation, which counts once.
     pub fn add(&mut self, loss: f64, steps: usize) {
+        if self.counted.replace(steps) == Some(steps) {
+            return;
+        }
         if loss < self.lowest {
             (self.lowest, self.lowest_after, self.without) = (loss, steps, 0);
         } else {
@@ -105,6 +115,11 @@ mod tests {
         // The interval between evaluations may differ.
         assert_eq!(ends(&mut patience(3).resume(&before.stored()), &[(31, 0.1)]), [true]);
         assert_eq!(ends(&mut patience(3).resume(&before.stored()), &[(31, 0.05), (32, 0.1)]), [false, false]);
+        assert_eq!(
+            ends(&mut patience(3).resume(&before.stored()), &[(30, 0.2), (30, 0.2)]),
+            [false, false],
+            "repeated"
+        );
         let other = Patience::new(NonZero::new(3).unwrap(), "of other samples".to_owned());
         assert_eq!(ends(&mut other.resume(&before.stored()), &[(31, 0.1)]), [false]);
         let without = patience(1);

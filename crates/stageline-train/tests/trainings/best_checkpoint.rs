@@ -147,8 +147,12 @@ fn a_training_whose_loss_no_longer_falls_is_complete() {
     let resumed = outputs();
     let kept = resumed.text("kept");
     let both = [("checkpoint", &*kept), ("patience", "2")];
-    let stop = (end - 2).to_string();
-    assert!(resumed.train("best", &[&both[..], &[("stop_after", &stop)]].concat()).unwrap().is_none());
+    // It is interrupted between two evaluations, and at each of two.
+    for (runs, stop) in [end - 2 * EVERY, end - EVERY, end - 2].iter().enumerate() {
+        let stop = stop.to_string();
+        let resume: &[_] = if runs > 0 { &[("resume", "latest")] } else { &[] };
+        assert!(resumed.train("best", &[&both[..], &[("stop_after", &stop)], resume].concat()).unwrap().is_none());
+    }
     for _ in 0..2 {
         let again = resumed.train("best", &[&both[..], &[("resume", "latest")]].concat()).unwrap();
         assert_eq!(again, Some(trained.clone()));

@@ -3,7 +3,7 @@
 
 use burn::lr_scheduler::module_lr_scheduler::ModuleLrScheduler;
 use burn::optim::ModuleOptimizer;
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 
 use crate::build::fallbacks::OfReplica;
 use crate::device::remote::Route;
@@ -19,7 +19,7 @@ use crate::transfer::hand_over::off_other_hosts;
 use crate::transfer::replicas::Collective;
 use crate::transfer::ties::Ties;
 use crate::update::optimizer_step::{Rollback, Trained};
-use crate::update::precision::Precision;
+use crate::update::precision::{self, Precision};
 use stageline_nn::params::{fork, materialize, unify, unseeded};
 
 /// A stage's module, optimizer and learning rate before they are copied to a device. Every data-parallel replica gets a
@@ -50,10 +50,11 @@ impl<S: Stage> Unplaced<S> {
     /// the copied module with its optimizer.
     pub(crate) fn place(&self, assembly: &mut Assembly) -> (StageSlot, Trained<S>) {
         let slot = assembly.slot(self.stage);
-        let SharedSettings { precision, rollback, frozen_from, .. } = assembly.settings;
+        let SharedSettings { precision, widened, rollback, frozen_from, .. } = assembly.settings;
         warn_of_fallbacks(&slot.fallbacks, self.stage, slot.replica.index);
         let module = off_other_hosts(self.module.clone(), &slot.device);
         let module = unify(fork(module, &slot.device));
+        let module = widened.iter().fold(module, |module, narrow| precision::widened(module, *narrow));
         let (optimizer, learning_rate) = (self.optimizer.clone(), self.learning_rate.clone());
         let mut trained = Trained::new(module, precision, optimizer, learning_rate, rollback);
         match assembly.restored.get_mut(self.stage) {
@@ -73,6 +74,8 @@ impl<S: Stage> Unplaced<S> {
 #[derive(Clone, Copy)]
 pub(crate) struct SharedSettings {
     pub(crate) precision: Precision,
+    /// The type of frozen parameters that stages keep in f32 instead, because they do not compute in this type.
+    pub(crate) widened: Option<FloatDType>,
     pub(crate) rollback: Rollback,
     pub(crate) frozen_from: FrozenFrom,
     /// Whether a stage's first forward fails if Stageline's own kernels do not compute one of its operations, instead

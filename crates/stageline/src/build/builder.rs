@@ -33,6 +33,8 @@ pub struct PipelineBuilder<In: Payload, Out: Payload, Target: Payload> {
     pub(super) channel_capacity: Option<usize>,
     pub(super) cores_per_stage: Option<usize>,
     pub(super) precision: Precision,
+    /// The precision in which frozen parameters may be kept, by the row of the model.
+    pub(super) frozen_in: Precision,
     pub(super) fallbacks: Option<Fallbacks>,
     pub(super) loss_scale: Option<LossScale>,
     pub(super) tuned_for: Option<usize>,
@@ -57,6 +59,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
             channel_capacity: None,
             cores_per_stage: None,
             precision: Precision::Full,
+            frozen_in: Precision::Full,
             fallbacks: None,
             loss_scale: None,
             tuned_for: None,

@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
 
 use burn::module::Module;
-use burn::tensor::{DType, Device, FloatDType, Tensor};
+use burn::tensor::{Device, FloatDType, Tensor};
 
 use crate::build::cost::{Costs, LayerCost};
 use crate::build::row::{Row, drawing_device};
@@ -14,9 +14,9 @@ use crate::model::stage::{LossStage, Stage};
 use crate::threads::failure::Failure;
 use crate::transfer::hand_over::place;
 use crate::transfer::leaves::{Leaves, track};
-use crate::update::precision::Precision;
+use crate::update::precision::widened;
 use stageline_nn::counting_flops;
-use stageline_nn::params::{AnyTensor, map_floats, unseeded, visit_floats};
+use stageline_nn::params::{unseeded, visit_floats};
 
 impl<F, B, L> Row<F, B, L>
 where
@@ -63,7 +63,7 @@ where
     fn costs(&self, sample: F::Input, mut costing: Costing) -> Costs {
         let [first, _, last] = &self.names;
         let device = costing.device().clone().autodiff();
-        costing.widens = self.precision != Precision::Full;
+        costing.narrow = self.precision.rounded();
         let mut hidden = costing.add(first.clone(), (self.first)(&device), sample);
         for layer in 1..self.layers() - 1 {
             hidden = costing.add(self.name_of(layer), self.of_block(layer, &device), hidden);
@@ -92,14 +92,14 @@ const REPEATS: usize = 3;
 struct Costing {
     method: CostMethod,
     device: Device,
-    /// Whether layers run with parameters in f32 in place of those in bf16 and f16.
-    widens: bool,
+    /// The type of frozen parameters that layers run with in f32; `None` if parameters keep their types.
+    narrow: Option<FloatDType>,
     costs: Vec<LayerCost>,
 }
 
 impl Costing {
     fn new(method: CostMethod, device: Device) -> Self {
-        Self { method, device, widens: false, costs: Vec::new() }
+        Self { method, device, narrow: None, costs: Vec::new() }
     }
 
     fn device(&self) -> &Device {
@@ -114,7 +114,10 @@ impl Costing {
     /// next layer's input. Panics with the layer's name if one of its passes panics.
     fn add<S: Stage>(&mut self, name: String, layer: S, input: S::Input) -> S::Output {
         let size = LayerCost::of_size(name.clone(), &layer);
-        let layer = if self.widens { widened(layer) } else { layer };
+        let layer = match self.narrow {
+            Some(narrow) => widened(layer, narrow),
+            None => layer,
+        };
         let input = place(input, &self.device);
         let (is_first, is_timed) = (self.costs.is_empty(), self.method == CostMethod::Measure);
         let run = || {
@@ -127,15 +130,6 @@ impl Costing {
         self.costs.push(LayerCost { flops, time, ..size });
         output
     }
-}
-
-/// Returns the layer with f32 in place of its float parameters in bf16 and f16.
-fn widened<M: Module>(layer: M) -> M {
-    map_floats(layer, |param| {
-        let value = param.value().unranked();
-        let is_narrow = matches!(value.dtype(), DType::BF16 | DType::F16);
-        is_narrow.then(|| AnyTensor::new(value.inner().cast(FloatDType::F32)).leaf(param.is_trained()))
-    })
 }
 
 /// Returns the duration of the shortest of three calls of `run`.

@@ -5,6 +5,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use burn::module::{Module, ParamId};
 use burn::optim::ModuleOptimizer;
+use burn::tensor::{DType, FloatDType};
 
 use stageline_nn::batch_norms;
 use stageline_nn::params::{Description, FloatParameter, describe, visit_floats};
@@ -75,6 +76,14 @@ impl Owners {
             if !ids.contains(&param.id()) {
                 ids.push(param.id());
             }
+        }
+    }
+
+    /// Notes that stages keep frozen parameters of the type `narrow` in f32.
+    pub(crate) fn widen_frozen(&mut self, narrow: FloatDType) {
+        let tensors = self.tensors.iter_mut().flatten();
+        for tensor in tensors.filter(|tensor| !tensor.trained && tensor.dtype == DType::from(narrow)) {
+            tensor.dtype = DType::F32;
         }
     }
 

@@ -159,9 +159,12 @@ where
     }
 
     /// Sets the precision in which pipelines of this row compute, as
-    /// [`PipelineBuilder::precision`](crate::PipelineBuilder::precision) does; full precision if unset. The functions of
-    /// the row may then create frozen parameters in this type, which saves their rounded copies. [`count`](Self::count)
-    /// and [`measure`](Self::measure) run all layers in f32.
+    /// [`PipelineBuilder::precision`](crate::PipelineBuilder::precision) does; full precision if unset. A training run
+    /// replaces it with its `--precision`.
+    ///
+    /// The functions of the row may then create frozen parameters in this type, so that stages need no rounded copies
+    /// beside them. Where a pipeline of the row computes in another precision, and in [`count`](Self::count) and
+    /// [`measure`](Self::measure), these parameters are f32.
     #[must_use]
     pub fn precision(self, precision: Precision) -> Self {
         Self { precision, ..self }
@@ -233,7 +236,9 @@ where
             };
         };
         drop(stages);
-        Ok(builder.names(names).frozen_from(self.frozen_from).precision(self.precision))
+        let mut builder = builder.names(names).frozen_from(self.frozen_from).precision(self.precision);
+        builder.frozen_in = self.precision;
+        Ok(builder)
     }
 
     /// Creates all layers of the model on one device, with the same initial parameters as in the stages of a pipeline.

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::Arc;
 use std::thread::available_parallelism;
 
-use burn::tensor::Device;
+use burn::tensor::{Device, FloatDType};
 use stageline_checkpoint::Checkpoint;
 use stageline_schedule::Checked;
 
@@ -45,6 +45,8 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
     ///   copied from or to it.
     /// - A thread cannot be started.
     pub fn build(mut self) -> Result<Pipeline<In, Out, Target>, BuildError> {
+        let widened = self.frozen_in.rounded().filter(|_| self.frozen_in != self.precision);
+        widened.iter().for_each(|narrow| self.stages.owners.widen_frozen(*narrow));
         let loss_scale = self.loss_scale.unwrap_or_else(|| LossScale::of(self.precision));
         self.validate(loss_scale)?;
         let plan = self.checked_plan()?;
@@ -64,7 +66,7 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         let restored = restored.map_err(BuildError::Checkpoint)?.unwrap_or_default();
         let all_on_host = self.stages.devices.iter().chain(self.replica_devices.iter().flatten()).all(is_host);
         let synchronise_every = self.synchronise_every.unwrap_or(if all_on_host { 0 } else { SYNCHRONISE_EVERY });
-        let (settings, micro_batches) = (self.shared_settings(), self.replicas() * self.micro_batches);
+        let (settings, micro_batches) = (self.shared_settings(widened), self.replicas() * self.micro_batches);
         let (plan, stages) = (Arc::new(plan), self.stages);
         let (places, for_plan, on) = (stages.places(&devices), Arc::clone(&plan), devices.clone());
         let assemble = move || {
@@ -106,10 +108,11 @@ impl<In: Payload, Out: Payload, Target: Payload> PipelineBuilder<In, Out, Target
         Ok(pipeline)
     }
 
-    fn shared_settings(&self) -> SharedSettings {
+    fn shared_settings(&self, widened: Option<FloatDType>) -> SharedSettings {
         let refuses_fallbacks = self.fallbacks == Some(Fallbacks::Refuse);
         SharedSettings {
             precision: self.precision,
+            widened,
             rollback: self.rollback,
             frozen_from: self.frozen_from,
             refuses_fallbacks,

@@ -12,8 +12,8 @@ pub struct ParameterCount {
     pub trained: u64,
     /// The number of elements in frozen parameters and in running statistics, such as a batch norm's mean.
     pub frozen: u64,
-    /// The number of bytes of the frozen parameters and running statistics in their types, such as 8 bits of a
-    /// quantized weight. A lazy parameter of burn's layers has no type yet, and counts as f32.
+    /// The number of bytes of the frozen parameters and running statistics in their types, of which a quantized
+    /// weight may take 8 bits for each element. A lazy parameter of burn's layers has no type yet, and counts as f32.
     pub frozen_bytes: u64,
 }
 

@@ -138,7 +138,7 @@ impl<M: Module> Trained<M> {
         }
         let learning_rate = self.learning_rate.step();
         let base = learning_rate.base();
-        let frozen = self.rounding.as_ref().zip(self.copy.as_ref()).map(|(rounding, copy)| rounding.frozen(copy));
+        let frozen = self.frozen_copies();
         let module = self.take();
         let optimizer = &mut self.optimizer;
         let (stepped, states_on_host) = counting_moved(|| optimizer.step(learning_rate, module, gradients));
@@ -269,14 +269,15 @@ impl<M: Module> Trained<M> {
         self.put(unify(params::write(module, &restored.tensors)));
     }
 
-    /// Replaces the stage's module by the result of `change`. If `change` fails, the module that it returns with its
+    /// Replaces the stage's module by the result of `change`, which leaves frozen parameters as they are. If `change` fails, the module that it returns with its
     /// error is stored all the same, and the error is returned.
     pub(crate) fn change<E>(&mut self, change: impl FnOnce(M) -> Result<M, (M, E)>) -> Result<(), E> {
+        let frozen = self.frozen_copies();
         let (module, result) = match change(self.take()) {
             Ok(module) => (module, Ok(())),
             Err((module, error)) => (module, Err(error)),
         };
-        self.put(module);
+        self.put_with(module, frozen);
         result
     }
 
@@ -297,6 +298,11 @@ impl<M: Module> Trained<M> {
     /// Stores `module` as the stage's module, and makes its copy in a lower precision if the stage computes in one.
     fn put(&mut self, module: M) {
         self.put_with(module, None);
+    }
+
+    /// Returns the frozen parameters of the copy in a lower precision; `None` in full precision.
+    fn frozen_copies(&self) -> Option<Frozen> {
+        self.rounding.as_ref().zip(self.copy.as_ref()).map(|(rounding, copy)| rounding.frozen(copy))
     }
 
     /// Stores `module` like [`put`](Self::put). `frozen` are the frozen parameters of its copy in a lower precision, if

@@ -125,6 +125,15 @@ impl Rounding {
     }
 }
 
+/// Returns the module with its frozen parameters of the type `narrow` in f32.
+pub(crate) fn widened<M: Module>(module: M, narrow: FloatDType) -> M {
+    map_floats(module, |param| {
+        let value = param.value().unranked();
+        let is_narrow = !param.is_trained() && value.dtype() == DType::from(narrow);
+        is_narrow.then(|| AnyTensor::new(value.inner().cast(FloatDType::F32)).leaf(false))
+    })
+}
+
 /// The values of frozen parameters in a lower precision, by parameter id.
 #[derive(Default)]
 pub(crate) struct Frozen(HashMap<ParamId, AnyTensor>);

@@ -18,20 +18,20 @@ pub struct Best {
     folder: Background,
     /// The fingerprint of the held-out samples. Losses on other samples cannot be compared.
     held_out: String,
-    /// The validation loss of the checkpoint in the folder, or of the one that is being written; infinite without one.
+    /// The validation loss of the checkpoint that was last written, or is being written; infinite without one.
     loss: f64,
-    /// The validation loss of the checkpoint before that one, which stays if the write fails.
+    /// The validation loss of the checkpoint before that one, which stays in the folder if the write fails.
     before: f64,
 }
 
 impl Best {
-    /// Opens the folder. If the run `is_resumed`, the folder may have the best checkpoint of an earlier run of this
-    /// training. `held_out` is the fingerprint of the held-out samples.
+    /// Opens the folder, which may have the best checkpoint of an earlier run of this training. `held_out` is the
+    /// fingerprint of the held-out samples, and `resumed` the checkpoint from which the run resumes.
     ///
     /// # Errors
     /// Returns an error if the folder cannot be used, has checkpoints of another training or of `--checkpoint`, or has
     /// one that was chosen on other held-out samples.
-    pub fn open(folder: &Path, held_out: String, is_resumed: bool, identity: &Identity) -> Result<Self> {
+    pub fn open(folder: &Path, held_out: String, resumed: Option<&Checkpoint>, identity: &Identity) -> Result<Self> {
         let shown = folder.display();
         let mut loss = f64::INFINITY;
         let before = match Saved::open(folder) {
@@ -46,7 +46,7 @@ impl Best {
             }
             Ok(saved) => {
                 let manifest = saved.manifest();
-                let best = manifest.run.get(BEST).filter(|_| is_resumed && identity.is_of(manifest));
+                let best = manifest.run.get(BEST).filter(|_| resumed.is_some() && identity.is_of(manifest));
                 let Some(best) = best else {
                     bail!(
                         "{FLAG}: {shown} has checkpoints of another training or of --checkpoint; give another folder"
@@ -55,9 +55,17 @@ impl Best {
                 ensure!(
                     best["held_out"] == json!(held_out),
                     "{FLAG}: the checkpoint in {shown} was the best on other held-out samples, and losses on different samples cannot \
-                     be compared; give another folder, or the former samples"
+                     be compared; give another folder, or the former --eval-data or held-out share"
                 );
                 loss = best["loss"].as_f64().unwrap_or(f64::INFINITY);
+                let (steps, start) =
+                    (manifest.progress.steps, resumed.map_or(0, |checkpoint| checkpoint.progress.steps));
+                if steps > start {
+                    tracing::warn!(
+                        "{shown} has the best checkpoint so far, with the validation loss {loss:.4} after {steps} steps; this run resumes \
+                         after {start} steps, so give another folder if its settings differ"
+                    );
+                }
                 Some((manifest.progress.steps, PathBuf::from(saved.path())))
             }
         };
@@ -65,9 +73,10 @@ impl Best {
         Ok(Self { folder: Background::new(store, FLAG, before)?, held_out, loss, before: loss })
     }
 
-    /// Whether a validation loss is lower than that of the checkpoint in the folder. A loss that is NaN never is.
+    /// Whether a validation loss is lower than that of the checkpoint in the folder. A loss that is NaN never is. Waits
+    /// for the checkpoint that is being written, which may fail.
     pub fn is_lower(&mut self, loss: f64) -> bool {
-        self.folder.poll();
+        self.folder.wait();
         if self.folder.has_failed() {
             self.loss = self.before;
         }

@@ -83,7 +83,7 @@ impl Keeper {
             "{flag}: the data has no held-out samples whose loss could be compared; hold out some"
         );
         let samples = fingerprint_of(held_out);
-        let open = |folder| Best::open(folder, samples.clone(), resumed.is_some(), &self.identity);
+        let open = |folder| Best::open(folder, samples.clone(), resumed, &self.identity);
         self.best = best.map(open).transpose()?;
         let counted = resumed.and_then(|checkpoint| checkpoint.run.get(PATIENCE));
         self.patience = patience.map(|most| {
