@@ -55,23 +55,22 @@ impl Footprint {
         };
         let activation =
             |stage: usize| median(log.warm_steps().filter_map(|step| step.stages.get(stage)?.activation_bytes));
+        let per_trained = 4.0 + state_bytes(log);
         let bytes = |layer: &Layer| {
             let worker = worker_of[layer.stage];
             let on_worker = layers.iter().filter(|other| worker_of[other.stage] == worker);
             let on_stage = layers.iter().filter(|other| other.stage == layer.stage);
             let frozen = |layer: &Layer| 4.0 * (layer.parameters - layer.trained()) as f64;
-            let trained = |layer: &Layer| (4.0 + state_bytes(log)) * layer.trained() as f64;
-            let all: f64 = on_worker.clone().map(|layer| frozen(layer) + trained(layer)).sum();
+            let size = |layer: &Layer| frozen(layer) + per_trained * layer.trained() as f64;
             // The buffers of the threads that run compute kernels belong to the worker, not to its layers.
             let other = log.run.memory.get(worker).map_or(0.0, |estimate| estimate.other as f64);
-            let resident = (typical(worker, |memory| memory.resident)? - other).max(0.0);
-            // Without parameters, the layers have equal parts of what else is resident.
-            let equally = 1.0 / on_worker.count() as f64;
-            let part = |bytes: f64| if all > 0.0 { bytes / all } else { 0.0 };
+            let of_worker = (typical(worker, |memory| memory.resident)? - other).max(0.0);
+            let resident = of_worker * share(layer, on_worker, size);
+            let of_frozen = if frozen(layer) > 0.0 { resident * frozen(layer) / size(layer) } else { 0.0 };
             let activations = share(layer, on_stage, |layer| layer.weight);
             Some(LayerBytes {
-                frozen: resident * part(frozen(layer)),
-                trained: resident * if all > 0.0 { part(trained(layer)) } else { equally },
+                frozen: of_frozen,
+                trained: resident - of_frozen,
                 gradients: 4.0 * layer.trained() as f64,
                 activation: activations * activation(layer.stage)?,
             })
@@ -133,7 +132,7 @@ fn workers(plan: &Plan) -> Vec<usize> {
 /// Returns the fraction, from 0 to 1, that `layer` has of the sum of a figure, such as the number of parameters, over
 /// all layers in `group`. The group has the layers of one worker or stage, with `layer` among them. If the sum is 0,
 /// the fractions of all layers are equal.
-fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: fn(&Layer) -> f64) -> f64 {
-    let all: f64 = group.clone().map(figure).sum();
+fn share<'a>(layer: &Layer, group: impl Iterator<Item = &'a Layer> + Clone, figure: impl Fn(&Layer) -> f64) -> f64 {
+    let all: f64 = group.clone().map(&figure).sum();
     if all > 0.0 { figure(layer) / all } else { 1.0 / group.count().max(1) as f64 }
 }
