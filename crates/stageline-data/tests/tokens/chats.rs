@@ -65,6 +65,14 @@ fn write_tokenizer(folder: &Path, special: &BTreeMap<String, String>, template: 
     fs::write(folder.join("tokenizer_config.json"), settings.to_string()).unwrap();
 }
 
+/// Returns the text of a conversation with the one message `a`, by the chat template in a folder, or the text of the
+/// error.
+fn rendered(folder: &Path) -> Result<String, String> {
+    let tokenizer = Tokenizer::in_folder(folder).unwrap().unwrap();
+    let chat = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false);
+    chat.map(|chat| chat.text).map_err(|error| error.to_string())
+}
+
 /// Returns whether each token of a file is trained on.
 fn targets(file: &TokenFile) -> Vec<u8> {
     (0..file.len()).map(|position| u8::from(file.is_target(position))).collect()
@@ -319,9 +327,7 @@ fn tokens_that_a_template_writes_must_have_a_name_and_an_id() {
         fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
         fs::write(folder.path().join("tokenizer_config.json"), settings.to_string()).unwrap();
         fs::write(folder.path().join("special_tokens_map.json"), map).unwrap();
-        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
-        let chat = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false);
-        chat.map(|chat| chat.text).map_err(|error| error.to_string())
+        rendered(folder.path())
     };
     let template = "{{ messages[0].content }}{{ eos_token }}";
     let error = chat(template, serde_json::json!({}), "{}").unwrap_err();
@@ -347,9 +353,7 @@ fn json_has_the_given_separators_and_texts_and_dictionaries_are_sequences() {
     write_tokenizer(folder.path(), &expected().special, "");
     let text = |template: &str| {
         fs::write(folder.path().join("chat_template.jinja"), template).unwrap();
-        let tokenizer = Tokenizer::in_folder(folder.path()).unwrap().unwrap();
-        let chat = tokenizer.chat(&[Message::new("user", "a")], &ChatVariables::default(), false);
-        chat.map(|chat| chat.text).map_err(|error| error.to_string())
+        rendered(folder.path())
     };
     // As Python's `json.dumps` and Jinja2 do.
     assert_eq!(text("{{ {'a': [1, 2]} | tojson(separators=(',', ':')) }}").unwrap(), r#"{"a":[1,2]}"#);
