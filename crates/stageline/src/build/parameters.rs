@@ -9,7 +9,7 @@ use crate::build::halves::Piece;
 use crate::build::row::{Row, drawing_device};
 use crate::model::stage::{LossStage, Stage};
 use crate::state::parameter_count::ParameterCount;
-use stageline_nn::params::{Description, dtype_of, is_trained, unseeded};
+use stageline_nn::params::{dtype_of, is_trained, unseeded};
 
 impl<F, B, L> Row<F, B, L>
 where
@@ -85,8 +85,7 @@ struct Counting {
 impl ModuleVisitor for Counting {
     fn visit_float<const D: usize>(&mut self, param: &Param<Tensor<D>>) {
         if self.seen.insert(param.id) {
-            let (dtype, shape, trained) = (dtype_of(param), param.lazy_shape().to_vec(), is_trained(param));
-            self.count.add(&Description { id: param.id, path: String::new(), dtype, shape, trained });
+            self.count.add(is_trained(param), dtype_of(param), &param.lazy_shape());
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::sync::Arc;
 
 use burn::module::ParamId;
-use burn::tensor::{DType, TensorData};
+use burn::tensor::{DType, Shape, TensorData};
 use burn_pack::Scalar;
 use stageline_checkpoint::{Checkpoint, FrozenTensor, Progress, Tensor};
 
@@ -120,8 +120,9 @@ impl Layout {
     pub(crate) fn elements(&self) -> Vec<ParameterCount> {
         let mut counts = vec![ParameterCount::default(); self.paths.len()];
         for Entry { stage, description } in self.entries.values() {
-            if description.dtype.is_float() || matches!(description.dtype, DType::QFloat(_)) {
-                counts[*stage].add(description);
+            let Description { trained, dtype, shape, .. } = description;
+            if dtype.is_float() || matches!(dtype, DType::QFloat(_)) {
+                counts[*stage].add(*trained, *dtype, &Shape::from(shape.clone()));
             }
         }
         counts

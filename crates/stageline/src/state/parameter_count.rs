@@ -2,7 +2,6 @@
 
 use burn::tensor::quantization::quantized_data_len;
 use burn::tensor::{DType, Shape};
-use stageline_nn::params::Description;
 
 /// The size of a model or of a stage: the number of elements in its float parameters, trained and frozen ones
 /// separately, and the bytes of the frozen ones.
@@ -19,14 +18,14 @@ pub struct ParameterCount {
 
 impl ParameterCount {
     /// Adds a float tensor of a module.
-    pub(crate) fn add(&mut self, Description { trained, shape, dtype, .. }: &Description) {
-        let elements = shape.iter().product::<usize>() as u64;
-        if *trained {
+    pub(crate) fn add(&mut self, is_trained: bool, dtype: DType, shape: &Shape) {
+        let elements = shape.num_elements() as u64;
+        if is_trained {
             self.trained += elements;
             return;
         }
         self.frozen += elements;
-        self.frozen_bytes += bytes_of_kind(*dtype, &Shape::from(shape.clone())) as u64;
+        self.frozen_bytes += bytes_of_kind(dtype, shape) as u64;
     }
 }
 
