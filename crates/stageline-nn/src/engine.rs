@@ -1,4 +1,4 @@
-//! The backends that this crate is built with, and the recording of this crate's own operations in their autodiff
+//! The backends that this crate is built with, and functions that record this crate's own operations in their autodiff
 //! graphs.
 //!
 //! burn's tensors have no backend in their type. An operation of this crate needs the primitive tensor of one backend,
@@ -12,27 +12,26 @@ use burn::backend::tensor::{FloatTensor, IntTensor};
 use burn::backend::{Autodiff, Backend};
 use burn::tensor::{Int, Tensor};
 
-/// A burn backend that this crate is compiled with: for CPUs, for GPUs, or for devices of other hosts. burn's tensors
-/// have types that name no backend. The trait converts them to the backend's primitive tensors and back.
+/// A burn backend that this crate is compiled with: for CPUs, for GPUs, or for devices of remote hosts. The types of
+/// burn's tensors do not name a backend, so this trait converts them to the backend's primitive tensors and back.
 pub trait Engine: Backend {
-    /// Returns this backend's own tensor from inside a burn autodiff tensor. Returns `None` if the tensor is not an
+    /// Returns the backend's primitive tensor inside a burn autodiff tensor. Returns `None` if the tensor is not an
     /// autodiff tensor of this backend, or if burn's own gradient checkpointing is on.
     fn tracked<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Autodiff<Self>>>;
-    /// Returns this backend's own tensor from inside a burn integer tensor, which may be on an autodiff device; `None`
+    /// Returns the backend's primitive tensor inside a burn integer tensor, which may be on an autodiff device; `None`
     /// if the tensor is of another backend.
     fn indices<const D: usize>(tensor: Tensor<D, Int>) -> Option<IntTensor<Self>>;
-    /// Returns this backend's own tensor from inside a burn float tensor that is not on an autodiff device; `None` if
+    /// Returns the backend's primitive tensor inside a burn float tensor that is not on an autodiff device; `None` if
     /// the tensor is an autodiff tensor or is of another backend.
     fn plain<const D: usize>(tensor: Tensor<D>) -> Option<FloatTensor<Self>>;
-    /// Wraps this backend's own autodiff tensor in a burn tensor of rank `D`, and returns the burn tensor.
+    /// Converts the backend's primitive autodiff tensor to a burn tensor of rank `D`.
     fn of_tracked<const D: usize>(tensor: FloatTensor<Autodiff<Self>>) -> Tensor<D>;
-    /// Wraps this backend's own tensor that autodiff does not track in a burn tensor of rank `D`, and returns the burn
-    /// tensor.
+    /// Converts the backend's primitive tensor, which autodiff does not track, to a burn tensor of rank `D`.
     fn of_plain<const D: usize>(tensor: FloatTensor<Self>) -> Tensor<D>;
 }
 
-/// A macro that implements the trait [`Engine`] for a backend. It uses burn's functions that convert burn's tensors to
-/// the backend's primitive tensors and back.
+/// Implements [`Engine`] for a backend, using burn's conversions between burn tensors and the backend's primitive
+/// tensors.
 macro_rules! engine {
     ($backend:ty) => {
         impl Engine for $backend {
@@ -67,8 +66,8 @@ engine!(burn::backend::Cube);
 #[cfg(feature = "remote")]
 engine!(burn::backend::Remote);
 
-/// Calls a function that is generic over the backend, with each backend of this build in turn. Returns the first result
-/// that is `Some`, or `None` if there is none. The function must return `None` for tensors of another backend.
+/// Calls a function that is generic over the backend with each backend of this build in turn, until one call returns
+/// `Some`. Evaluates to that result, or to `None`. The function must return `None` for another backend's tensors.
 macro_rules! of_their_backend {
     ($function:path, $($argument:expr),+ $(,)?) => {{
         let found = None;
@@ -84,8 +83,8 @@ macro_rules! of_their_backend {
 
 pub(crate) use of_their_backend;
 
-/// Whether two tensors are the same node of an autodiff graph. This is so for a parameter's own tensor and its value,
-/// unless the value is computed from other tensors, as with LoRA.
+/// Whether two tensors are the same node of an autodiff graph. A parameter's stored tensor and its value are the same
+/// node, unless the value is computed from other tensors, as with LoRA.
 pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool {
     fn compared<B: Engine, const D: usize>(_: PhantomData<B>, one: &Tensor<D>, other: &Tensor<D>) -> Option<bool> {
         Some(B::tracked(one.clone())?.id() == B::tracked(other.clone())?.id())
@@ -93,10 +92,11 @@ pub fn are_one_node<const D: usize>(one: &Tensor<D>, other: &Tensor<D>) -> bool 
     of_their_backend!(compared, one, other).unwrap_or(false)
 }
 
-/// Records one of this crate's own operations in the autodiff graph of its inputs, and returns the operation's output
-/// as a tensor of that graph.
+/// Records one of this crate's own operations in the autodiff graph of its `inputs`, and returns the operation's
+/// `output` as a tensor of that graph.
 ///
-/// If autodiff tracks at least one of the inputs, the graph keeps `state` for the operation's backward pass.
+/// If autodiff tracks at least one of the inputs, the graph stores `state` for the backward pass, which `operation`
+/// defines.
 pub fn recorded<B: Engine, O: Backward<B, N>, const N: usize, const D: usize>(
     operation: O,
     inputs: [NodeGuard; N],

@@ -1,28 +1,27 @@
-//! Layers whose backward pass splits into an input gradient and weight gradients, and functions that mark blocks for
-//! recomputation.
+//! Layers with split backward passes (input gradients apart from weight gradients), and functions that mark blocks for
+//! activation recomputation.
 //!
 //! In a pipeline, the layers add their weight gradients one by one to the sum over the micro-batches. So only one
 //! layer's gradients exist besides the sum. On CPUs a linear layer adds in place, if it computes in f32 and its input
 //! has 3 to 512 rows (tokens). An embedding adds only the rows that were looked up.
 //!
-//! These layers split their backward pass. They compute the gradient of the input first, and the gradients of the
-//! weights at the time that the plan (the order of forwards and backwards on each worker) sets. A plan can therefore
-//! fill bubbles with weight gradients (Qi et al., 2023, *Zero Bubble Pipeline Parallelism*,
-//! [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage compute all their gradients in the
-//! first half of a split backward pass. This leaves less work for the second half.
+//! In a split backward pass, these layers compute the input gradient first, and the weight gradients when the
+//! pipeline's schedule says so. A schedule can therefore fill pipeline bubbles with weight gradients (Qi et al., 2023,
+//! *Zero Bubble Pipeline Parallelism*, [arXiv:2401.10241](https://arxiv.org/abs/2401.10241)). Other layers of a stage
+//! compute all their gradients in the first half of a split backward pass, which leaves less work for the second half.
 //!
 //! - **Parameters**: [`Linear`], [`Embedding`], [`LayerNorm`] and [`RmsNorm`] have the parameters of burn's layers and
 //!   are made from burn's layers or their configuration.
-//! - **Bits**: a layer gives the same bits inside and outside a pipeline, with two exceptions. In these, a pipeline may
-//!   add the gradients of a weight in another order. First, a stage may use the weight three times or more, both in
-//!   these layers and in other operations. Second, a stage may use the weight in other operations as well, but not in
-//!   the first micro-batches of a step.
+//! - **Bits**: a layer gives bitwise identical results inside and outside a pipeline, with two exceptions, in which a
+//!   pipeline may sum a weight's gradients in a different order. First, a stage may use the weight three times or more,
+//!   both in these layers and in other operations. Second, a stage may use the weight in other operations as well, but
+//!   not in the first micro-batches of a step.
 //! - **Backends**: split backward passes, [`block`], [`selective`] and the operations that replace several of burn's
 //!   run on CPUs and on GPUs, if the crate is built with the backend. The GPU code has run on an NVIDIA H100 and on a
 //!   Vulkan device in software. On GPUs causal attention stores no scores, so [`selective`] saves little memory.
 //! - **Fallbacks**: burn's own operations compute what a device has no kernel for, such as bf16 on a CPU.
-//!   [`finding_fallbacks`] names these operations and the reasons ([`Reason`]) in a forward pass, [`Operation`] before
-//!   it.
+//!   [`finding_fallbacks`] reports these operations and the reasons ([`Reason`]) in a forward pass, and [`Operation`]
+//!   before one.
 //! - **Custom layers**: the `Backward` of a burn operation (burn's feature `extension`) passes its weight gradients to
 //!   [`put_off`] as a [`Deferred`].
 //!
@@ -30,15 +29,15 @@
 //! plans or channels.
 //!
 //! The crate root contains the layers and functions that models are built from. A pipeline or an optimizer calls four
-//! modules: [`autograd`], [`params`], [`kernels`], and [`after_step`], which runs the updates of layers, such as new
-//! running statistics, after the optimizer step.
+//! modules: [`autograd`], [`params`], [`kernels`], and [`after_step`], which runs layers' updates, such as new running
+//! statistics, after the optimizer step.
 //!
 //! - `layers`: the layers and the functions without parameters.
-//! - `autograd`: split backward passes, recomputation, and the start of a backward pass from a given gradient.
+//! - `autograd`: split backward passes, recomputation, and backward passes that start from a given gradient.
 //! - `kernels`: the operations of these layers, each computed by one call of a backend.
-//! - `engine`: the backends of this build, and the recording of this crate's operations in their autodiff graphs.
-//! - `forward`: facts about the running forward pass, kept for each thread.
-//! - `params`: the parameters of a module, found, read and replaced.
+//! - `engine`: the backends of this build, and functions that record this crate's operations in their autodiff graphs.
+//! - `forward`: the context of the running forward pass, kept per thread.
+//! - `params`: finds, reads and replaces the parameters of a module.
 
 pub mod autograd;
 mod engine;

@@ -11,21 +11,22 @@ use burn::tensor::Tensor;
 
 use crate::engine::{Engine, of_their_backend, recorded};
 
-/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit. A backward pass that starts
-/// from this scalar computes a vector-Jacobian product. Returns `None` if `output` is not in an autodiff graph.
+/// Returns a scalar whose gradient with respect to `output` is `gradient`, bit for bit. A backward pass from this
+/// scalar computes a vector-Jacobian product, like PyTorch's `output.backward(gradient)`. Returns `None` if `output` is
+/// not in an autodiff graph.
 pub fn root<const D: usize>(output: Tensor<D>, gradient: Tensor<D>) -> Option<Tensor<1>> {
     if !output.is_tracked() {
         return None;
     }
     of_their_backend!(handed_in, output.clone(), gradient.clone())
-        // The fallback for other tensors: `sum(output * gradient)` has this gradient with respect to `output`, but its
-        // products cost time. Autodiff does not track `gradient`, so it is a constant in the graph, even with burn's
-        // own gradient checkpointing.
+        // Fallback for other backends and for burn's own gradient checkpointing: `sum(output * gradient)` has the
+        // gradient `gradient` with respect to `output`, but costs an extra product. Autodiff does not track `gradient`,
+        // so it is a constant in the graph.
         .or_else(|| Some((output * gradient).sum()))
 }
 
-/// An operation at the end of an autodiff graph, which stores a gradient that the caller gave. In the backward pass,
-/// the operation computes nothing and passes this gradient on to the preceding operation.
+/// An autodiff operation at the end of a graph that stores a gradient given by the caller. Its backward pass computes
+/// nothing and passes this gradient on to the preceding operation.
 #[derive(Debug)]
 struct HandIn;
 
@@ -40,9 +41,9 @@ impl<B: Backend> Backward<B, 1> for HandIn {
     }
 }
 
-/// Appends an operation ([`HandIn`]) to the autodiff graph of `output`. In the backward pass, it passes the given
-/// `gradient` on to `output`. Returns the operation's output, a scalar where a backward pass can start. Returns `None`
-/// if `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
+/// Appends an operation ([`HandIn`]) to the autodiff graph of `output`, whose backward pass passes the given `gradient`
+/// on to `output`. Returns the operation's output, a scalar from which a backward pass can start. Returns `None` if
+/// `output` is not a tensor of the backend `B`, or if burn's own gradient checkpointing is on.
 fn handed_in<B: Engine, const D: usize>(
     _: PhantomData<B>,
     output: Tensor<D>,

@@ -11,26 +11,26 @@ use crate::kernels::sum_of_squares;
 /// A running sum of the gradients of a stage's parameters over the micro-batches of a step, kept separately for each
 /// parameter.
 pub struct Sum {
-    /// The running sums of the gradients: one for each parameter that has had a gradient so far.
+    /// Sum of the micro-batches' gradients so far, for each parameter that has had a gradient.
     pub gradients: GradientsParams,
-    /// The float type of the sums: each gradient is cast to it before it is added. If `None`, gradients are added in
-    /// their own type.
+    /// The dtype in which gradients are summed: each gradient is cast to it before it is added. If `None`, gradients
+    /// are added in their own dtype.
     pub dtype: Option<FloatDType>,
-    /// The squared norms of all gradients that were added so far, summed up over all parameters and micro-batches;
-    /// `None` if squared norms are not measured. The list is empty before the first gradient. Afterwards it holds one
-    /// tensor: the sum, of shape `[1]`, on the gradients' device.
+    /// Sum of the squared norms of all gradients added so far, over parameters and micro-batches; `None` if squared
+    /// norms are not measured. The list is empty before the first gradient, and then contains a single tensor, the sum,
+    /// of shape `[1]` on the gradients' device.
     pub squared_norms: Option<Vec<Tensor<1>>>,
 }
 
 impl Sum {
-    /// Creates a running sum of gradients that starts from `gradients`. Further gradients are cast to the type `dtype`
-    /// before they are added, or added in their own type if `dtype` is `None`.
+    /// Creates a running sum of gradients that starts from `gradients`. Further gradients are cast to `dtype` before
+    /// they are added, or added in their own dtype if it is `None`.
     pub fn new(gradients: GradientsParams, dtype: Option<FloatDType>) -> Self {
         Self { gradients, dtype, squared_norms: None }
     }
 
-    /// Adds one more gradient of the parameter `id` to the running sum of its gradients. The sum is changed in place if
-    /// nothing else uses its tensor.
+    /// Adds a gradient of the parameter `id` to the parameter's running sum. The sum is updated in place if nothing
+    /// else uses its tensor.
     pub fn add<const D: usize>(&mut self, id: ParamId, gradient: Tensor<D>) {
         let gradient = match self.dtype {
             Some(dtype) => gradient.cast(dtype),
@@ -51,12 +51,10 @@ impl Sum {
         self.gradients.register(id, sum);
     }
 
-    /// Adds one more gradient of the parameter `id`, which a layer has not computed yet, to the running sum of its
-    /// gradients. `added` takes the sum of the parameter's earlier gradients, and returns it with the new gradient
-    /// added. With `None` it returns the new gradient alone.
-    ///
-    /// The sum has the same bits as with [`add`](Self::add). The new gradient needs no memory if the layer adds it in
-    /// place and its norm is not measured.
+    /// Adds a gradient of the parameter `id` that the closure `added` computes, so that a layer can accumulate the
+    /// gradient in place. `added` takes the running sum of the parameter's earlier gradients and returns `sum +
+    /// gradient`, with the same bits as [`add`](Self::add). If it takes `None`, it returns the new gradient alone:
+    /// there is no earlier gradient, or the gradients' norms are measured, which needs each gradient by itself.
     pub(crate) fn add_by<B: Engine, const D: usize>(
         &mut self,
         id: ParamId,
@@ -73,8 +71,7 @@ impl Sum {
     }
 
     /// Adds the gradients of the parameters of `module` to the running sums. Parameters without a gradient in
-    /// `gradients` are skipped. Returns the size of the added gradients in bytes, in the types that they had before a
-    /// cast.
+    /// `gradients` are skipped. Returns the size of the added gradients in bytes, in their dtypes before a cast.
     pub fn add_all<M: Module>(&mut self, module: &M, gradients: GradientsParams) -> u64 {
         let mut adding = AddAll { sum: self, gradients, bytes: 0 };
         if !adding.gradients.is_empty() {

@@ -1,12 +1,12 @@
-//! The weight gradients that layers compute outside burn's autodiff graph. A backward pass may be split into input and
-//! weight gradients. In an unsplit one, a layer adds its weight gradients to the stage's running sum immediately. So
-//! only one layer's gradients exist besides the sum. In a split one, the weight gradients are deferred ([`Deferred`]),
-//! and the stage computes them later. The pipeline's plan, the order of forwards and backwards on each worker, sets the
-//! time.
+//! The weight gradients that layers compute outside burn's autodiff graph. In an unsplit backward pass (input and
+//! weight gradients together), a layer adds its weight gradients to the stage's running sum immediately, so only one
+//! layer's gradients exist besides the sum. In a split backward pass (input gradients apart from weight gradients, as
+//! in zero-bubble schedules), the weight gradients are deferred ([`Deferred`]). The stage computes them later, when the
+//! pipeline's schedule says so.
 //!
 //! The backward pass of a layer of this crate passes a closure for its weight gradients to [`put_off_any`]; that of a
 //! custom layer passes it to [`put_off`]. Outside [`collect`] and [`add_at_once`], the layer registers the gradients in
-//! the graph instead, so the same layers also train in a plain loop.
+//! the graph instead, so the same layers also train without a pipeline.
 
 use std::cell::RefCell;
 use std::collections::HashSet;
@@ -19,16 +19,16 @@ use crate::autograd::uses::note_use;
 use crate::engine::are_one_node;
 use crate::forward::thread_scope::collecting;
 
-/// Weight gradients that a layer's backward pass leaves out, so that they can be computed later, outside the autodiff
-/// graph. These gradients belong to one call of the layer's `forward`.
+/// Weight gradients of one layer call that a split backward pass has deferred, to be computed later outside the
+/// autodiff graph.
 pub struct Deferred {
-    /// The ids of a layer's parameters whose gradients its backward pass leaves out.
+    /// The ids of the parameters whose gradients are deferred.
     pub ids: Vec<ParamId>,
     compute: Box<dyn FnOnce(&mut Sum) + Send>,
 }
 
 impl Deferred {
-    /// Creates the deferred gradients of the parameters `ids`. The closure `compute` is called later. It computes one
+    /// Creates the deferred gradients of the parameters `ids`. The closure `compute` is called later: it computes one
     /// gradient for each of these parameters without autodiff, and adds it to a running sum.
     pub fn new(ids: Vec<ParamId>, compute: impl FnOnce(&mut Sum) + Send + 'static) -> Self {
         Self { ids, compute: Box::new(compute) }
@@ -41,13 +41,13 @@ impl Deferred {
     }
 }
 
-/// Offers the weight gradients of a layer to the backward pass that runs on this thread. A split backward pass defers
-/// them, and an unsplit one adds them to its running sum immediately. `ids` contains the id of each parameter whose
-/// gradient may be computed outside the autodiff graph, and `None` for each other parameter (see [`may_put_off`]).
-/// `later` returns the closure that computes all these gradients together.
+/// Passes a layer's weight gradients to this thread's backward pass. A split backward pass defers them to be computed
+/// later, and an unsplit one (input and weight gradients together) adds them to its running sum immediately. `ids`
+/// contains the id of each parameter whose gradient may be computed outside the autodiff graph, and `None` for each
+/// other parameter (see [`may_put_off`]). `later` returns the closure that computes all these gradients together.
 ///
-/// Returns true for each parameter whose gradient the backward pass takes. It takes all gradients with an id in `ids`,
-/// or none. The layer must compute every other gradient itself, and register it in the autodiff graph.
+/// Returns true for each parameter whose gradient the backward pass accepts. It accepts all gradients with an id in
+/// `ids`, or none. The layer must compute every other gradient itself, and register it in the autodiff graph.
 pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
     ids: [Option<ParamId>; N],
     later: impl FnOnce() -> F,
@@ -58,8 +58,8 @@ pub fn put_off_any<const N: usize, F: FnOnce(&mut Sum) + Send + 'static>(
 }
 
 /// Returns the id of a parameter if a layer may compute its gradient outside the autodiff graph. `value` is the tensor
-/// that the layer's forward pass uses as the value of the parameter. The function also notes this use of the parameter,
-/// so a forward pass calls it once for each use.
+/// that the layer's forward pass uses as the parameter's value. The function also records this use of the parameter, so
+/// a forward pass calls it once for each use.
 ///
 /// Returns `None` if the parameter is frozen, and if `value` is computed from other tensors, as with LoRA: only the
 /// autodiff graph can derive the gradients of those tensors.
@@ -68,50 +68,52 @@ pub fn may_put_off<const D: usize>(param: &Param<Tensor<D>>, value: &Tensor<D>) 
     (value.is_require_grad() && are_one_node(value, &param.base())).then_some(param.id)
 }
 
-/// How a running backward pass treats the weight gradients of layers: it defers them or adds them to a running sum.
+/// How the running backward pass handles layers' weight gradients: it defers them, or adds them to a running sum.
 enum Scope {
-    /// A split backward pass, which defers weight gradients.
+    /// A split backward pass: weight gradients are deferred, and the stage computes them later.
     Split {
-        /// The ids of the parameters whose gradients must not be deferred, such as parameters that are tied to another
-        /// stage's.
+        /// Ids of parameters whose gradients must not be deferred, for example because another stage shares these
+        /// (tied) parameters.
         exempt: HashSet<ParamId>,
         deferred: Vec<Deferred>,
     },
-    /// An unsplit backward pass, which adds weight gradients to a running sum immediately.
+    /// An unsplit backward pass (input and weight gradients together): each layer computes its weight gradients
+    /// immediately and adds them to a running sum.
     Whole(AtOnce),
 }
 
-/// The running sum to which an unsplit backward pass adds weight gradients immediately, and the parameters of these
-/// gradients.
+/// The state of a backward pass that is not split into input and weight gradients: the running sum to which layers
+/// immediately add their weight gradients, and the ids of the parameters that may be added.
 pub struct AtOnce {
-    /// The running sum that layers add their weight gradients to.
+    /// Running sum to which layers add their weight gradients while a backward pass runs that is not split into input
+    /// and weight gradients.
     pub sum: Sum,
-    /// The ids of the parameters whose gradients layers may add to the sum. All other gradients stay in the autodiff
-    /// graph. A call of a layer adds all gradients that it may compute outside the graph (see [`may_put_off`]), or none
-    /// of them.
+    /// Ids of the parameters whose gradients layers may add to `sum`; all other gradients stay in the autodiff graph.
+    /// Each layer call adds either all gradients that may be computed outside the graph (see [`may_put_off`]), or none.
     ids: HashSet<ParamId>,
-    /// The ids of the parameters whose gradients layers have added to the sum so far.
+    /// Ids of the parameters whose gradients layers have added to `sum` so far.
     pub added: HashSet<ParamId>,
 }
 
 impl AtOnce {
-    /// Lets layers add the gradients of the parameters `ids` to `sum`. The caller must leave out each parameter that
-    /// the forward pass used several times; this is not checked. Its gradients within one micro-batch must be added to
-    /// each other first, and only their sum to the gradients of other micro-batches.
+    /// Creates the state of an unsplit backward pass (input and weight gradients together), in which layers add the
+    /// gradients of the parameters `ids` to `sum`. `ids` must not contain parameters that the forward pass used several
+    /// times, because their gradients must be summed within a micro-batch before they are added to other micro-batches'
+    /// gradients. This is not checked.
     pub fn new(sum: Sum, ids: HashSet<ParamId>) -> Self {
         Self { sum, ids, added: HashSet::new() }
     }
 }
 
 thread_local! {
-    /// How the backward pass on this thread treats the weight gradients of layers; `None` outside [`collect`] and
+    /// How this thread's backward pass handles layers' weight gradients; `None` outside [`collect`] and
     /// [`add_at_once`].
     static SCOPE: RefCell<Option<Scope>> = const { RefCell::new(None) };
 }
 
-/// Runs `backward` as a split backward pass. Returns the result of `backward`, and the weight gradients that layers
-/// deferred in this backward pass, in the order of their deferral. The caller computes these gradients later. Gradients
-/// of parameters with ids in `exempt` are not deferred.
+/// Runs `backward` as a split backward pass (input gradients only). Returns the result of `backward` and the deferred
+/// weight gradients, in the order of their deferral, which the caller computes later. Gradients of the parameters in
+/// `exempt` are not deferred.
 pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R, Vec<Deferred>) {
     match collecting(&SCOPE, Scope::Split { exempt, deferred: Vec::new() }, backward) {
         (result, Scope::Split { deferred, .. }) => (result, deferred),
@@ -119,9 +121,9 @@ pub fn collect<R>(exempt: HashSet<ParamId>, backward: impl FnOnce() -> R) -> (R,
     }
 }
 
-/// Runs `backward` as an unsplit backward pass, whose layers immediately add their weight gradients to the running sum
-/// in `at_once`. Returns the result of `backward`, which lacks these gradients, and `at_once` with the new sum and the
-/// ids of the parameters whose gradients were added.
+/// Runs `backward` as an unsplit backward pass (input and weight gradients together), in which layers add their weight
+/// gradients to the running sum in `at_once` immediately. Returns the result of `backward`, which lacks these
+/// gradients, and `at_once` with the new sum and the ids of the added parameters.
 pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOnce) {
     match collecting(&SCOPE, Scope::Whole(at_once), backward) {
         (result, Scope::Whole(at_once)) => (result, at_once),
@@ -129,14 +131,18 @@ pub fn add_at_once<R>(at_once: AtOnce, backward: impl FnOnce() -> R) -> (R, AtOn
     }
 }
 
-/// Passes the weight gradients `later` of a custom layer to the running backward pass. The layer's backward pass calls
-/// this function. A split backward pass of a pipeline defers the gradients: they are computed at the time that the
-/// pipeline's schedule sets for weight gradients.
+/// Passes a custom layer's weight gradients, `later`, to the running backward pass; the layer's backward pass calls
+/// this function. A split backward pass defers these gradients, and the pipeline computes them when its schedule says
+/// so.
 ///
 /// # Errors
-/// Returns the argument `later` if the gradients cannot be deferred: outside a pipeline, in a backward pass that is not
-/// split into input and weight gradients, and for parameters that are tied to another stage's. The layer must then
-/// compute the gradients itself and register them in the autodiff graph.
+/// Returns `later` if the gradients cannot be deferred:
+///
+/// - outside a pipeline
+/// - in a backward pass that is not split into input and weight gradients
+/// - for parameters that are tied to another stage's
+///
+/// The layer must then compute the gradients itself and register them in the autodiff graph.
 pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(Scope::Split { exempt, deferred }) if later.ids.iter().all(|id| !exempt.contains(id)) => {
@@ -147,10 +153,10 @@ pub fn put_off(later: Deferred) -> Result<(), Deferred> {
     })
 }
 
-/// Adds the weight gradients `now` to the stage's gradient sum and returns true, if an unsplit backward pass runs on
-/// this thread and may add all of them. Otherwise computes nothing and returns false: the layer must then register the
-/// gradients in the autodiff graph. The layer's forward pass must have called [`may_put_off`] for each use of a
-/// parameter.
+/// Adds the weight gradients `now` to the stage's gradient sum and returns true, if this thread runs an unsplit
+/// backward pass (input and weight gradients together) that may add all of them. Otherwise returns false without
+/// computing them, and the layer must register the gradients in the autodiff graph. The layer's forward pass must have
+/// called [`may_put_off`] for each use of a parameter.
 fn add_now(now: Deferred) -> bool {
     SCOPE.with_borrow_mut(|scope| match scope {
         Some(Scope::Whole(AtOnce { sum, ids, added })) if now.ids.iter().all(|id| ids.contains(id)) => {

@@ -1,32 +1,32 @@
 //! Runs the updates that a forward pass registers, such as new running statistics, only after the optimizer step
 //! succeeds.
 //!
-//! Updates are collected for each thread. A worker stores the updates of a step separately until the step is committed.
-//! The step may still be rolled back while the next step's forward passes register theirs. The worker commits a step
-//! once it knows that all stages make it. It learns this from its next command or, if steps overlap, from the common
-//! verdict (step the optimizers, or skip).
+//! Updates are collected per thread. A worker stores a step's updates separately until the step is committed, because
+//! the step may still be rolled back while the next step's forward passes register theirs. The worker commits a step
+//! once it knows that no stage skips it: from its next command or, if steps overlap, from the stages' common decision
+//! whether to step the optimizers.
 
 use std::cell::RefCell;
 
 use crate::forward::recomputation::is_recomputation;
 
-/// An update that a layer's forward pass registered with [`after_step`], such as new running statistics. It is a
-/// closure that runs after the optimizer step.
+/// An update that a layer's forward pass registered with [`after_step`], such as new running statistics. The closure
+/// runs after the optimizer step.
 type Effect = Box<dyn FnOnce()>;
 
 thread_local! {
-    /// The updates that the current step's forward passes on this thread registered with [`after_step`].
+    /// Updates that this thread's forward passes registered with [`after_step`] in the current step.
     static EFFECTS: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
-    /// The updates of the last step that ended. [`keep`] stores them until this step is committed or rolled back.
+    /// Updates of the last finished step, which [`keep`] stored until that step is committed or rolled back.
     static KEPT: RefCell<Vec<Effect>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Registers the closure `effect`, an update such as new running statistics, to run on this thread after the optimizer
-/// step of the current step.
+/// Registers the closure `effect`, an update such as new running statistics, to run on this thread after the current
+/// training step's optimizer step.
 ///
-/// The update is dropped without running if the step is skipped. A forward pass that recomputes activations registers
-/// no update, because the first forward pass has registered it. If steps overlap (`Pipeline::steps`), the update may
-/// run after forward passes of the next step.
+/// The update is dropped without running if the step is skipped. A forward pass that recomputes activations does not
+/// register it a second time. If steps overlap (`Pipeline::steps`), the update may run after forward passes of the next
+/// step.
 pub fn after_step(effect: impl FnOnce() + 'static) {
     if is_recomputation() {
         return;

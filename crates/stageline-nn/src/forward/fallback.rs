@@ -1,5 +1,5 @@
 //! Finds the fallbacks of a forward pass: operations that run without this crate's kernels, and so more slowly, and
-//! attention that stores its scores, and so needs more memory than FlashAttention.
+//! attention that stores its score matrix, and so needs more memory than FlashAttention.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,9 +9,9 @@ use burn::tensor::DType;
 use crate::forward::layer_path::layer_path;
 use crate::forward::thread_scope::collecting;
 
-/// A fallback in a forward pass, with its reason. In one kind of fallback, burn's own operations compute an operation
-/// of a layer, instead of this crate's kernels. In the other kind, attention stores its scores, because its heads are
-/// too large for the FlashAttention kernels.
+/// An operation that runs slower, or needs more memory, than with this crate's kernels, and the reason. Either burn's
+/// own operations compute it, or attention stores its score matrix because its heads are too large for the
+/// FlashAttention kernels.
 ///
 /// ```
 /// use stageline_nn::{Fallback, Reason};
@@ -22,39 +22,44 @@ use crate::forward::thread_scope::collecting;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fallback {
-    /// The name of the operation that is not computed by this crate's kernels, such as `causal attention`.
+    /// Name of the operation that falls back to a slower or more memory-hungry implementation, such as `causal
+    /// attention`.
     pub operation: &'static str,
-    /// The path of the layer in its stage, in the form of burn's parameter paths: `1.3` is the layer 3 inside the layer
-    /// 1, both counted from 0. It is empty for a stage that is not a sequence of layers.
+    /// Path of the operation's layer in its stage, in the form of burn's parameter paths: `1.3` is layer 3 inside layer
+    /// 1, both counted from 0. Empty for a stage that is not a sequence of layers.
     pub layer: String,
-    /// Why the operation is not computed by this crate's kernels.
+    /// Why the operation falls back to a slower or more memory-hungry implementation.
     pub reason: Reason,
 }
 
-/// Why this crate's kernels do not compute an operation of a layer. The text of a reason says how the operation is
-/// computed instead, and how to avoid that or lower its cost. If nothing avoids it on the device, the alternate form of
-/// the text (`{:#}`) advises to use another device.
+/// Why an operation falls back to a slower or more memory-hungry implementation. `Display` says which implementation
+/// that is, and how to avoid the fallback or lower its cost. If it cannot be avoided on the device, the alternate form
+/// (`{:#}`) advises using another device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Reason {
-    /// The device's kernels do not take elements of this type, such as bf16 on a CPU.
+    /// The device's kernels do not support the dtype of the operation's tensors, such as bf16 on a CPU. Use f32
+    /// instead.
     Type(DType),
-    /// The tensors of the operation have different element types, which the value lists, and a kernel takes only one
-    /// type.
+    /// The operation's tensors have different dtypes (listed here), but a kernel needs a single one. Cast the tensors
+    /// to one dtype.
     Types(Vec<DType>),
-    /// burn's own gradient checkpointing is on, which the kernels do not support.
+    /// burn's own gradient checkpointing is on, which the kernels do not support. Turn it off, and use
+    /// [`Recompute`](crate::Recompute) instead.
     GradientCheckpointing,
-    /// The tensors of the operation are of different backends, or only some of them are on autodiff devices.
+    /// The operation's tensors are of different backends, or only some of them are on autodiff devices. Move all of
+    /// them to one device.
     MixedDevices,
-    /// The device is on another host and was opened by burn, so the kernels of the host's server are not known.
-    /// `DeviceName::open_all` opens a device and asks the server for its kernels.
+    /// The device is on another host and was opened by burn, so it is unknown which kernels the remote server has. Open
+    /// it with `DeviceName::open_all` instead, which queries the server.
     UnknownServer,
-    /// Attention stores its scores, because its heads are larger than the FlashAttention kernels support on the device.
+    /// Attention stores its score matrix, because its heads are larger than this device's FlashAttention kernels
+    /// support. Use smaller heads, unless `largest` is 0.
     LargeHead {
-        /// The number of elements of one attention head.
+        /// Head dimension of the attention that falls back: the number of elements of one head.
         size: usize,
-        /// The largest number of elements of a head that the FlashAttention kernels support on the device; 0 if they
-        /// support no heads there.
+        /// Largest head dimension that the device's FlashAttention kernels support; 0 if they support none, for example
+        /// because the GPU has too little shared memory.
         largest: usize,
     },
 }
@@ -103,8 +108,8 @@ impl fmt::Display for Reason {
 }
 
 thread_local! {
-    /// The fallbacks of the running forward pass so far: the operations that this crate's kernels did not compute.
-    /// `None` if no [`finding_fallbacks`] runs on the thread.
+    /// Fallbacks of this thread's forward pass so far: operations that this crate's kernels did not compute; `None`
+    /// outside [`finding_fallbacks`].
     static FOUND: RefCell<Option<Vec<Fallback>>> = const { RefCell::new(None) };
 }
 

@@ -5,8 +5,8 @@ use std::cell::Cell;
 use crate::forward::thread_scope::during;
 
 thread_local! {
-    /// The floating-point operations (FLOPs) that layers have reported since the count on this thread began; `None` if
-    /// no [`counting_flops`] runs on the thread.
+    /// Floating-point operations (FLOPs) that layers on this thread have reported so far; `None` outside
+    /// [`counting_flops`].
     static COUNT: Cell<Option<f64>> = const { Cell::new(None) };
 }
 

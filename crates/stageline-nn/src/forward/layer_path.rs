@@ -5,17 +5,18 @@ use std::cell::RefCell;
 use std::thread::panicking;
 
 thread_local! {
-    /// The position of the layer that runs on this thread: its index, from 0, in each sequence of layers that contains
-    /// it. The index in the outermost sequence comes first. Empty outside [`in_layers`].
+    /// Position of the layer that runs on this thread: its zero-based index in each sequence of layers that contains
+    /// it, outermost sequence first. Empty outside [`in_layers`].
     static PATH: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 
-    /// The path of the innermost layer that failed in the last outermost sequence of this thread; empty if none failed.
+    /// Path of the innermost layer that panicked or returned an error in this thread's last outermost sequence of
+    /// layers; empty if none failed.
     static FAILED: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
-/// Calls `forward`, which runs a sequence of layers on this thread, and returns its result. `forward` must run each
-/// layer inside [`in_layer`] or [`try_in_layer`]. These count the layers, so that messages can name the running layer
-/// by its index. If a layer panics, [`failed_layer`] has its path.
+/// Runs a sequence of layers by calling `forward`, and returns its result. `forward` must run each layer inside
+/// [`in_layer`] or [`try_in_layer`], which count the layers, so that messages can name the running layer by its index.
+/// If a layer panics, [`failed_layer`] returns its path.
 pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     struct Leave;
     impl Drop for Leave {
@@ -36,17 +37,17 @@ pub fn in_layers<R>(forward: impl FnOnce() -> R) -> R {
     forward()
 }
 
-/// Runs one layer of a sequence ([`in_layers`]) by calling `forward`, and returns its result. Messages name the running
-/// layer by its index in the innermost sequence, and the next call has the next index. Outside a sequence, as in a
-/// recomputation, the layer has no index.
+/// Runs one layer of a sequence ([`in_layers`]) by calling `forward`, and returns its result. While the layer runs,
+/// messages name it by its index in the innermost sequence. The next call runs the layer with the next index. Outside a
+/// sequence, as in a recomputation, the layer has no index.
 pub fn in_layer<R>(forward: impl FnOnce() -> R) -> R {
     let result = forward();
     go_on();
     result
 }
 
-/// Does the same as [`in_layer`] for a layer that can return an error. After an error, [`failed_layer`] has the layer's
-/// path.
+/// Runs one layer of a sequence and counts it, like [`in_layer`], but for a layer that can return an error. After an
+/// error, [`failed_layer`] returns the layer's path.
 ///
 /// # Errors
 /// Returns the error of `forward`.
@@ -59,19 +60,18 @@ pub fn try_in_layer<R, E>(forward: impl FnOnce() -> Result<R, E>) -> Result<R, E
     result
 }
 
-/// Returns the path of the innermost layer that panicked or returned an error, such as `1.3` (the layer 3 inside the
-/// layer 1, both counted from 0). Only the last outermost sequence of layers on this thread counts. Returns `None` if
-/// no layer failed in it.
+/// Returns the path of the innermost layer that panicked or returned an error, such as `1.3` (layer 3 inside layer 1,
+/// both counted from 0). Only this thread's last outermost sequence of layers counts; `None` if no layer failed in it.
 pub fn failed_layer() -> Option<String> {
     Some(FAILED.with_borrow(String::clone)).filter(|path| !path.is_empty())
 }
 
-/// Moves on to the next layer of the innermost sequence: adds 1 to the index of the running layer.
+/// Advances this thread's layer path to the next layer of the innermost sequence, by adding 1 to the path's last index.
 fn go_on() {
     PATH.with_borrow_mut(|path| path.last_mut().into_iter().for_each(|index| *index += 1));
 }
 
-/// Keeps the path of the running layer for [`failed_layer`], unless a layer inside it has failed before.
+/// Stores the running layer's path for [`failed_layer`], unless a nested layer has already failed.
 fn note_failure() {
     FAILED.with_borrow_mut(|failed| {
         if failed.is_empty() {
@@ -81,7 +81,7 @@ fn note_failure() {
 }
 
 /// Returns the path of the layer that runs on this thread, in the form of burn's parameter paths. For example, `1.3` is
-/// the layer 3 inside the layer 1, both counted from 0. Returns an empty text outside a sequence of layers.
+/// the layer 3 inside the layer 1, both counted from 0. Returns an empty string outside a sequence of layers.
 pub(crate) fn layer_path() -> String {
     let indices = PATH.with_borrow(|path| path.iter().map(usize::to_string).collect::<Vec<_>>());
     indices.join(".")

@@ -5,7 +5,7 @@ use std::cell::Cell;
 use crate::forward::thread_scope::during;
 
 thread_local! {
-    /// Whether the forward pass on this thread recomputes activations in a backward pass.
+    /// Whether this thread's forward pass recomputes activations for a backward pass.
     static RECOMPUTING: Cell<bool> = const { Cell::new(false) };
 }
 

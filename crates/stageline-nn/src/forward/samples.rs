@@ -5,35 +5,33 @@ use std::cell::Cell;
 
 use crate::forward::thread_scope::during;
 
-/// The samples of a micro-batch in a training run: the training step, and a range of samples within the step's batch.
-/// Layers such as dropout draw their random numbers from them.
+/// The position of a micro-batch in a training run: the training step, and the range of samples within the step's
+/// batch. Layers such as dropout seed their random numbers with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Samples {
-    /// The index of the training step that processes a micro-batch, counted from 0.
+    /// Zero-based index of the training step that processes this micro-batch.
     pub step: usize,
-    /// The index of a micro-batch's first sample within the batch of the training step, counted from 0.
+    /// Zero-based index of the micro-batch's first sample within the training step's batch.
     pub first: usize,
-    /// The number of samples in a micro-batch.
+    /// The number of samples in this micro-batch.
     pub count: usize,
 }
 
 thread_local! {
-    /// The samples of the training forward pass that runs on this thread: the step, and a range of its batch. `None` if
-    /// no training forward pass runs.
+    /// Training step and samples of this thread's running forward pass; `None` outside a training forward pass.
     static CURRENT: Cell<Option<Samples>> = const { Cell::new(None) };
 }
 
 impl Samples {
-    /// Returns the samples of the training forward pass that runs on this thread: the step, and a range of its batch.
-    /// Returns `None` if no training forward pass runs. A pipeline sets the samples around every forward pass of a
-    /// training step, and not in an evaluation.
+    /// Returns the training step and samples of this thread's running forward pass. A pipeline sets them around every
+    /// forward pass of a training step. Returns `None` in evaluations and outside forward passes.
     pub fn current() -> Option<Self> {
         CURRENT.get()
     }
 
-    /// Runs `forward` on this thread as the training forward pass of the given samples, and returns its result. The
-    /// samples are a step, and a range of its batch. A training loop without a pipeline calls this function around
-    /// every forward pass, so that layers such as dropout know the samples.
+    /// Runs `forward` on this thread as the training forward pass of these samples, and returns its result. Call it
+    /// around every forward pass of a training loop without a pipeline, so that layers such as dropout know the
+    /// training step and the samples.
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
         during(&CURRENT, Some(self), forward)
     }

@@ -1,4 +1,4 @@
-//! Sets thread-local variables for the time of a call, and resets them when the call returns or panics.
+//! Sets thread-local variables for the duration of a call, and restores them when the call returns or panics.
 
 use std::cell::{Cell, RefCell};
 use std::thread::LocalKey;
@@ -16,9 +16,9 @@ pub fn during<T: Copy, R>(key: &'static LocalKey<Cell<T>>, value: T, run: impl F
     run()
 }
 
-/// Runs the closure `run` with the thread-local variable `key` set to the collection `empty`. Code in the closure can
-/// add to the collection. Returns the closure's result and the collection. Afterwards the variable has its previous
-/// value, also after a panic.
+/// Runs the closure `run` with the thread-local variable `key` set to the collection `empty`, so that code in the
+/// closure can add to it. Returns the closure's result and the collection. Restores the variable's previous value
+/// afterwards, even after a panic.
 pub fn collecting<T, R>(key: &'static LocalKey<RefCell<Option<T>>>, empty: T, run: impl FnOnce() -> R) -> (R, T) {
     struct Restore<T: 'static>(&'static LocalKey<RefCell<Option<T>>>, Option<T>);
     impl<T> Drop for Restore<T> {

@@ -1,27 +1,28 @@
-//! [`AdamWStep`]: one step of the optimizer AdamW on one parameter. On the CPU it passes over the memory once.
+//! [`AdamWStep`]: one AdamW step on one parameter. On the CPU a fused kernel computes it in one pass over memory.
 
 use burn::tensor::{DType, FloatDType, Tensor};
 
-/// The settings of one step of the optimizer AdamW, which [`update`](Self::update) applies to a parameter (Loshchilov
-/// and Hutter, 2019, [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)).
+/// The hyperparameters of one AdamW step, which [`update`](Self::update) applies to a parameter (Loshchilov and Hutter,
+/// 2019, [arXiv:1711.05101](https://arxiv.org/abs/1711.05101)).
 #[derive(Clone, Copy, Debug)]
 pub struct AdamWStep {
-    /// The decay rates of the first and the second moment, beta 1 and beta 2. A step multiplies each moment by its
-    /// beta, and adds the gradient (or its square) times 1 - beta.
+    /// `[beta1, beta2]`, the decay rates of the two moments: `first = beta1 * first + (1 - beta1) * gradient` and
+    /// `second = beta2 * second + (1 - beta2) * gradient^2`.
     pub betas: [f64; 2],
-    /// The small number epsilon that AdamW adds to the square root of the bias-corrected second moment, so that it does
-    /// not divide by zero.
+    /// Epsilon: the small value that AdamW adds to the square root of the bias-corrected second moment, to avoid a
+    /// division by zero.
     pub epsilon: f64,
     /// The learning rate of this step of AdamW.
     pub learning_rate: f64,
-    /// The weight decay of AdamW. The step multiplies a parameter by `1 - learning_rate * weight_decay`.
+    /// The weight decay of AdamW, which is decoupled: a step multiplies the parameter by `1 - learning_rate *
+    /// weight_decay`.
     pub weight_decay: f64,
-    /// The number of steps that AdamW has made with the parameter, this one included: 1 in the first step. The bias
-    /// corrections depend on it.
+    /// Number of AdamW steps on this parameter, including this one (1 in the first step), which the bias corrections
+    /// depend on.
     pub time: usize,
 }
 
-/// The result of [`AdamWStep::update`]: a parameter and its two moments after a step of AdamW. All three have one
+/// The result of [`AdamWStep::update`]: a parameter and its two moments after an AdamW step. All three have the same
 /// shape.
 #[derive(Debug)]
 pub struct AdamWUpdate<const D: usize> {
@@ -34,13 +35,13 @@ pub struct AdamWUpdate<const D: usize> {
 }
 
 impl AdamWStep {
-    /// Updates a parameter by one step of AdamW, in PyTorch's order of operations. Returns the new parameter and its
-    /// new moments.
+    /// Updates a parameter by one AdamW step, in PyTorch's order of operations. Returns the new parameter and its new
+    /// moments.
     ///
-    /// `gradient` is the gradient of the parameter. `moments` are the first and the second moment that the previous
-    /// step returned, and `None` in the first step. All these tensors have the shape of the parameter, and must not be
-    /// tracked by autodiff. The step of a parameter in f16 or bf16 is computed in f32: the new parameter has the type
-    /// of the parameter, and its moments are in f32.
+    /// `gradient` is the gradient of the parameter. `moments` are the first and second moments that the previous step
+    /// returned, and `None` in the first step. All these tensors have the parameter's shape, and must not be tracked by
+    /// autodiff. For an f16 or bf16 parameter, the step is computed in f32: the new parameter keeps the parameter's
+    /// dtype, and its moments are in f32.
     pub fn update<const D: usize>(
         &self,
         parameter: Tensor<D>,
@@ -55,8 +56,8 @@ impl AdamWStep {
         if !matches!(dtype, DType::F16 | DType::BF16) {
             return self.composed(parameter, gradient, moments);
         }
-        // In f16 the squares of gradients below 1e-4 are 0, and so is the usual epsilon. In bf16 0.999 is 1, so the
-        // second moment would not decay.
+        // In f16 the squares of gradients below 1e-4 underflow to 0, and so does the usual epsilon (1e-8). In bf16 the
+        // usual beta 2 of 0.999 rounds to 1, so the second moment would not decay.
         let wide = |tensor: Tensor<D>| tensor.cast(FloatDType::F32);
         let update = self.composed(wide(parameter), wide(gradient), moments.map(|moments| moments.map(wide)));
         AdamWUpdate { parameter: update.parameter.cast(FloatDType::from(dtype)), ..update }
@@ -81,17 +82,17 @@ impl AdamWStep {
         AdamWUpdate { parameter: decayed - first.clone() / deviation * self.rate(), first, second }
     }
 
-    /// Returns the factor by which weight decay multiplies a parameter: 1 - learning rate x weight decay.
+    /// Returns `1 - learning_rate * weight_decay`, the coefficient by which a step decays the parameter.
     fn kept(&self) -> f64 {
         1.0 - self.learning_rate * self.weight_decay
     }
 
-    /// Returns the learning rate divided by the bias correction of the first moment.
+    /// Returns `learning_rate / (1 - beta1^time)`: the learning rate divided by the first moment's bias correction.
     fn rate(&self) -> f64 {
         self.learning_rate / (1.0 - self.betas[0].powi(self.time as i32))
     }
 
-    /// Returns the square root of the second moment's bias correction.
+    /// Returns `sqrt(1 - beta2^time)`: the square root of the second moment's bias correction.
     fn correction_of_deviation(&self) -> f64 {
         (1.0 - self.betas[1].powi(self.time as i32)).sqrt()
     }
@@ -106,7 +107,8 @@ mod on_cpu {
     use crate::engine::Engine;
     use crate::kernels::cpu::adamw::{Factors, update};
 
-    /// Whether all tensors of a step are f32 tensors on the CPU, not tracked by autodiff, and of one shape.
+    /// Whether the fused CPU kernel can compute this step: all tensors are f32 tensors of the same shape on the CPU,
+    /// and autodiff does not track them.
     pub(super) fn computes<const D: usize>(
         parameter: &Tensor<D>,
         gradient: &Tensor<D>,
@@ -119,8 +121,8 @@ mod on_cpu {
     }
 
     impl AdamWStep {
-        /// Updates a parameter in one pass over the memory. The result overwrites the parameter and its moments where
-        /// nothing else uses their memory.
+        /// Updates a parameter with the fused CPU kernel, in one pass over memory. The result overwrites the parameter
+        /// and its moments where nothing else uses their memory.
         pub(super) fn update_on_cpu<const D: usize>(
             &self,
             parameter: Tensor<D>,

@@ -1,10 +1,10 @@
-//! The heads of attention ([`AttentionHeads`]), the scale of attention scores, and the blocks of queries that attention
-//! is divided into.
+//! The numbers of attention heads ([`AttentionHeads`]), the scale of attention scores, and the blocks of queries that
+//! the CPU kernel processes.
 
 #[cfg(any(feature = "flex", feature = "remote"))]
 use std::ops::Range;
 
-/// The numbers of query heads and key-value heads of a causal attention, and the number of keys that a query sees.
+/// The numbers of query heads and key-value heads of causal attention, and the length of its sliding window.
 ///
 /// The columns of attention's input are the queries of all query heads, then the keys of all key-value heads, and then
 /// their values. Each head has the same number of elements. An integer `n` converts into `n` query heads and `n`
@@ -17,9 +17,9 @@ pub struct AttentionHeads {
     /// (grouped-query attention; Ainslie et al., 2023, [arXiv:2305.13245](https://arxiv.org/abs/2305.13245)). So
     /// [`causal_attention`](crate::causal_attention()) panics if this number does not divide the number of query heads.
     pub key_value: usize,
-    /// The number of keys that a query of causal attention sees, its own position included (sliding-window attention;
-    /// Beltagy et al., 2020, [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it sees all positions up
-    /// to its own. [`causal_attention`](crate::causal_attention()) panics if it is 0.
+    /// The number of keys that a query of causal attention attends to, its own position included (sliding-window
+    /// attention; Beltagy et al., 2020, [arXiv:2004.05150](https://arxiv.org/abs/2004.05150)); `None` if it attends to
+    /// all positions up to its own. [`causal_attention`](crate::causal_attention()) panics if it is 0.
     pub window: Option<usize>,
 }
 
@@ -30,67 +30,65 @@ impl From<usize> for AttentionHeads {
 }
 
 impl AttentionHeads {
-    /// Returns the number of heads side by side in the input of a causal attention. Each query head counts once, and
-    /// each key-value head twice, for its keys and its values.
+    /// Returns how many heads attention's input contains side by side: one for each query head, and two for each
+    /// key-value head (its keys and its values).
     pub(crate) fn columns(self) -> usize {
         self.query + 2 * self.key_value
     }
 
-    /// Returns the number of query heads that share one key-value head in a causal attention with grouped queries.
+    /// Returns the number of query heads that share one key-value head (grouped-query attention).
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     pub(crate) fn group(self) -> usize {
         self.query / self.key_value
     }
 
-    /// Returns the position of the first key that the query at the position `query` sees in a causal attention. It is 0
-    /// if the attention has no sliding window.
+    /// Returns the position of the first key that the query at the position `query` attends to: the start of its
+    /// sliding window, or 0 without a window.
     #[cfg(any(feature = "flex", feature = "remote"))]
     pub(crate) fn first_key(self, query: usize) -> usize {
         self.window.map_or(0, |window| (query + 1).saturating_sub(window))
     }
 }
 
-/// Returns the factor that attention multiplies its scores by, for heads with `size` elements: 1 / sqrt(size).
+/// Returns the attention scale `1 / sqrt(size)` for heads with `size` elements. Attention scores are query-key dot
+/// products times this scale.
 pub fn scale(size: usize) -> f64 {
     1.0 / (size as f64).sqrt()
 }
 
-/// Splits [`scale`], for heads with `size` elements, into two factors, and returns them. Queries are multiplied by the
-/// first factor, a power of two, before their product with the keys. The product is then multiplied by the second. In
-/// f16 the product of large queries and keys would be infinite before it is scaled, and the power of two rounds
-/// nothing.
+/// Splits [`scale`] for heads with `size` elements into two factors, so that scores do not overflow in f16 before they
+/// are scaled. Queries are multiplied by the first factor before their product with the keys, and the product by the
+/// second. The first factor is a power of two, so that multiplying by it is exact.
 pub fn scale_of_f16(size: usize) -> [f64; 2] {
     let queries = scale(size).log2().floor().exp2();
     [queries, scale(size) / queries]
 }
 
-/// The number of consecutive queries that the CPU kernel of attention processes as one block. The kernel skips the keys
-/// that no query of a block sees: keys after the last query, and keys before the window of the first query.
+/// The number of consecutive queries that the CPU attention kernel processes as one block. The kernel skips the keys
+/// that no query of a block attends to: keys after the last query, and keys before the window of the first query.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub const QUERIES: usize = 64;
 
-/// A block of queries of a sequence, and the keys that at least one of these queries sees.
+/// A block of consecutive queries of a sequence, and the keys that at least one of these queries attends to.
 #[cfg(any(feature = "flex", feature = "remote"))]
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Block {
-    /// The positions, within the sequence and from 0, of the queries in one block of causal attention.
+    /// Zero-based positions of the block's queries in the sequence.
     pub queries: Range<usize>,
-    /// The positions, within the sequence and from 0, of the keys that at least one query in a block of causal
-    /// attention sees.
+    /// Zero-based positions of the keys that at least one query of the block attends to.
     pub keys: Range<usize>,
 }
 
 #[cfg(feature = "flex")]
 impl Block {
-    /// Returns the shape of the matrix of attention scores of a block of queries: the number of queries and the number
-    /// of keys.
+    /// Returns the shape of the block's matrix of attention scores: the number of queries and the number of keys.
     pub fn shape(&self) -> [usize; 2] {
         [self.queries.len(), self.keys.len()]
     }
 }
 
-/// Divides a sequence of `length` positions into blocks of up to [`QUERIES`] consecutive queries. Returns the blocks,
-/// each with the keys that at least one of its queries sees.
+/// Divides a sequence of `length` positions into blocks of up to [`QUERIES`] consecutive queries, each with the keys
+/// that at least one of its queries attends to.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Block> {
     (0..length).step_by(QUERIES).map(move |start| {
@@ -99,8 +97,8 @@ pub fn blocks(length: usize, heads: AttentionHeads) -> impl Iterator<Item = Bloc
     })
 }
 
-/// Returns the number of attention weights that the CPU kernel keeps for the backward pass, for one query head of one
-/// sample of `length` positions.
+/// Returns the number of attention weights that the CPU kernel saves for the backward pass, per query head and sample
+/// of `length` positions.
 #[cfg(any(feature = "flex", feature = "remote"))]
 pub fn weights_of_a_head(length: usize, heads: AttentionHeads) -> usize {
     blocks(length, heads).map(|block| block.queries.len() * block.keys.len()).sum()

@@ -1,9 +1,9 @@
-//! Makes masks, as burn tensors, of the keys that a query of causal attention does not see.
+//! Attention masks as burn tensors, which mark the keys that a query of causal attention must not attend to.
 
 use burn::tensor::{Bool, Device, Int, IntDType, Tensor};
 
-/// Returns the mask `[length, length]` that is true where a query (row) does not see a key (column). Such a key is at a
-/// later position than the query, or before the window of the query.
+/// Returns the mask `[length, length]` that is true where a query (row) must not attend to a key (column): the key is
+/// at a later position than the query, or before the query's window.
 pub fn hidden(length: usize, window: Option<usize>, device: &Device) -> Tensor<2, Bool> {
     let shape = [length, length];
     let future = Tensor::<2, Bool>::tril_mask(shape, 0, device);
@@ -13,7 +13,7 @@ pub fn hidden(length: usize, window: Option<usize>, device: &Device) -> Tensor<2
     }
 }
 
-/// Returns the mask `[batch, length, length]` that is true where a key (column) is before the document of a query
+/// Returns the mask `[batch, length, length]` that is true where a key (column) lies before the document of a query
 /// (row). `starts`, `[batch, length]`, contains, for each query, the position of the first key in its document, counted
 /// from 0 in the sample.
 pub fn before_document(starts: Tensor<2, Int>) -> Tensor<3, Bool> {

@@ -1,5 +1,5 @@
-//! Operations that a layer declares ([`Operation`]), so that a caller learns before a forward pass which of them the
-//! kernels of a device cannot compute.
+//! The operations that a layer declares ([`Operation`]), so that a caller can find out before a forward pass which of
+//! them a device's kernels cannot compute.
 
 use burn::tensor::{DType, Device};
 
@@ -18,11 +18,11 @@ pub mod name {
     pub const SWIGLU: &str = "SwiGLU";
 }
 
-/// The description of an operation of a layer, such as causal attention, that this crate's kernels can compute. A layer
-/// lists its operations, so that a caller can check a device for them before training.
+/// An operation of a layer, such as causal attention, that this crate's kernels can compute. A layer lists its
+/// operations, so that a caller can check a device for them before training.
 ///
-/// [`fallback`](Self::fallback) then tells, without a forward pass, whether a device falls back from these kernels: to
-/// burn's own operations, or to an attention that stores its scores.
+/// [`fallback`](Self::fallback) then tells, without a forward pass, whether the device falls back to burn's own
+/// operations, or to an attention that stores its score matrix.
 ///
 /// ```
 /// use burn::tensor::{DType, Device};
@@ -35,9 +35,9 @@ pub mod name {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Operation {
     name: &'static str,
-    /// The number of elements of an attention head; `None` for operations other than attention.
+    /// Number of elements of an attention head (the head dimension); `None` for operations other than attention.
     head_size: Option<usize>,
-    /// The path of the operation's layer in its stage, such as `1.3`; empty for a layer that is not in a sequence.
+    /// Path of the operation's layer in its stage, such as `1.3`; empty for a layer that is not in a sequence.
     layer: String,
 }
 
@@ -46,64 +46,61 @@ impl Operation {
         Self { name, head_size: None, layer: String::new() }
     }
 
-    /// Returns the description of GELU, for the list of operations of a layer that calls [`gelu`](crate::gelu()) or
+    /// Returns the operation that a layer declares if it calls [`gelu`](crate::gelu()) or
     /// [`gelu_tanh`](crate::gelu_tanh).
     pub fn gelu() -> Self {
         Self::named(name::GELU)
     }
 
-    /// Returns the description of SwiGLU, for the list of operations of a layer that calls [`swiglu`](crate::swiglu()).
+    /// Returns the operation that a layer declares if it calls [`swiglu`](crate::swiglu()).
     pub fn swiglu() -> Self {
         Self::named(name::SWIGLU)
     }
 
-    /// Returns the description of layer normalisation, for the list of operations of a layer that contains a
-    /// [`LayerNorm`](crate::LayerNorm).
+    /// Returns the operation that a layer declares if it contains a [`LayerNorm`](crate::LayerNorm).
     pub fn layer_norm() -> Self {
         Self::named(name::LAYER_NORM)
     }
 
-    /// Returns the description of RMS normalisation, for the list of operations of a layer that contains an
-    /// [`RmsNorm`](crate::RmsNorm).
+    /// Returns the operation that a layer declares if it contains an [`RmsNorm`](crate::RmsNorm).
     pub fn rms_norm() -> Self {
         Self::named(name::RMS_NORM)
     }
 
-    /// Returns the description of a rotary position embedding, for the list of operations of a layer that calls
-    /// [`join_rotated`](crate::join_rotated).
+    /// Returns the operation that a layer declares if it calls [`join_rotated`](crate::join_rotated) (rotary position
+    /// embedding).
     pub fn rotary_embedding() -> Self {
         Self::named(name::ROTARY)
     }
 
-    /// Returns the description of causal attention with heads of `head_size` elements, for the list of operations of a
-    /// layer that calls [`causal_attention`](crate::causal_attention()).
+    /// Returns the operation that a layer declares if it calls [`causal_attention`](crate::causal_attention()) with
+    /// heads of `head_size` elements.
     pub fn causal_attention(head_size: usize) -> Self {
         Self { head_size: Some(head_size), ..Self::named(name::CAUSAL_ATTENTION) }
     }
 
-    /// Returns the description of the cross-entropy loss, for the list of operations of a layer that calls
-    /// [`cross_entropy`](crate::cross_entropy()).
+    /// Returns the operation that a layer declares if it calls [`cross_entropy`](crate::cross_entropy()).
     pub fn cross_entropy() -> Self {
         Self::named(name::CROSS_ENTROPY)
     }
 
-    /// Adds a layer's index to the path that says where the operation is in its stage, and returns the operation. A
-    /// sequence of layers calls this function for the operations of each of its layers. `index` is the layer's index in
-    /// the sequence, counted from 0. It is put in front of the path.
+    /// Prepends `index`, the zero-based index of a layer in its sequence, to the operation's layer path, and returns
+    /// the operation. For example, the path `3` becomes `1.3`. A sequence of layers calls this function for the
+    /// operations of each of its layers.
     #[must_use]
     pub fn in_layer(self, index: usize) -> Self {
         let layer = if self.layer.is_empty() { index.to_string() } else { format!("{index}.{}", self.layer) };
         Self { layer, ..self }
     }
 
-    /// Returns why the kernels of a device do not compute this operation for elements of the type `dtype`: a
-    /// [`Fallback`] with the operation, its layer and the reason. Returns `None` if they compute it, or if this crate
-    /// was built without the device's backend.
+    /// Checks whether a device's kernels can compute this operation in the dtype `dtype`. If not, returns a
+    /// [`Fallback`] with the operation, its layer and the reason. Returns `None` if they can, or if this crate was
+    /// built without the device's backend.
     ///
-    /// The tensors of a forward pass can give further reasons, such as tensors of several types.
+    /// The tensors of a forward pass can give further reasons, such as tensors of several dtypes.
     pub fn fallback(&self, device: &Device, dtype: DType) -> Option<Fallback> {
         let dtype = match dtype {
-            // The loss casts such logits to f32.
+            // The loss casts logits in half precision to f32.
             DType::BF16 | DType::F16 if self.name == name::CROSS_ENTROPY => DType::F32,
             _ => dtype,
         };

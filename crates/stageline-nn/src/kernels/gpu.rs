@@ -1,4 +1,4 @@
-//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU): attention by GPU code of this crate, and all other
+//! The kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU): attention as this crate's own GPU code, and all other
 //! operations composed of burn's operations, which burn fuses on these devices.
 
 use burn::backend::ops::{FloatTensorOps, IntTensorOps, ModuleOps};
@@ -29,25 +29,25 @@ fn flat(tensor: &Float) -> Tensor<1> {
     shaped(tensor, [tensor.shape().num_elements()])
 }
 
-/// Converts the GPU backend's own tensor of shape `[..., width]` to a burn tensor `[rows, width]`.
+/// Converts the GPU backend's primitive tensor of shape `[..., width]` to a burn tensor `[rows, width]`.
 fn rows(tensor: &Float) -> Tensor<2> {
     let shape = tensor.shape();
     let width = shape[shape.num_dims() - 1];
     shaped(tensor, [shape[..shape.num_dims() - 1].iter().product(), width])
 }
 
-/// Converts a burn tensor of the GPU backend to the backend's own tensor. Panics if the tensor is of another backend.
+/// Converts a burn tensor of the GPU backend to the backend's primitive tensor. Panics if the tensor is of another
+/// backend.
 pub(super) fn primitive<const D: usize>(tensor: Tensor<D>) -> Float {
     Cube::plain(tensor).expect("a result of this backend's tensors is of this backend")
 }
 
-/// Reshapes a burn tensor of the GPU backend to the shape of the tensor `other`. Returns the result as the backend's
-/// own tensor.
+/// Reshapes a burn tensor of the GPU backend to the shape of `other`, and returns the backend's primitive tensor.
 fn like<const D: usize>(tensor: Tensor<D>, other: &Float) -> Float {
     Cube::float_reshape(primitive(tensor), other.shape())
 }
 
-/// Converts the GPU backend's own tensor to a burn tensor of the same rank, `D`.
+/// Converts the GPU backend's primitive tensor to a burn tensor of the same rank, `D`.
 pub(super) fn of<const D: usize>(tensor: &Float) -> Tensor<D> {
     Cube::of_plain(tensor.clone())
 }
@@ -56,31 +56,28 @@ fn moments(Moments { mean, over_deviation }: &Moments<Float>) -> Moments<Tensor<
     Moments { mean: mean.as_ref().map(of), over_deviation: of(over_deviation) }
 }
 
-/// The values that the forward pass of causal attention on a GPU keeps for its backward pass. They depend on the
-/// kernels that the GPU can run.
+/// Tensors that causal attention's forward pass on a GPU saves for its backward pass. They depend on which attention
+/// kernels the GPU can run.
 #[derive(Clone, Debug)]
 pub enum Kept {
-    /// The values that FlashAttention keeps for the backward pass of attention. FlashAttention stores no attention
-    /// scores: the backward pass recomputes them from these values.
+    /// Saved by FlashAttention, which stores no attention scores; the backward pass recomputes them from these tensors.
     Logarithms {
-        /// The input of causal attention, `[batch, length, (query heads + 2 x key-value heads) x size]`: the queries,
-        /// keys and values of all heads, side by side.
+        /// Packed input of causal attention, `[batch, length, (query heads + 2 x key-value heads) x size]`: the
+        /// queries, keys and values of all heads, side by side.
         input: Float,
-        /// The position where each query's document begins, `[batch, length]`. Positions are counted from 0, the start
-        /// of the sample. The values are all 0 if every sample is one document.
+        /// Position where each query's document begins, `[batch, length]`, counted from 0 in the sample; all 0 if every
+        /// sample is one document.
         starts: IntTensor<Cube>,
-        /// The output of the forward pass of causal attention, `[batch, length, query heads x size]`.
+        /// Output of causal attention's forward pass, `[batch, length, query heads x size]`.
         output: Float,
-        /// The natural log-sum-exp of each query's attention scores, `[batch, query heads, length]` in f32.
+        /// Natural log-sum-exp of each query's attention scores, `[batch, query heads, length]` in f32.
         logarithms: Float,
     },
-    /// The values that attention keeps for its backward pass if its heads are too large for FlashAttention, such as the
-    /// attention weights.
+    /// Saved if the heads are too large for FlashAttention: the attention weights of all queries, and other tensors.
     Weights(Attended<Float>),
 }
 
-/// Returns i32 zeros, `[batch, length]`: the positions where the queries' documents begin if every sample is one
-/// document.
+/// Returns i32 zeros, `[batch, length]`, as the document start positions of queries if every sample is one document.
 pub(super) fn first_positions(batch: usize, length: usize, device: &Device<Cube>) -> IntTensor<Cube> {
     Cube::int_zeros(Shape::new([batch, length]), device, IntDType::I32)
 }
@@ -97,8 +94,8 @@ impl Products for Cube {
     /// table rows, it is one matrix product with one-hot rows. Otherwise burn's own backward pass of an embedding
     /// computes it.
     ///
-    /// The zeros and ones of the one-hot rows are exact in half precision. In f32 no product is used, because a GPU may
-    /// compute f32 products in a type of fewer bits.
+    /// The zeros and ones of the one-hot rows are exact in half precision. In f32 no matrix product is used, because a
+    /// GPU may compute f32 products at a lower precision (such as TF32).
     fn to_table(table: Float, gradient: Float, indices: IntTensor<Self>) -> Float {
         const FEW: usize = 4096;
         let count = table.shape()[0];
@@ -153,8 +150,8 @@ impl Kernels for Cube {
         (like(output, input), moments)
     }
 
-    /// Returns the gradient of the loss with respect to a normalisation's input. The argument with the kind of
-    /// normalisation is ignored: the moments have a mean only for layer normalisation.
+    /// Returns the gradient of the loss with respect to a normalisation's input. The last argument, the kind of
+    /// normalisation, is ignored, because the moments contain means only for layer normalisation.
     fn normalised_to_input(input: &Float, gamma: &Float, of_rows: &Moments<Float>, gradient: &Float, _: Norm) -> Float {
         let to_input = layer_norm::to_input(&rows(input), of(gamma), moments(of_rows), rows(gradient));
         like(to_input, input)

@@ -1,5 +1,5 @@
-//! The trait of a backend that computes each operation of a layer in one call ([`Kernels`]). Functions find the backend
-//! of a tensor, and say whether its kernels can compute an operation.
+//! The trait [`Kernels`] of backends that compute each operation of a layer in one call, and functions that dispatch a
+//! layer's operation to a backend's kernel.
 
 use std::fmt::Debug;
 
@@ -15,30 +15,30 @@ use crate::kernels::products::Products;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 /// A backend with kernels for the operations of layers, such as attention. A kernel computes an operation in one call,
-/// where burn would run several operations. All tensors are the backend's own (burn's primitives), and autodiff does
-/// not track them.
+/// where burn would run several operations. All tensors are the backend's primitive tensors, and autodiff does not
+/// track them.
 pub trait Kernels: Products {
-    /// The mean and 1 / standard deviation of each input row of a normalisation, which the backward pass needs.
+    /// The mean and 1 / standard deviation of each input row, which a normalisation saves for its backward pass.
     type Moments: Clone + Debug + Send + 'static;
-    /// The values that the forward pass of causal attention keeps for its backward pass.
+    /// Values that causal attention's forward pass saves for its backward pass.
     type Attended: Clone + Debug + Send + 'static;
 
-    /// Returns why a device's kernels cannot compute with elements of the type `dtype`; `None` if they can.
+    /// Returns why a device's kernels cannot compute in the dtype `dtype`; `None` if they can.
     fn obstacle(device: &Device<Self>, dtype: DType) -> Option<Reason>;
 
-    /// Returns the largest size of an attention head, in elements, that a device computes causal attention for without
-    /// storing the scores. Returns `None` if the device's kernels treat all head sizes alike.
+    /// Returns the largest head dimension for which a device computes causal attention without storing the scores.
+    /// Returns `None` if the device's kernels handle all head dimensions in the same way.
     fn largest_head(device: &Device<Self>) -> Option<usize>;
 
-    /// Returns the activation function GELU of every element of `input`. `form` selects the exact function or its
-    /// approximation by a hyperbolic tangent.
+    /// Returns the activation function GELU of every element of `input`. `form` selects the exact function or its tanh
+    /// approximation.
     fn gelu_of(input: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
     /// Returns the gradient of the loss with respect to GELU's input. `gradient` is the gradient with respect to GELU's
     /// output.
     fn gelu_to_input(input: &FloatTensor<Self>, gradient: &FloatTensor<Self>, form: GeluForm) -> FloatTensor<Self>;
 
-    /// Returns SwiGLU, `gate x sigmoid(gate) x up`, of every element of two inputs of one shape.
+    /// Returns SwiGLU, `gate x sigmoid(gate) x up`, of every element of two inputs of the same shape.
     fn swiglu(gate: &FloatTensor<Self>, up: &FloatTensor<Self>) -> FloatTensor<Self>;
 
     /// Returns the gradients of the loss with respect to `gate` and `up`, the inputs of SwiGLU. `gradient` is the
@@ -49,15 +49,16 @@ pub trait Kernels: Products {
         gradient: &FloatTensor<Self>,
     ) -> [FloatTensor<Self>; 2];
 
-    /// Joins queries, keys and values, each `[batch, length, heads x size]`, by their columns to `[batch, length, all
-    /// columns]`. Rotates every head of the queries and keys by angles that depend on the position. Element `i` and
-    /// element `i + size / 2` of a head form a rotated pair. `angles` are the cosines and sines, in f32, each `[length,
-    /// size / 2]`.
+    /// Concatenates queries, keys and values, each `[batch, length, heads x size]`, by their columns to `[batch,
+    /// length, all columns]`. Rotates every head of the queries and keys by angles that depend on the position. Element
+    /// `i` and element `i + size / 2` of a head form a rotated pair. `angles` are the cosines and sines, in f32, each
+    /// `[length, size / 2]`.
     fn joined(parts: [&FloatTensor<Self>; 3], angles: [&FloatTensor<Self>; 2]) -> FloatTensor<Self>;
 
     /// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`](Self::joined)
-    /// joined. `gradient` is the gradient with respect to the join. `columns` are the numbers of columns of the
-    /// queries, keys and values. `angles` are the cosines and the negated sines of the join's angles.
+    /// concatenated. `gradient` is the gradient with respect to the concatenated output. `columns` are the numbers of
+    /// columns of the queries, keys and values. `angles` are the cosines and the negated sines of the forward pass's
+    /// angles.
     fn join_to_parts(
         gradient: &FloatTensor<Self>,
         columns: [usize; 3],
@@ -105,7 +106,7 @@ pub trait Kernels: Products {
     ) -> (FloatTensor<Self>, Self::Attended);
 
     /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is the gradient with
-    /// respect to the output. `attended` are the values that the forward pass kept.
+    /// respect to the output. `attended` are the values that the forward pass saved.
     fn causal_attention_to_input(
         attended: &Self::Attended,
         heads: AttentionHeads,
@@ -113,7 +114,7 @@ pub trait Kernels: Products {
     ) -> FloatTensor<Self>;
 
     /// Computes the cross-entropy of logits `[rows, classes]` with target classes `[rows]`. Returns its sum over the
-    /// rows, `[1]`, and a tensor that the backward pass needs, which differs between backends. Targets that are
+    /// rows, `[1]`, and a tensor for the backward pass, which differs between backends. Targets that are
     /// [`MASKED`](crate::kernels::masked_targets::MASKED) add nothing.
     fn cross_entropy(logits: &FloatTensor<Self>, targets: &IntTensor<Self>) -> [FloatTensor<Self>; 2];
 
@@ -132,8 +133,8 @@ pub trait Kernels: Products {
     fn sum_of_squares(tensor: &FloatTensor<Self>) -> FloatTensor<Self>;
 }
 
-/// Returns why the kernels of a device cannot compute an operation on elements of the type `dtype`. If `head_size` is
-/// given, a head too large for attention without stored scores is a reason too. Returns `None` if there is no reason,
+/// Returns why a device's kernels cannot compute an operation in the dtype `dtype`. If `head_size` is given, the result
+/// may also be that the head is too large for attention that stores no scores. Returns `None` if nothing prevents it,
 /// or if this crate was built without the device's backend.
 pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
     fn on_backend<B: Kernels>(device: &Device<B>, dtype: DType, head_size: Option<usize>) -> Option<Reason> {
@@ -154,8 +155,8 @@ pub(crate) fn obstacle(device: &burn::tensor::Device, dtype: DType, head_size: O
     }
 }
 
-/// Whether the kernels of a device support an operation on tensors of the element types `types`. If they do not, the
-/// reason is added to the fallbacks of this thread's forward pass, which the stage reports.
+/// Whether a device's kernels support an operation on tensors of the dtypes `types`. If not, records the reason as a
+/// fallback of this thread's forward pass, which the stage reports.
 pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, types: &[DType]) -> bool {
     let differ = types.iter().any(|dtype| *dtype != types[0]);
     let obstacle = if differ { Some(Reason::Types(types.to_vec())) } else { B::obstacle(device, types[0]) };
@@ -164,11 +165,11 @@ pub(crate) fn computes<B: Kernels>(operation: &'static str, device: &Device<B>, 
     false
 }
 
-/// Returns the own tensor of the backend `B` from inside an autodiff tensor. Returns `None` if the tensor is of another
+/// Returns the primitive tensor of the backend `B` inside an autodiff tensor; `None` if the tensor is of another
 /// backend or without autodiff.
 ///
-/// Also returns `None` if burn's own gradient checkpointing is on. The running forward pass then records that this is
-/// why no kernel of this crate computes `operation`.
+/// Also returns `None` if burn's own gradient checkpointing is on, and records this as the reason why no kernel of this
+/// crate computes `operation` in the running forward pass.
 pub(crate) fn tracked<B: Engine, const D: usize>(
     operation: &'static str,
     tensor: &Tensor<D>,
@@ -180,11 +181,11 @@ pub(crate) fn tracked<B: Engine, const D: usize>(
     B::tracked(tensor.clone())
 }
 
-/// Checks a further input of `operation`, beside the main input `input`. `tensor` is this further input as a tensor of
-/// the backend `B`, or `None` if it is of another backend. Returns `tensor` unchanged.
+/// Checks a secondary input of `operation`, such as a bias, and returns it unchanged. `tensor` is the secondary input
+/// as a tensor of the backend `B`, or `None` if it is of another backend.
 ///
-/// If only the main input is of the backend `B`, no kernel of this crate can compute the operation. The running forward
-/// pass then records that the inputs are on different devices.
+/// If the main input, `input`, is of the backend `B` but the secondary one is not, no kernel can compute the operation.
+/// This is recorded as a fallback of the running forward pass, because the inputs are on different devices.
 pub(crate) fn beside<B: Engine, T, const D: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -200,11 +201,11 @@ pub(crate) fn beside<B: Engine, T, const D: usize>(
     tensor
 }
 
-/// Returns the own tensor of the backend `B` from inside `indices`, an integer input of `operation`; `None` if
+/// Returns the primitive tensor of the backend `B` inside `indices`, an integer input of `operation`; `None` if
 /// `indices` is of another backend.
 ///
-/// If only the main input `input` is of the backend `B`, no kernel can compute the operation. The running forward pass
-/// then records that the inputs are on different devices.
+/// If the main input, `input`, is of the backend `B` but `indices` is not, no kernel can compute the operation. This is
+/// recorded as a fallback of the running forward pass, because the inputs are on different devices.
 pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     operation: &'static str,
     input: &Tensor<D>,
@@ -213,21 +214,21 @@ pub(crate) fn indices<B: Engine, const D: usize, const E: usize>(
     beside::<B, _, D>(operation, input, B::indices(indices.clone()))
 }
 
-/// Whether a tensor has no elements. burn's kernels for GPUs reject such a tensor.
+/// Whether a tensor has no elements; burn's GPU kernels reject such tensors.
 pub(crate) fn is_empty<const D: usize>(tensor: &Tensor<D>) -> bool {
     tensor.shape().num_elements() == 0
 }
 
-/// Runs an operation by a kernel of the backend `B`, and returns the output. `inputs` lists the main input first. On an
-/// autodiff device the operation is recorded in the autodiff graph, with the backward pass `backward`. The closure
+/// Runs an operation with a kernel of the backend `B`, and returns the output. `inputs` lists the main input first. On
+/// an autodiff device the operation is recorded in the autodiff graph, with the backward pass `backward`. The closure
 /// `forward` calls the kernel, and returns the output and the state that the backward pass needs. `name` is the
 /// operation's name in messages.
 ///
-/// Returns `None` if the main input is empty or of another backend. Also returns `None`, and records the reason in the
-/// running forward pass, in these cases:
+/// Returns `None` if the main input is empty or of another backend. Also returns `None`, and reports the reason as a
+/// fallback of the running forward pass, in these cases:
 ///
 /// - Another input is of another backend.
-/// - The backend has no kernel for the inputs' types or device.
+/// - The backend has no kernel for the inputs' dtypes or device.
 /// - burn's own gradient checkpointing is on.
 pub fn operation<B: Kernels, O: Backward<B, N>, const N: usize, const D: usize, const E: usize>(
     name: &'static str,

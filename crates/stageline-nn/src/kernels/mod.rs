@@ -1,29 +1,31 @@
-//! Kernels: operations of layers that a backend computes in one piece, with their gradients. The module is public for
-//! the few that a pipeline or an optimizer calls itself, and for the kernels on devices of other hosts (`remote`).
+//! Kernels: operations of layers that a backend computes in one call, with their gradients. The module is public for
+//! the few kernels that a pipeline or an optimizer calls itself, and for the kernels on devices of remote hosts
+//! (`remote`).
 //!
 //! The operations are GELU, SwiGLU, layer and RMS normalisation, rotary embeddings, causal attention, cross-entropy,
 //! linear products, sums of squares and AdamW's step. Inputs are primitive tensors of one backend, not tracked by
-//! autodiff, and outputs are new tensors. AdamW's step takes burn's tensors, and on the CPU it reuses the memory of a
-//! parameter and of its moments if nothing else uses it. A kernel keeps none of its inputs and outputs between calls,
-//! and must not know stages or plans.
+//! autodiff, and outputs are new tensors. AdamW's step takes burn's tensors; on the CPU it updates a parameter and its
+//! moments in place if nothing else uses their memory. A kernel keeps none of its inputs and outputs between calls, and
+//! must not know stages or plans.
 //!
-//! - `interface`: the trait of a backend with kernels (`Kernels`), and the choice of the backend for a tensor.
-//! - `declared`: operations as a layer declares them before a forward pass (`Operation`).
+//! - `interface`: the trait of a backend with kernels (`Kernels`), and the dispatch of an operation to a tensor's
+//!   backend.
+//! - `declared`: operations that a layer declares before a forward pass (`Operation`).
 //! - `attention_blocks`: the heads of attention, the scale of its scores, and the blocks of queries that it is divided
 //!   into.
-//! - `attention_mask`: the keys that a query does not see, as masks.
+//! - `attention_mask`: masks of the keys that a query must not attend to.
 //! - `rotation`: the rotation of queries and keys by their positions, on every backend.
-//! - `masked_targets`: targets of the cross-entropy that add nothing to the loss.
+//! - `masked_targets`: targets that the cross-entropy ignores.
 //! - `variants`: the variants of operations that share a kernel.
 //! - `products`: the products of a linear layer and the gradient of an embedding, on every backend (`Products`).
 //! - `sum_of_squares`: the sum of squares of a tensor's elements, on every backend.
-//! - `adamw`: a step of the optimizer AdamW, on every backend.
-//! - `cpu`: kernels for the cores of this host.
+//! - `adamw`: an AdamW step, on every backend.
+//! - `cpu`: kernels for this host's CPU cores.
 //! - `fused`: the same operations, composed of burn's in an order that burn fuses for GPUs.
 //! - `fusion`: keeps matrix products out of burn's fusion on GPUs.
-//! - `flash`: causal attention that stores no scores, as GPU code of this crate.
+//! - `flash`: FlashAttention as this crate's own GPU code, which stores no attention scores.
 //! - `gpu`: the operations of `fused` as the kernels of GPUs (CUDA, ROCm, Vulkan, Metal and WebGPU).
-//! - `remote`: the kernels on devices of other hosts, requested over burn's remote protocol.
+//! - `remote`: the kernels on devices of remote hosts, requested over burn's remote protocol.
 
 mod adamw;
 pub(crate) mod attention_blocks;
@@ -58,6 +60,6 @@ pub use fusion::keep_products_apart;
 pub(crate) use interface::*;
 pub use sum_of_squares::sum_of_squares;
 
-/// Does nothing, because a build without CPU kernels has no memory to prepare.
+/// Does nothing, because a build without CPU kernels has no buffers or allocator settings to prepare.
 #[cfg(not(feature = "flex"))]
 pub fn prepare_thread() {}

@@ -1,5 +1,5 @@
-//! The matrix products of a linear layer and the gradient of an embedding's table, computed by burn's operations unless
-//! a backend has faster ones.
+//! The matrix products of a linear layer and the gradient of an embedding's table. burn's operations compute them
+//! unless a backend has faster ones.
 
 use burn::backend::TensorMetadata;
 use burn::backend::tensor::{FloatTensor, IntTensor};
@@ -7,8 +7,8 @@ use burn::tensor::{DType, FloatDType};
 
 use crate::engine::Engine;
 
-/// A backend that computes the matrix products of linear layers and of their gradients, and the gradient of an
-/// embedding's table.
+/// A backend that computes linear layers' matrix products and their gradients, and the gradient of an embedding's
+/// table.
 pub trait Products: Engine {
     /// Returns the output of a linear layer, `input x weight + bias`, with shape `[rows, outputs]` for an input `[rows,
     /// inputs]`.
@@ -32,8 +32,9 @@ pub trait Products: Engine {
         Self::linear_weight_backward(input, gradient)
     }
 
-    /// Returns the gradient of a linear layer's weight, as [`to_weight`](Self::to_weight) does, added to `sum`, the sum
-    /// of its earlier gradients. The sum is overwritten if nothing else uses its memory.
+    /// Returns `sum + to_weight(input, gradient)`, to accumulate a linear layer's weight gradient (see
+    /// [`to_weight`](Self::to_weight)). `sum` is the sum of the weight's earlier gradients, if any, and is updated in
+    /// place if nothing else uses its memory.
     fn added_to_weight(
         sum: Option<FloatTensor<Self>>,
         input: FloatTensor<Self>,
@@ -54,8 +55,9 @@ pub trait Products: Engine {
         added_up::<Self>(table, gradient, indices)
     }
 
-    /// Returns the gradient of an embedding's table, as [`to_table`](Self::to_table) does, added to `sum`, the sum of
-    /// its earlier gradients. The sum is overwritten if nothing else uses its memory.
+    /// Returns `sum + to_table(table, gradient, indices)`, to accumulate an embedding's table gradient (see
+    /// [`to_table`](Self::to_table)). `sum` is the sum of the table's earlier gradients, if any, and is updated in
+    /// place if nothing else uses its memory.
     fn added_to_table(
         sum: Option<FloatTensor<Self>>,
         table: FloatTensor<Self>,
@@ -66,7 +68,8 @@ pub trait Products: Engine {
     }
 }
 
-/// Returns the sum of a parameter's earlier gradients with `gradient` added. `sum` is `None` if there are none.
+/// Returns `sum + gradient`, in the dtype of `sum`. `sum` is the sum of a parameter's earlier gradients; if it is
+/// `None`, the result is `gradient`.
 pub fn added<B: Engine>(sum: Option<FloatTensor<B>>, gradient: FloatTensor<B>) -> FloatTensor<B> {
     let Some(sum) = sum else { return gradient };
     let same_type = sum.dtype() == gradient.dtype();
@@ -75,7 +78,7 @@ pub fn added<B: Engine>(sum: Option<FloatTensor<B>>, gradient: FloatTensor<B>) -
 }
 
 /// Returns the gradient of the loss with respect to an embedding's table. burn adds the gradients with respect to the
-/// looked-up vectors, `gradient`, by table row. Gradients in bf16 and f16 are added in f32.
+/// looked-up vectors, `gradient`, by table row. Gradients in bf16 and f16 are accumulated in f32.
 ///
 /// In bf16 the sum for a row that is looked up a few hundred times would stop growing, because each further gradient
 /// would be rounded away.

@@ -1,19 +1,20 @@
-//! The rotation of queries and keys by their positions, and their join with values, composed of burn's operations for
-//! every backend.
+//! The rotation of queries and keys by their positions (rotary embedding), and their concatenation with values,
+//! composed of burn's operations for every backend.
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Joins queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries and keys.
-/// The cosines and sines of the angles are each `[length, size / 2]`, for heads of `size` elements. Element `i` and
-/// element `i + size / 2` of a head form a rotated pair.
+/// Concatenates queries, keys and values, each `[batch, length, columns]`, by their columns, and rotates the queries
+/// and keys. The cosines and sines of the angles are each `[length, size / 2]`, for heads of `size` elements. Element
+/// `i` and element `i + size / 2` of a head form a rotated pair.
 pub fn joined([query, key, value]: [Tensor<3>; 3], [cosines, sines]: [Tensor<2>; 2]) -> Tensor<3> {
     let turned = [query, key].map(|part| rotated(part, cosines.clone(), sines.clone()));
     Tensor::cat(turned.into_iter().chain([value]).collect(), 2)
 }
 
-/// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] joined. `gradient` is
-/// the gradient with respect to the join. `columns` are the numbers of columns of the queries, keys and values. `sines`
-/// are the negated sines of the join's angles, so that the gradients are rotated back.
+/// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] concatenated.
+/// `gradient` is the gradient with respect to the concatenated output. `columns` are the numbers of columns of the
+/// queries, keys and values. `sines` are the negated sines of the forward pass's angles, so that the gradients are
+/// rotated back.
 #[cfg(feature = "gpu")]
 pub fn to_parts(gradient: &Tensor<3>, columns: [usize; 3], [cosines, sines]: [Tensor<2>; 2]) -> [Tensor<3>; 3] {
     let [query, key, value] = columns;
@@ -26,8 +27,8 @@ pub fn to_parts(gradient: &Tensor<3>, columns: [usize; 3], [cosines, sines]: [Te
 /// cosines and sines of these angles are each `[length, size / 2]`. Elements `i` and `i + size / 2` of a head are the
 /// coordinates of one rotated point.
 ///
-/// The rotation of f64 is computed in f64, and that of other types in the type of `cosines`. The output has the type of
-/// the input.
+/// An f64 input is rotated in f64, and any other input in the dtype of `cosines`. The output has the dtype of the
+/// input.
 fn rotated(input: Tensor<3>, cosines: Tensor<2>, sines: Tensor<2>) -> Tensor<3> {
     let ([batch, length, width], [_, half]) = (input.dims(), cosines.dims());
     let types = match [input.dtype(), cosines.dtype()].map(FloatDType::from) {

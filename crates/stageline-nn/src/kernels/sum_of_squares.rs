@@ -1,4 +1,4 @@
-//! The sum of squares of a tensor's elements, which norms are computed from.
+//! The sum of squares of a tensor's elements, from which norms are computed.
 
 use burn::tensor::Tensor;
 

@@ -5,17 +5,17 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
 pub enum Norm {
-    /// Layer normalisation: the row minus its mean, divided by sqrt(variance + epsilon).
+    /// Layer normalisation of a row: `(row - mean) / sqrt(variance + epsilon)`.
     Layer,
-    /// RMS normalisation: the row divided by sqrt(mean square + epsilon). The mean is not subtracted.
+    /// RMS normalisation of a row: `row / sqrt(mean square + epsilon)`. The mean is not subtracted.
     RootMeanSquare,
 }
 
-/// A normalisation of rows: its kind, and the small number epsilon that keeps it from dividing by zero.
+/// A normalisation of rows: its kind, and the epsilon that prevents a division by zero.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Normalisation {
     pub kind: Norm,
-    /// The small number (epsilon) that a normalisation adds to the variance or mean square of a row before it takes the
+    /// Epsilon: the small value that a normalisation adds to the variance or mean square of a row before it takes the
     /// square root.
     pub epsilon: f32,
 }
@@ -28,15 +28,14 @@ pub enum GeluForm {
     /// The exact GELU: `x Phi(x)`, where `Phi` is the cumulative distribution function of the standard normal
     /// distribution, computed by the error function: `Phi(x) = 0.5 (1 + erf(x / sqrt(2)))`.
     Exact,
-    /// The GELU that approximates the cumulative distribution function by a hyperbolic tangent: `0.5 x (1 + tanh(sqrt(2
-    /// / pi) (x + 0.044715 x^3)))`. GPT-2 uses it.
+    /// GELU's tanh approximation: `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`. GPT-2 uses it.
     Tanh,
 }
 
 impl GeluForm {
-    /// The factor 2 sqrt(2 / pi) in GELU's approximation by a hyperbolic tangent. The approximation is `x * sigmoid(2
-    /// u)` with `u = sqrt(2 / pi) * (x + CUBIC * x^3)`, because `1 + tanh(u) = 2 sigmoid(2 u)`.
+    /// Coefficient `2 sqrt(2 / pi)` of GELU's tanh approximation. The approximation is `x * sigmoid(2 u)` with `u =
+    /// sqrt(2 / pi) * (x + CUBIC * x^3)`, because `1 + tanh(u) = 2 sigmoid(2 u)`.
     pub(crate) const TWICE: f64 = 1.595_769_121_605_731;
-    /// The coefficient of the cubic term `x^3` in GELU's approximation by a hyperbolic tangent.
+    /// Coefficient of the cubic term `x^3` in GELU's tanh approximation.
     pub(crate) const CUBIC: f64 = 0.044_715;
 }

@@ -12,21 +12,21 @@ use crate::forward::after_step::after_step;
 use crate::forward::recomputation::is_recomputation;
 use crate::forward::samples::Samples;
 
-/// The name that burn's module visitor reports when it enters burn's `BatchNorm` layer.
+/// Struct name by which a module visitor recognises burn's `BatchNorm` layer.
 const BATCH_NORM: &str = "Struct:BatchNorm";
 
-/// A batch normalisation like burn's [`BatchNorm`], but with running statistics that are updated once per step, from
-/// all micro-batches of the step together.
+/// A batch normalisation like burn's [`BatchNorm`], but its running statistics are updated once per step, from all
+/// micro-batches of the step together.
 ///
-/// The running statistics equal the statistics of one pass over the whole batch. burn's own layer updates its
-/// statistics at every micro-batch, so that they depend on the number of micro-batches.
+/// The running statistics equal those of one forward pass over the whole batch. burn's own layer updates its statistics
+/// at every micro-batch, so that they depend on the number of micro-batches.
 ///
-/// One difference from a pass over the whole batch remains: each micro-batch is *normalised* by its own mean and
-/// variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
+/// One difference from a forward pass over the whole batch remains: each micro-batch is *normalised* by its own mean
+/// and variance (Ioffe and Szegedy, 2015, [arXiv:1502.03167](https://arxiv.org/abs/1502.03167)), because the later
 /// micro-batches have not arrived yet. So the inputs of a second batch norm differ from those in one pass, and its
 /// statistics agree only approximately.
 ///
-/// Like burn's layer, this layer keeps the biased variance. In evaluations and outside training steps it behaves as
+/// Like burn's layer, this layer keeps the biased variance. In evaluations and outside training steps it behaves like
 /// burn's layer.
 #[derive(Module, Debug)]
 pub struct AccumulatedBatchNorm {
@@ -34,18 +34,18 @@ pub struct AccumulatedBatchNorm {
 }
 
 thread_local! {
-    /// The mean and variance of each micro-batch that this thread has normalised so far in a step, for every batch
-    /// norm. A key is the id of the layer's scale, which all copies of the layer share, and the number of the step.
+    /// Means and variances of the micro-batches that this thread has normalised in each batch norm and step, and not
+    /// yet merged into the running statistics. A key is the id of the layer's scale, which all copies of the layer
+    /// share, and the step's index.
     static PENDING: RefCell<HashMap<(ParamId, usize), Pending>> = RefCell::default();
 }
 
-/// The mean and variance of every micro-batch of a step in one batch norm. A key contains two numbers: the index of the
-/// micro-batch's first sample in the batch, and the number of earlier calls with this micro-batch. The entries are
-/// merged in the order of their keys.
+/// Mean and variance of every micro-batch of a step in one batch norm, merged in the order of the keys. A key is the
+/// index of the micro-batch's first sample in the batch, and the number of earlier calls with this micro-batch.
 type Pending = BTreeMap<(usize, usize), Moments>;
 
-/// The pending update of a batch norm's running statistics, which runs after the optimizer step. If the step is
-/// skipped, the update is dropped, together with the means and variances that were recorded for the step.
+/// A pending update of a batch norm's running statistics, which runs after the optimizer step. Dropping it, if the step
+/// is skipped, also removes the step's recorded means and variances.
 struct Update {
     norm: BatchNorm,
     step: usize,
@@ -64,14 +64,13 @@ impl Drop for Update {
     }
 }
 
-/// The mean and variance of every channel of a batch norm's input in one micro-batch, each `[channels]`.
+/// Mean and variance of each channel of a batch norm's input in one micro-batch, each `[channels]`.
 #[derive(Debug)]
 struct Moments {
-    /// The number of values that each channel of a batch norm's input has in one micro-batch.
+    /// Number of values per channel in the micro-batch.
     count: usize,
     mean: Tensor<1>,
-    /// The biased variance of every channel of a batch norm's input in one micro-batch: the sum of squared deviations
-    /// divided by the number of values.
+    /// Biased variance of each channel: the sum of squared deviations divided by the number of values.
     variance: Tensor<1>,
 }
 
@@ -87,8 +86,8 @@ impl AccumulatedBatchNorm {
         self.norm
     }
 
-    /// Normalises an input `[rows, channels, ...]` and returns a tensor of the same shape and type. The layer computes
-    /// in the precision of its parameters, whatever the precision of the input.
+    /// Normalises an input `[rows, channels, ...]` and returns a tensor of the same shape and dtype. The layer computes
+    /// in the dtype of its parameters, whatever the dtype of the input.
     ///
     /// # Panics
     /// Panics if the second dimension is not the number of channels.
@@ -97,8 +96,8 @@ impl AccumulatedBatchNorm {
         self.forward_full(input.cast(own)).cast(given)
     }
 
-    /// Normalises an input that has the element type of the layer's parameters, and returns the output. In the forward
-    /// pass of a training step the layer also records the mean and variance of the input.
+    /// Normalises an input that has the dtype of the layer's parameters, and returns the output. In the forward pass of
+    /// a training step, the layer also records the input's mean and variance.
     fn forward_full<const D: usize>(&self, input: Tensor<D>) -> Tensor<D> {
         let training = input.device().is_autodiff() && self.norm.training.is_enabled();
         let samples = Samples::current().filter(|_| training);
@@ -107,7 +106,7 @@ impl AccumulatedBatchNorm {
         }
         let count = input.shape().num_elements() / input.dims()[1];
         let result = batch_norm_train(input, self.norm.gamma.val(), self.norm.beta.val(), self.norm.epsilon);
-        // This is a recomputation outside a training step. burn's layer has updated the statistics in the first forward
+        // A recomputation outside a training step: burn's layer already updated the statistics in the first forward
         // pass.
         let Some(samples) = samples else { return result.output };
         let moments = Moments { count, mean: result.mean.inner(), variance: result.variance.inner() };
@@ -118,9 +117,9 @@ impl AccumulatedBatchNorm {
         result.output
     }
 
-    /// Records the mean and variance of a micro-batch for this batch norm. Returns true if this is the first
-    /// micro-batch of the step that was recorded on this thread. The caller must then register the update of the
-    /// running statistics. With false, an earlier call has registered it.
+    /// Records a micro-batch's mean and variance for the step's update of the running statistics. Returns true for the
+    /// step's first micro-batch on this thread, for which the caller must register this update; later micro-batches
+    /// share it.
     fn add(&self, samples: Samples, moments: Moments) -> bool {
         PENDING.with_borrow_mut(|pending| {
             let pending = pending.entry((self.norm.gamma.id, samples.step)).or_default();
@@ -132,8 +131,7 @@ impl AccumulatedBatchNorm {
 }
 
 impl Update {
-    /// Moves a batch norm's running statistics towards the mean and variance of the whole step's batch, by the layer's
-    /// momentum.
+    /// Moves the running statistics towards the mean and variance of the step's whole batch, by the layer's momentum.
     fn apply(&self) {
         let norm = &self.norm;
         let moments = PENDING.with_borrow_mut(|pending| pending.remove(&self.key())).unwrap_or_default();
@@ -152,9 +150,9 @@ impl Update {
     }
 }
 
-/// Returns the mean and the biased variance of every channel over all micro-batches together, in f64, given the mean
-/// and variance of each micro-batch. Returns `None` if there are no values. The method is from Chan et al., 1979,
-/// *Updating formulae and a pairwise algorithm for computing sample variances*.
+/// Merges the means and variances of micro-batches: returns the mean and the biased variance of each channel over all
+/// of them, in f64. Returns `None` if there are no values. The method is from Chan et al., 1979, *Updating formulae and
+/// a pairwise algorithm for computing sample variances*.
 fn merged(moments: impl Iterator<Item = Moments>, channels: usize) -> Option<(Vec<f64>, Vec<f64>)> {
     let (mut count, mut means, mut squares) = (0.0, vec![0.0; channels], vec![0.0; channels]);
     for Moments { count: more, mean, variance } in moments.filter(|moments| moments.count > 0) {
@@ -177,12 +175,12 @@ fn values(tensor: Tensor<1>) -> Vec<f64> {
 
 /// A batch norm that [`batch_norms`] found in a module: its path, whether it is burn's own layer, and its tensors.
 pub struct FoundBatchNorm {
-    /// The path of a batch norm in its module, such as `0.norm`.
+    /// The path of the batch norm in its module, such as `0.norm`.
     pub path: String,
     /// Whether the batch norm is burn's own, which updates its running statistics in every micro-batch. False inside an
     /// [`AccumulatedBatchNorm`], which updates them once per step.
     pub plain: bool,
-    /// The ids of a batch norm's float tensors: its scale, its shift and its running statistics.
+    /// The ids of the batch norm's float tensors: its scale, its shift and its running statistics.
     pub tensors: Vec<ParamId>,
 }
 
@@ -197,9 +195,10 @@ pub fn batch_norms<M: Module>(module: &M) -> Vec<FoundBatchNorm> {
 /// A visitor that finds the batch norms of a module by the names of the structs that it enters.
 #[derive(Default)]
 struct Search {
-    /// The names of the fields that lead from the root of a module to the visitor's current position.
+    /// Names of the fields from the module's root to the visitor's current position, which form a batch norm's path.
     path: Vec<String>,
-    /// The names of the structs around the visitor's current position in a module, from the outermost one inwards.
+    /// Names of the structs around the visitor's current position, outermost first, by which a batch norm is
+    /// recognised.
     containers: Vec<String>,
     found: Vec<FoundBatchNorm>,
 }

@@ -1,5 +1,5 @@
-//! [`causal_attention`]: causal self-attention over the queries, keys and values of all heads, as one operation if the
-//! backend has a kernel; heads may share keys and values, and a query may see a window or a document only.
+//! [`causal_attention`]: causal self-attention over the queries, keys and values of all heads. It is one operation if
+//! the backend has a kernel. Grouped queries, a sliding window and several documents per sample are supported.
 
 use burn::tensor::activation::softmax;
 use burn::tensor::{DType, Int, Tensor};
@@ -13,18 +13,18 @@ use crate::kernels::attention_mask::{before_document, hidden};
 /// Computes causal self-attention: each position attends to itself and to the positions before it (Vaswani et al.,
 /// 2017, [arXiv:1706.03762](https://arxiv.org/abs/1706.03762)).
 ///
-/// `heads` is a number of heads, or [`AttentionHeads`] that share keys and values or see a window of positions. The
-/// input is `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then
-/// their values. The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
+/// `heads` is a number of heads, or an [`AttentionHeads`] for grouped queries or a sliding window. The input is
+/// `[batch, length, columns]`: the queries of all query heads, then the keys of all key-value heads, then their values.
+/// The output is `[batch, length, query heads x size]`, where size is the number of elements of a head.
 ///
-/// - In f32 on this host's CPU, attention is one operation. It skips the scores of positions that no query sees, and
-///   keeps its input and the attention weights for the backward pass.
+/// - In f32 on this host's CPU, attention is one operation. It skips the scores of positions that no query attends to,
+///   and saves its input and the attention weights for the backward pass.
 /// - On GPUs, attention with heads of at most 256 elements stores no scores, and the backward pass recomputes them. The
 ///   limit is lower on GPUs with little shared memory or few threads in a thread block. For larger heads burn's
-///   operations compute all scores, and the attention weights are kept.
-/// - On NVIDIA's tensor cores, attention in bf16 and f16 takes heads whose size is a multiple of 16 and at most 128.
+///   operations compute all scores, and the attention weights are saved.
+/// - On NVIDIA GPUs, bf16 and f16 attention uses tensor cores if the head size is a multiple of 16 and at most 128.
 ///   Other heads take much longer there.
-/// - In other types on this host's CPU, burn's operations compute all scores and keep what they need.
+/// - In other dtypes on this host's CPU, burn's operations compute all scores and save what they need.
 ///
 /// # Panics
 /// Panics if the columns do not divide into the heads, if the number of query heads is not a positive multiple of the
@@ -33,15 +33,16 @@ pub fn causal_attention(query_key_value: Tensor<3>, heads: impl Into<AttentionHe
     attention(query_key_value, heads.into(), None)
 }
 
-/// Computes causal self-attention for samples that consist of several documents: a position attends only to itself and
-/// to earlier positions of its own document. The heads, the input and the output are as in [`causal_attention`].
+/// Computes causal self-attention without attention across document boundaries, for samples that consist of several
+/// documents: a position attends only to itself and to earlier positions of its own document. The input contains the
+/// queries, keys and values of all heads side by side, as for [`causal_attention`].
 ///
 /// `starts`, `[batch, length]`, contains, for every position, the position where its document begins, counted from 0 at
 /// the start of the sample.
 ///
 /// # Panics
-/// Panics as [`causal_attention`] does, and if `starts` has another shape. In f32 on this host's CPU it also panics if
-/// an element of `starts` is greater than its own position.
+/// Panics if the columns do not match the heads or the window is 0, as [`causal_attention`] does, and if `starts` has
+/// another shape. In f32 on this host's CPU it also panics if an element of `starts` is greater than its own position.
 pub fn causal_attention_within(
     query_key_value: Tensor<3>,
     heads: impl Into<AttentionHeads>,
@@ -72,8 +73,7 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     if batch * length == 0 {
         return query_key_value.slice_dim(2, 0..query * size);
     }
-    // Two products count: queries with keys, and weights with values. Scores of later positions count as well, as is
-    // usual.
+    // Counts two products: queries with keys, and weights with values. Masked scores count as well, as is usual.
     report_flops(4.0 * (batch * length * length) as f64 * (query * size) as f64);
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::causal_attention, &query_key_value, heads, starts.as_ref()) {
@@ -82,7 +82,8 @@ fn attention(query_key_value: Tensor<3>, heads: AttentionHeads, starts: Option<T
     let device = query_key_value.device();
     let split = query_key_value.reshape([batch, length, heads.columns(), size]).swap_dims(1, 2);
     let part = |start: usize, count: usize| split.clone().slice_dim(1, start..start + count);
-    // The query heads that share a key-value head are a dimension of their own, over which burn broadcasts.
+    // Query heads that share a key-value head get a dimension of their own, along which burn broadcasts keys and
+    // values.
     let grouped = |part: Tensor<4>| {
         let group = part.dims()[1] / key_value;
         part.reshape([batch, key_value, group, length, size])
@@ -122,11 +123,11 @@ mod one {
     use crate::kernels::declared::name::CAUSAL_ATTENTION;
     use crate::kernels::{Kernels, indices, operation};
 
-    /// The operation that represents the whole of causal attention in burn's autodiff graph.
+    /// Causal attention as a single operation in burn's autodiff graph.
     #[derive(Debug)]
     struct CausalAttention;
 
-    /// The values that the forward pass of causal attention keeps for its backward pass.
+    /// Values that causal attention's forward pass saves for its backward pass.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
         attended: B::Attended,
@@ -146,8 +147,8 @@ mod one {
         }
     }
 
-    /// Computes causal attention by the backend's kernel; returns `None` if there is no kernel for the input's type or
-    /// device.
+    /// Computes causal attention with the backend's kernel; returns `None` if there is no kernel for the input's dtype
+    /// or device.
     pub fn causal_attention<B: Kernels>(
         _: PhantomData<B>,
         input: &Tensor<3>,

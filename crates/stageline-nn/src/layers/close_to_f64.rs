@@ -1,4 +1,4 @@
-//! Compares numbers of tensors in f32 with numbers that a test has computed in f64.
+//! Compares f32 tensors with values that a test has computed in f64.
 
 use burn::tensor::Tensor;
 
@@ -6,8 +6,8 @@ pub fn numbers<const D: usize>(tensor: Tensor<D>) -> Vec<f64> {
     tensor.into_data().iter::<f32>().map(f64::from).collect()
 }
 
-/// Returns the largest difference between two numbers at the same index in two lists. A difference is relative if the
-/// exact number is above 1 in size, and absolute otherwise.
+/// Returns the largest difference between an element of `found` and the element of `exact` at the same index. A
+/// difference is relative if the exact value is above 1 in magnitude, and absolute otherwise.
 ///
 /// # Panics
 /// Panics if the lists differ in length, or if a difference is not finite, which `f64::max` would drop.

@@ -10,9 +10,9 @@ use crate::kernels::masked_targets::{is_masked, of_targets};
 /// Returns the cross-entropy of logits `[rows, classes]` with the target class of each row, `[rows]`: the sum over all
 /// rows in nats, `[1]`.
 ///
-/// The result is the negative sum of burn's `log_softmax` at the targets, in f32 for logits in bf16 or f16. On this
-/// host's CPU, the loss is one operation of the autodiff graph. A row with the target [`MASKED`](crate::MASKED) adds
-/// nothing.
+/// The result is the negative sum of burn's `log_softmax` at the targets. Logits in bf16 or f16 are cast to f32. If the
+/// backend has a kernel, the loss is one operation of the autodiff graph. A row with the target
+/// [`MASKED`](crate::MASKED) is ignored.
 ///
 /// # Panics
 /// Panics if the numbers of targets and rows differ, or, on the CPU, if a target is neither a class nor masked.
@@ -27,13 +27,13 @@ pub fn cross_entropy(logits: Tensor<2>, targets: Tensor<1, Int>) -> Tensor<1> {
     if let Some(sum) = of_their_backend!(one::cross_entropy, &logits, &targets) {
         return sum;
     }
-    // Masked rows get constant logits, because NaN in them would be NaN in their gradient.
+    // Masked rows get constant logits, because NaN in them would give NaN gradients.
     let logits = logits.mask_fill(is_masked(targets.clone()).expand([rows, classes]), 0.0);
     -of_targets(log_softmax(logits, 1), targets).sum()
 }
 
-/// Returns the number of targets that are not masked ([`MASKED`](crate::MASKED)): the loss weight of
-/// [`cross_entropy`] for a micro-batch.
+/// Returns the number of targets that are not masked ([`MASKED`](crate::MASKED)): a micro-batch's loss weight, the
+/// divisor of the loss sum that [`cross_entropy`] returns.
 pub fn unmasked(targets: Tensor<1, Int>) -> usize {
     let masked = is_masked(targets.clone()).int().sum().into_scalar::<i64>();
     targets.dims()[0] - masked as usize
@@ -53,18 +53,18 @@ mod one {
     use crate::kernels::declared::name::CROSS_ENTROPY;
     use crate::kernels::{Kernels, indices, operation};
 
-    /// The operation that represents the whole cross-entropy loss in burn's autodiff graph.
+    /// The cross-entropy loss as a single operation in burn's autodiff graph.
     #[derive(Debug)]
     struct CrossEntropy;
 
-    /// The values that the forward pass of the cross-entropy loss keeps for its backward pass.
+    /// Values that the cross-entropy's forward pass saves for its backward pass.
     #[derive(Clone, Debug)]
     struct State<B: Backend> {
         logits: FloatTensor<B>,
         targets: IntTensor<B>,
-        /// The second output of [`Kernels::cross_entropy`], from which the backward pass computes the softmax of each
-        /// row of logits. It differs between backends. On GPUs it contains the log-likelihoods of all classes. On CPUs
-        /// it contains two numbers for each row: the largest logit, and 1 / sum of exp(logit - largest logit).
+        /// Second output of [`Kernels::cross_entropy`], from which the backward pass computes the softmax of the
+        /// logits. On GPUs, the log-likelihoods of all classes. On CPUs, two values for each row: the largest logit,
+        /// and 1 / sum of exp(logit - largest logit).
         kept: FloatTensor<B>,
     }
 
@@ -81,8 +81,8 @@ mod one {
         }
     }
 
-    /// Computes the cross-entropy loss by the backend's kernel; returns `None` if there is no kernel for the logits or
-    /// their device.
+    /// Computes the cross-entropy loss with the backend's kernel; returns `None` if there is no kernel for the logits
+    /// or their device.
     pub fn cross_entropy<B: Kernels>(
         _: PhantomData<B>,
         logits: &Tensor<2>,

@@ -8,17 +8,17 @@ use rand_chacha::rand_core::{Rng, SeedableRng};
 
 use crate::forward::samples::Samples;
 
-/// The part of the random number generator's key that stands for dropout. It separates dropout from other uses of the
-/// same seed, such as the order of samples.
+/// The part of the random number generator's key that identifies dropout, so that other uses of the same seed, such as
+/// the order of samples, draw different numbers.
 const TAG: &[u8; 16] = b"stageline drop\0\0";
 
-/// A dropout layer: sets elements to zero with a probability, and scales the others by 1 / (1 - probability), in
-/// training only (Srivastava et al., 2014,
+/// A dropout layer: in training only, sets each element to zero with a given probability, and scales the others by 1 /
+/// (1 - probability) (Srivastava et al., 2014,
 /// [jmlr.org/papers/v15/srivastava14a](https://jmlr.org/papers/v15/srivastava14a.html)).
 ///
-/// The dropped elements depend only on the seed, the layer, the step and the sample. They do not depend on the number
-/// of stages or micro-batches, the schedule or the timing of threads. burn's own dropout draws from one generator that
-/// all threads share. Outside the forward pass of a training step the layer returns its input; see [`Samples`].
+/// The mask depends only on the seed, the layer, the step and the sample. It does not depend on the number of stages or
+/// micro-batches, the schedule or thread timing. burn's own dropout, by contrast, draws from one generator that all
+/// threads share. Outside the forward pass of a training step the layer returns its input unchanged; see [`Samples`].
 ///
 /// The mask is drawn on the host and moved to the input's device.
 #[derive(Module, Debug)]
@@ -33,8 +33,8 @@ pub struct Dropout {
 
 impl Dropout {
     /// Returns a dropout layer that drops each element with the probability `probability`, from 0 to below 1. `seed`
-    /// and `layer` decide, with the step and the sample, which elements are dropped. Every dropout of a model needs a
-    /// different `layer` number, or they drop the same elements.
+    /// and `layer`, together with the step and the sample, determine which elements are dropped. Every dropout layer of
+    /// a model needs a different `layer` number, or they drop the same elements.
     ///
     /// # Panics
     /// Panics if the probability is below 0, or at least 1.
@@ -46,9 +46,9 @@ impl Dropout {
         Self { probability, seed, layer }
     }
 
-    /// Sets random elements of an input `[rows, ...]` to zero, scales the others, and returns a tensor of the same
-    /// shape and type. The rows are the samples of the micro-batch. A sample may have several consecutive rows, if all
-    /// samples have equally many.
+    /// Drops random elements of an input `[rows, ...]`, scales the others, and returns a tensor of the same shape and
+    /// dtype. The rows are the samples of the micro-batch. A sample may have several consecutive rows, if all samples
+    /// have the same number of rows.
     ///
     /// # Panics
     /// Panics if the number of rows is not a multiple of the number of samples.
@@ -62,14 +62,13 @@ impl Dropout {
         );
         let given = FloatDType::from(input.dtype());
         let dropped = Tensor::<D, Bool>::from_data(self.mask(samples, input.dims()), &input.device());
-        // The factor of a kept element is rounded once, with the product, and not to the type of the input before.
+        // The scale is applied in at least f32, so that only the scaled element is rounded to the input's dtype.
         let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
         let scaled = (input.cast(wide) * (1.0 / (1.0 - self.probability))).cast(given);
         scaled.mask_fill(dropped, 0.0)
     }
 
-    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It is true for every element
-    /// that is dropped.
+    /// Returns the dropout mask of a micro-batch's samples, of the shape `dims`. It is true for every dropped element.
     fn mask<const D: usize>(&self, samples: Samples, dims: [usize; D]) -> TensorData {
         let each = dims.iter().product::<usize>() / samples.count.max(1);
         let threshold = (self.probability * 2.0_f64.powi(32)) as u32;
@@ -82,7 +81,7 @@ impl Dropout {
     }
 
     /// Returns the random number generator for the mask of one sample in one step. Its key contains the seed, the layer
-    /// number and a constant for dropout. The step selects the ChaCha stream, and every sample has 2^32 blocks of the
+    /// number and a constant for dropout. The step selects the ChaCha stream, and each sample has 2^32 blocks of the
     /// stream.
     fn stream(&self, step: usize, sample: usize) -> ChaCha8Rng {
         let mut key = [0; 32];

@@ -1,4 +1,4 @@
-//! [`Embedding`]: a layer that looks up vectors in a trained table by index, and whose table gradient can be deferred.
+//! [`Embedding`]: a layer that looks up trainable vectors by index, and whose weight gradient can be deferred.
 
 use std::marker::PhantomData;
 
@@ -17,11 +17,11 @@ use crate::engine::{of_their_backend, recorded};
 use crate::kernels::products::Products;
 
 /// An embedding layer like [burn's](burn::nn::Embedding), which returns a row of its table for every index. The layer's
-/// backward pass computes only the gradient of the table, which can be deferred until after the backward pass.
+/// only gradient is that of the table, which can be deferred until after the backward pass.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Embedding {
-    /// The trained table of an embedding layer: one vector for each index, with shape `[indices, width]`.
+    /// Trainable embedding table, with shape `[indices, width]`: one vector for each index.
     pub weight: Param<Tensor<2>>,
 }
 
@@ -43,24 +43,23 @@ impl ModuleDisplay for Embedding {
 }
 
 impl Embedding {
-    /// Looks up indices `[batch, length]` in the table of an embedding layer and returns their vectors, `[batch,
-    /// length, width]`.
+    /// Looks up indices `[batch, length]` in the embedding's table and returns their vectors, `[batch, length, width]`.
     pub fn forward(&self, indices: Tensor<2, Int>) -> Tensor<3> {
         of_their_backend!(split, &indices, &self.weight).unwrap_or_else(|| embedding(self.weight.val(), indices))
     }
 }
 
-/// The operation that represents the whole embedding layer in burn's autodiff graph. The gradient of the layer's table
-/// can be deferred until after the backward pass.
+/// An embedding lookup as a single operation in burn's autodiff graph. The table's gradient can be deferred until after
+/// the backward pass.
 #[derive(Debug)]
 struct SplitEmbedding;
 
-/// The values that the forward pass of an embedding layer keeps for its backward pass.
+/// Values that an embedding's forward pass saves for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
     weight: FloatTensor<B>,
     indices: IntTensor<B>,
-    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
+    /// Parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
     /// backward pass.
     id: Option<ParamId>,
 }

@@ -1,5 +1,5 @@
-//! [`gelu`] and [`gelu_tanh`]: the Gaussian error linear unit (GELU), an activation function, with vector instructions
-//! on this host's CPU.
+//! [`gelu`] and [`gelu_tanh`]: the Gaussian error linear unit (GELU), an activation function, with SIMD instructions on
+//! this host's CPU.
 
 use burn::tensor::activation;
 use burn::tensor::{DType, FloatDType, Tensor};
@@ -14,7 +14,7 @@ use crate::kernels::variants::GeluForm;
 /// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415)).
 ///
 /// [burn's function](burn::tensor::activation::gelu) computes the same values. In f32 on this host's CPU this function
-/// is many times as fast as burn's, because burn 0.22 computes `erf` there without vector instructions. The error of a
+/// is many times as fast as burn's, because burn 0.22 computes `erf` there without SIMD instructions. The error of a
 /// value is then below 8e-7, and the error of a derivative below 4e-7. These errors are relative if the exact value is
 /// greater than 1, and absolute otherwise.
 pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
@@ -25,16 +25,15 @@ pub fn gelu<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     activation::gelu(input)
 }
 
-/// Returns the activation function GELU of every element of `input`, approximated by a hyperbolic tangent: `0.5 x (1 +
-/// tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`. GPT-2 uses this form (Hendrycks and Gimpel, 2016,
-/// [arXiv:1606.08415](https://arxiv.org/abs/1606.08415), section 2).
+/// Returns GELU's tanh approximation of every element of `input`: `0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))`.
+/// GPT-2 uses this form (Hendrycks and Gimpel, 2016, [arXiv:1606.08415](https://arxiv.org/abs/1606.08415), section 2).
 pub fn gelu_tanh<const D: usize>(input: Tensor<D>) -> Tensor<D> {
     #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
     if let Some(output) = of_their_backend!(one::gelu, &input, GeluForm::Tanh) {
         return output;
     }
     match input.dtype() {
-        // The cube of a large input overflows in f16, and `1 + tanh` is rounded to 0 in bf16 for some negative inputs.
+        // The cube of a large input overflows in f16, and `1 + tanh` rounds to 0 in bf16 for some negative inputs.
         DType::F16 | DType::BF16 => {
             let given = FloatDType::from(input.dtype());
             activation::gelu_approximate(input.cast(FloatDType::F32)).cast(given)
@@ -57,12 +56,12 @@ mod one {
     use crate::kernels::variants::GeluForm;
     use crate::kernels::{Kernels, operation};
 
-    /// The operation that represents the activation function GELU in burn's autodiff graph.
+    /// The activation function GELU as a single operation in burn's autodiff graph.
     #[derive(Debug)]
     struct Gelu;
 
     impl<B: Kernels> Backward<B, 1> for Gelu {
-        /// The input of GELU's forward pass, which its backward pass needs, and the form of GELU.
+        /// What GELU's backward pass needs: the forward pass's input, and the form of GELU (exact or tanh).
         type State = (FloatTensor<B>, GeluForm);
 
         fn backward(self, ops: Ops<Self::State, 1>, gradients: &mut Gradients, _: &mut Checkpointer) {
@@ -74,7 +73,7 @@ mod one {
         }
     }
 
-    /// Computes GELU by the backend's kernel; returns `None` if there is no kernel for the input or its device.
+    /// Computes GELU with the backend's kernel; returns `None` if there is no kernel for the input or its device.
     pub fn gelu<B: Kernels, const D: usize>(_: PhantomData<B>, input: &Tensor<D>, form: GeluForm) -> Option<Tensor<D>> {
         operation::<B, _, 1, D, D>(GELU, Gelu, [input], |[input]| (B::gelu_of(&input, form), (input, form)))
     }

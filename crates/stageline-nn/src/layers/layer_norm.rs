@@ -1,5 +1,5 @@
-//! [`LayerNorm`]: layer normalisation with burn's parameters. Its backward pass can defer the gradients of scale and
-//! shift, so that a pipeline computes them later.
+//! [`LayerNorm`]: layer normalisation with burn's parameters. The gradients of its scale and shift can be deferred, so
+//! that a pipeline computes them later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::LayerNormConfig;
@@ -16,15 +16,15 @@ use crate::layers::normalised::normalised;
 /// A layer normalisation with the parameters of burn's layer: a scale and an optional shift (Ba et al., 2016,
 /// [arXiv:1607.06450](https://arxiv.org/abs/1607.06450)).
 ///
-/// In f32 on this host's CPU, the layer is one operation in the autodiff graph, where burn 0.22 records a dozen. The
-/// backward pass of this operation can be split into input and weight gradients.
+/// In f32 on this host's CPU, the layer is one operation in the autodiff graph, where burn 0.22 records a dozen. Its
+/// backward pass can be split into input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct LayerNorm {
-    /// The trained scale of a layer normalisation, with shape `[width]`. Normalised values are multiplied by it.
+    /// The layer normalisation's trainable scale, with shape `[width]`. Normalised values are multiplied by it.
     pub gamma: Param<Tensor<1>>,
-    /// The trained shift of a layer normalisation, which is added to the scaled values, with shape `[width]`; `None`
-    /// for a layer without shift.
+    /// The layer normalisation's trainable shift, with shape `[width]`, which is added to the scaled values; `None` for
+    /// a layer without shift.
     pub beta: Option<Param<Tensor<1>>>,
     epsilon: f64,
 }
@@ -47,7 +47,7 @@ impl LayerNorm {
         Self { gamma: norm.gamma, beta: norm.beta, epsilon: config.epsilon }
     }
 
-    /// Normalises an input `[..., width]` over its last dimension, and returns a tensor of the same shape and type.
+    /// Normalises an input `[..., width]` over its last dimension, and returns a tensor of the same shape and dtype.
     ///
     /// # Panics
     /// Panics if the last dimension of the input is not the width of the layer, or if `beta` has another width.
@@ -65,7 +65,7 @@ impl LayerNorm {
             }
         }
         let beta = self.beta.as_ref().map(Param::val);
-        // A sum of squares needs f32, because f16 has too small a range and bf16 too few bits.
+        // A sum of squares needs f32, because f16 has too small a range and bf16 too little precision.
         let given = FloatDType::from(input.dtype());
         let wide = if given == FloatDType::F64 { given } else { FloatDType::F32 };
         let (gamma, beta) = (self.gamma.val().cast(wide), beta.map(|beta| beta.cast(wide)));

@@ -1,5 +1,5 @@
-//! [`Linear`]: a linear layer with burn's parameters. Its backward pass can defer the weight gradients, so that a
-//! pipeline computes them later.
+//! [`Linear`]: a linear layer with burn's parameters. Its weight gradients can be deferred, so that a pipeline computes
+//! them later.
 
 use std::marker::PhantomData;
 
@@ -22,8 +22,8 @@ use crate::params::is_quantized;
 /// A linear layer like [burn's](burn::nn::Linear), which returns `input x weight + bias`. Its backward pass can be
 /// split into input and weight gradients.
 ///
-/// Inputs of more than two dimensions are reshaped to one matrix. So the layer needs a single matrix product instead of
-/// one for each entry of the batch.
+/// Inputs of more than two dimensions are reshaped to one matrix, so that the layer needs a single matrix product
+/// instead of one for each batch entry.
 ///
 /// A weight with a LoRA adapter ([`burn::module::Lora`]; Hu et al., 2021,
 /// [arXiv:2106.09685](https://arxiv.org/abs/2106.09685)) is not merged with it: the layer returns `input x base +
@@ -42,9 +42,9 @@ use crate::params::is_quantized;
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct Linear {
-    /// The weight matrix of a linear layer, with shape `[inputs, outputs]`.
+    /// The linear layer's weight matrix, with shape `[inputs, outputs]`.
     pub weight: Param<Tensor<2>>,
-    /// The bias that a linear layer adds to its output, with shape `[outputs]`; `None` for a layer without bias.
+    /// The bias that the linear layer adds to its output, with shape `[outputs]`; `None` for a layer without bias.
     pub bias: Option<Param<Tensor<1>>>,
 }
 
@@ -66,7 +66,7 @@ impl ModuleDisplay for Linear {
 }
 
 impl Linear {
-    /// Computes the output `[..., outputs]` of a linear layer for an input `[..., inputs]`.
+    /// Computes the layer's output `[..., outputs]` for an input `[..., inputs]`.
     ///
     /// # Panics
     /// Panics if the last dimension of the input is not the number of inputs of the weight.
@@ -87,15 +87,15 @@ impl Linear {
     }
 }
 
-/// Returns the frozen base weight of an adapter in the element type of `factor`, one of the adapter's two matrices. A
-/// quantised weight is dequantised.
+/// Returns a LoRA adapter's frozen base weight, `base`, in the dtype of `factor`, one of the adapter's two matrices.
+/// Dequantises a quantised weight.
 fn dense(base: Tensor<2>, factor: &Tensor<2>) -> Tensor<2> {
     let base = if is_quantized(&base) { base.dequantize() } else { base };
     if base.dtype() == factor.dtype() { base } else { base.cast(factor.dtype()) }
 }
 
-/// Returns `input x values + bias`. `values` is the value of the parameter `weight`. For a parameter with an adapter,
-/// `values` is the base weight without the adapter.
+/// Returns `input @ values + bias`. `values` is the value of the parameter `weight` or, with a LoRA adapter, the base
+/// weight without the adapter.
 fn product<const D: usize>(
     input: Tensor<D>,
     weight: &Param<Tensor<2>>,
@@ -107,26 +107,26 @@ fn product<const D: usize>(
         .unwrap_or_else(|| linear(input, values, bias.map(Param::val)))
 }
 
-/// The operation that represents the whole linear layer in burn's autodiff graph. Its backward pass can be split into
-/// input and weight gradients.
+/// A linear layer as a single operation in burn's autodiff graph, with a backward pass that can be split into input and
+/// weight gradients.
 #[derive(Debug)]
 struct SplitLinear;
 
-/// The values that the forward pass of a linear layer keeps for its backward pass.
+/// Values that a linear layer's forward pass saves for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
-    /// The rows of the layer's input, which only the gradient of the weight needs; `None` if the weight is frozen.
+    /// The layer's input, reshaped to rows, which only the weight gradient needs; `None` if the weight is frozen.
     input: Option<FloatTensor<B>>,
     weight: FloatTensor<B>,
-    /// The parameter ids of the linear layer's weight and bias; `None` for a parameter whose gradient must not be
-    /// deferred until after the backward pass.
+    /// Parameter ids of the layer's weight and bias; `None` for a parameter whose gradient must not be deferred until
+    /// after the backward pass.
     put_off: [Option<ParamId>; 2],
-    /// The shape of a linear layer's input before the input was reshaped to rows.
+    /// Shape of the layer's input before it was reshaped to rows; the input gradient gets this shape.
     shape: Shape,
 }
 
 /// Reshapes a tensor `[..., columns]` to a matrix `[rows, columns]`. One product with this matrix is faster than one
-/// product for each entry of the batch.
+/// product for each batch entry.
 fn rows<B: Backend>(tensor: FloatTensor<B>) -> FloatTensor<B> {
     let shape = tensor.shape();
     let last = shape.num_dims() - 1;
@@ -152,7 +152,7 @@ impl<B: Products, const N: usize> Backward<B, N> for SplitLinear {
                 }
             }
         });
-        // The memory of the input is freed before the gradient of the input is allocated.
+        // The weight gradient comes first, so that the input's memory is freed before the input gradient is allocated.
         if let (Some(node), Some(input)) = (of_weight.filter(|_| !waits[0]), input) {
             gradients.register::<B>(node.id, B::to_weight(input, gradient.clone()));
         }

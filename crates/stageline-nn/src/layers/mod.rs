@@ -3,8 +3,8 @@
 //!
 //! The layers are `Linear`, `Embedding`, `LayerNorm`, `RmsNorm`, `AccumulatedBatchNorm` and `Dropout`; the functions
 //! are `gelu`, `gelu_tanh`, `swiglu`, `join_rotated`, `causal_attention` and `cross_entropy`. Inputs and outputs are
-//! burn tensors. A layer asks `kernels` for its operation and computes with burn's own operations if the backend has no
-//! kernel. Layers must not know stages or plans.
+//! burn tensors. A layer computes its operation with a kernel from `kernels`, or with burn's own operations if the
+//! backend has no kernel. Layers must not know stages or plans.
 
 pub mod batch_norm;
 pub mod causal_attention;

@@ -1,4 +1,5 @@
-//! A normalisation of rows as one operation of burn's autodiff graph, with parameter gradients that can be deferred.
+//! Layer and RMS normalisation as one operation of burn's autodiff graph, with parameter gradients that can be
+//! deferred.
 
 use std::marker::PhantomData;
 
@@ -17,19 +18,19 @@ use crate::kernels::declared::name;
 use crate::kernels::variants::{Norm, Normalisation};
 use crate::kernels::{Kernels, beside, computes, is_empty, tracked};
 
-/// The operation that represents a whole normalisation in burn's autodiff graph.
+/// A layer or RMS normalisation as a single operation in burn's autodiff graph.
 #[derive(Debug)]
 struct Normalised;
 
-/// The values that the forward pass of a normalisation keeps for its backward pass.
+/// Values that a normalisation's forward pass saves for its backward pass.
 #[derive(Clone, Debug)]
 struct State<B: Kernels> {
     input: FloatTensor<B>,
     gamma: FloatTensor<B>,
     moments: B::Moments,
     kind: Norm,
-    /// The parameter ids of the normalisation's scale and shift; `None` for a parameter whose gradient must not be
-    /// deferred until after the backward pass.
+    /// Parameter ids of the normalisation's scale and shift; `None` for a parameter whose gradient must not be deferred
+    /// until after the backward pass.
     put_off: [Option<ParamId>; 2],
 }
 
@@ -64,7 +65,7 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
                 }
             }
         }
-        // The gradient of the input comes last, because burn's fusion makes fewer kernels if the sums over columns
+        // The input gradient comes last, because burn fuses the operations into fewer kernels if the sums over columns
         // follow the sums over rows.
         if let Some(node) = of_input {
             gradients.register::<B>(node.id, B::normalised_to_input(&input, &gamma, &moments, &gradient, kind));
@@ -72,8 +73,8 @@ impl<B: Kernels, const N: usize> Backward<B, N> for Normalised {
     }
 }
 
-/// Normalises `input` by the backend's kernel. `norm` is the kind of normalisation and its epsilon. Returns `None` if
-/// there is no kernel for the type of the tensors or their device.
+/// Normalises `input` with the backend's kernel, with the scale `gamma` and the optional shift `beta`. `norm` is the
+/// kind of normalisation and its epsilon. Returns `None` if there is no kernel for the tensors' dtypes or device.
 pub fn normalised<B: Kernels, const D: usize>(
     _: PhantomData<B>,
     input: &Tensor<D>,

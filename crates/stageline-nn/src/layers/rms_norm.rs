@@ -1,5 +1,5 @@
-//! [`RmsNorm`]: RMS normalisation with burn's parameter. Its backward pass can defer the gradient of the scale, so that
-//! a pipeline computes it later.
+//! [`RmsNorm`]: RMS normalisation with burn's parameter. The gradient of its scale can be deferred, so that a pipeline
+//! computes it later.
 
 use burn::module::{Content, DisplaySettings, Module, ModuleDisplay, Param};
 use burn::nn::RmsNormConfig;
@@ -12,15 +12,15 @@ use crate::kernels::variants::{Norm, Normalisation};
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::layers::normalised::normalised;
 
-/// An RMS normalisation with the parameter of burn's layer: the input divided by the root of its mean square plus
-/// epsilon, times a trained scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
+/// RMS normalisation with the parameter of burn's layer: the input divided by sqrt(mean square + epsilon), times a
+/// trainable scale (Zhang and Sennrich, 2019, [arXiv:1910.07467](https://arxiv.org/abs/1910.07467)).
 ///
-/// In f32 on this host's CPU, the layer is one operation in the autodiff graph. The backward pass of this operation can
-/// be split into input and weight gradients.
+/// In f32 on this host's CPU, the layer is one operation in the autodiff graph. Its backward pass can be split into
+/// input and weight gradients.
 #[derive(Module, Debug)]
 #[module(custom_display)]
 pub struct RmsNorm {
-    /// The trained scale of an RMS normalisation, with shape `[width]`. Normalised values are multiplied by it.
+    /// The RMS normalisation's trainable scale, with shape `[width]`. Normalised values are multiplied by it.
     pub gamma: Param<Tensor<1>>,
     epsilon: f64,
 }
@@ -42,7 +42,7 @@ impl RmsNorm {
         Self { gamma: config.init(device).gamma, epsilon: config.epsilon }
     }
 
-    /// Normalises an input `[..., width]` over its last dimension, and returns a tensor of the same shape and type.
+    /// Normalises an input `[..., width]` over its last dimension, and returns a tensor of the same shape and dtype.
     ///
     /// # Panics
     /// Panics if the last dimension of the input is not the width of the layer.
@@ -56,7 +56,7 @@ impl RmsNorm {
                 return output;
             }
         }
-        // A sum of squares needs f32, because f16 has too small a range and bf16 too few bits.
+        // A sum of squares needs f32, because f16 has too small a range and bf16 too little precision.
         let given = FloatDType::from(input.dtype());
         let wide = if input.dtype() == DType::F64 { FloatDType::F64 } else { FloatDType::F32 };
         let input = input.cast(wide);

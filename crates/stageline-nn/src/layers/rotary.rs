@@ -1,5 +1,5 @@
-//! Rotary position embeddings: [`join_rotated`] turns queries and keys by angles that depend on their positions and
-//! joins them with the values, and [`RotaryAngles`] defines these angles.
+//! Rotary position embeddings: [`join_rotated`] rotates queries and keys by angles that depend on their positions and
+//! concatenates them with the values, and [`RotaryAngles`] defines these angles.
 
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -18,19 +18,19 @@ use crate::kernels::rotation;
 /// This is the half-split layout of Hugging Face's models.
 #[derive(Clone, Debug)]
 pub struct RotaryAngles {
-    /// The frequency of each pair of an attention head's elements, in radians per position.
+    /// Frequency of each pair of elements in an attention head, in radians per position.
     frequencies: Arc<[f32]>,
 }
 
 thread_local! {
-    /// The table of cosines and sines that this thread used last for rotary embeddings, with the table's frequencies.
-    /// Threads share no table: on a GPU, one thread's queue does not wait until another thread's queue has written a
-    /// table.
+    /// This thread's most recently used table of cosines and sines for rotary embeddings, with the table's frequencies.
+    /// Threads do not share tables: on a GPU, one thread's queue would read a table without waiting until another
+    /// thread's queue has written it.
     static LAST: RefCell<Option<(Arc<[f32]>, Table)>> = const { RefCell::new(None) };
 }
 
-/// The cosines and sines of a rotary embedding's angles for some consecutive positions, each `[positions, size / 2]` in
-/// f32 for heads of `size` elements.
+/// Cosines and sines of a rotary embedding's angles for consecutive positions, each `[positions, size / 2]` in f32 for
+/// heads of `size` elements.
 #[derive(Clone, Debug)]
 struct Table {
     device: Device,
@@ -40,9 +40,9 @@ struct Table {
 }
 
 impl RotaryAngles {
-    /// Creates the angles of a rotary position embedding from the given frequencies in radians per position. Frequency
-    /// `i` is for the pair of the elements `i` and `i + size / 2` of a head. A head has twice as many elements as there
-    /// are frequencies.
+    /// Creates the angles of a rotary position embedding from the given frequencies, in radians per position. Frequency
+    /// `i` is for the pair of elements `i` and `i + size / 2` of a head. A head has twice as many elements as there are
+    /// frequencies.
     pub fn new(frequencies: impl Into<Arc<[f32]>>) -> Self {
         Self { frequencies: frequencies.into() }
     }
@@ -58,14 +58,14 @@ impl RotaryAngles {
         Self::new((0..size / 2).map(|pair| base.powf(-2.0 * pair as f64 / size as f64) as f32).collect::<Vec<_>>())
     }
 
-    /// Returns the frequencies of a rotary position embedding, in radians per position. Frequency `i` is for the pair
-    /// of the elements `i` and `i + size / 2` of a head.
+    /// Returns the frequencies of the rotary position embedding, in radians per position. Frequency `i` is for the pair
+    /// of elements `i` and `i + size / 2` of a head.
     pub fn frequencies(&self) -> &[f32] {
         &self.frequencies
     }
 
-    /// Returns the cosines and sines of a rotary embedding's angles for `count` positions from `first` on, as tensors
-    /// on `device`. The thread's last table is reused if it has these positions.
+    /// Returns the cosines and sines of a rotary embedding's angles for `count` positions, starting at `first`, as
+    /// tensors on `device`. The thread's last table is reused if it has these positions.
     fn table(&self, first: usize, count: usize, device: &Device) -> Table {
         LAST.with_borrow_mut(|last| {
             let suits = |(frequencies, table): &(Arc<[f32]>, Table)| {
@@ -82,11 +82,12 @@ impl RotaryAngles {
     }
 
     fn new_table(&self, first: usize, count: usize, device: &Device) -> Table {
-        // The angle is rounded to f32 as in other implementations, so that long sequences have the same angles.
+        // The angle is rounded to f32 as in other implementations, so that long sequences have the same angles as
+        // there.
         let angles = (first..first + count)
             .flat_map(|position| self.frequencies.iter().map(move |frequency| f64::from(position as f32 * frequency)));
         let (cosines, sines) = angles.map(|angle| (angle.cos() as f32, angle.sin() as f32)).unzip();
-        // The type is f32, whatever the device's default type is. `from_data` would take the default type.
+        // The dtype is f32, whatever the device's default dtype is. `from_data` would take the default.
         let tensor = |numbers: Vec<f32>| {
             Tensor::from_data(TensorData::new(numbers, [count, self.frequencies.len()]), (device, DType::F32))
         };
@@ -94,8 +95,8 @@ impl RotaryAngles {
     }
 }
 
-/// Joins queries, keys and values to the input of [`causal_attention`](crate::causal_attention()), and rotates the
-/// queries and keys by angles that depend on their positions (a rotary position embedding).
+/// Rotates queries and keys by angles that depend on their positions (a rotary position embedding), and concatenates
+/// them with the values to the input of [`causal_attention`](crate::causal_attention()).
 ///
 /// The parts are `[batch, length, heads x size]`, where keys and values may have fewer heads than the queries. The
 /// output, `[batch, length, columns]`, contains the columns of all queries, then the keys, then the values. `first` is
@@ -131,7 +132,7 @@ pub fn join_rotated(
         return output;
     }
     let angles = match query.gradient_checkpointing_strategy() {
-        // burn rejects operations on tensors with different strategies of its gradient checkpointing.
+        // burn rejects operations on tensors whose gradient checkpointing strategies differ.
         Some(strategy) => {
             [cosines, sines].map(|angles| angles.autodiff().with_gradient_checkpointing_strategy(strategy))
         }
@@ -153,16 +154,17 @@ mod one {
     use crate::kernels::declared::name::ROTARY;
     use crate::kernels::{Kernels, beside, operation};
 
-    /// The operation that represents the join of rotated queries and keys with values in burn's autodiff graph.
+    /// [`join_rotated`] as a single operation in burn's autodiff graph: rotates queries and keys, and concatenates them
+    /// with values.
     #[derive(Debug)]
     struct Join;
 
-    /// The values that the forward pass of [`join_rotated`] keeps for its backward pass.
+    /// Values that the forward pass of [`join_rotated`] saves for its backward pass.
     #[derive(Clone, Debug)]
     struct State<B: Kernels> {
-        /// The numbers of columns of the queries, the keys and the values.
+        /// Numbers of columns of the queries, the keys and the values.
         columns: [usize; 3],
-        /// The cosines and sines of a rotary embedding's angles. The backward pass turns gradients by the opposite
+        /// Cosines and sines of the rotary embedding's angles. The backward pass rotates gradients by the opposite
         /// angles.
         angles: [FloatTensor<B>; 2],
     }
@@ -182,8 +184,8 @@ mod one {
         }
     }
 
-    /// Joins queries, keys and values by the backend's kernel, and rotates the queries and keys. Returns `None` if
-    /// there is no kernel for the parts or their device.
+    /// Concatenates queries, keys and values with the backend's kernel, and rotates the queries and keys. Returns
+    /// `None` if there is no kernel for the parts or their device.
     pub fn join_rotated<B: Kernels>(
         _: PhantomData<B>,
         parts: [&Tensor<3>; 3],

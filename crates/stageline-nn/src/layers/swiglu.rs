@@ -6,10 +6,10 @@ use burn::tensor::activation::silu;
 #[cfg(any(feature = "flex", feature = "gpu", feature = "remote"))]
 use crate::engine::of_their_backend;
 
-/// Returns the activation function SwiGLU, `gate x sigmoid(gate) x up`, of every element of two tensors of one shape
-/// (Shazeer, 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
+/// Returns the activation function SwiGLU, `gate x sigmoid(gate) x up`, of every element of two tensors of the same
+/// shape (Shazeer, 2020, [arXiv:2002.05202](https://arxiv.org/abs/2002.05202)).
 ///
-/// In f32 on this host's CPU this is one operation with vector instructions; it keeps its inputs for the backward pass.
+/// In f32 on this host's CPU this is one operation with SIMD instructions; it saves its inputs for the backward pass.
 ///
 /// # Panics
 /// Panics if the shapes differ.
@@ -35,13 +35,12 @@ mod one {
     use crate::kernels::declared::name::SWIGLU;
     use crate::kernels::{Kernels, operation};
 
-    /// The operation that represents the activation function SwiGLU in burn's autodiff graph.
+    /// The activation function SwiGLU as a single operation in burn's autodiff graph.
     #[derive(Debug)]
     struct SwiGlu;
 
     impl<B: Kernels> Backward<B, 2> for SwiGlu {
-        /// The two inputs of SwiGLU's forward pass, `gate` and `up`, which its backward pass needs to compute their
-        /// gradients.
+        /// What SwiGLU's backward pass needs: the forward pass's two inputs, `gate` and `up`.
         type State = [FloatTensor<B>; 2];
 
         fn backward(self, ops: Ops<Self::State, 2>, gradients: &mut Gradients, _: &mut Checkpointer) {
@@ -55,7 +54,7 @@ mod one {
         }
     }
 
-    /// Computes SwiGLU by the backend's kernel; returns `None` if there is no kernel for the inputs or their device.
+    /// Computes SwiGLU with the backend's kernel; returns `None` if there is no kernel for the inputs or their device.
     pub fn swiglu<B: Kernels, const D: usize>(
         _: PhantomData<B>,
         gate: &Tensor<D>,

@@ -1,5 +1,5 @@
-//! The product of activations with an embedding's table: the logits of a model whose output layer uses the table as its
-//! weight.
+//! The product of activations with an embedding's table, for models with tied embeddings: the output layer uses the
+//! table as its weight, and the product gives the logits.
 
 use std::marker::PhantomData;
 
@@ -19,10 +19,11 @@ use crate::kernels::products::Products;
 use crate::layers::Embedding;
 
 impl Embedding {
-    /// Returns the products of the activations `rows`, `[rows, width]`, with every vector of this embedding's table.
-    /// The result, `[rows, indices]`, contains the logits of a model whose output layer uses the table of its embedding
-    /// as its weight (Press and Wolf, 2017, [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the
-    /// table can be deferred until after the backward pass.
+    /// Returns `rows @ table.T`: the products of the activations `rows`, `[rows, width]`, with every vector of this
+    /// embedding's table. The result, `[rows, indices]`, contains the logits of a model with tied embeddings, whose
+    /// output layer uses the embedding's table as its weight (Press and Wolf, 2017,
+    /// [arXiv:1608.05859](https://arxiv.org/abs/1608.05859)). The gradient of the table can be deferred until after the
+    /// backward pass.
     ///
     /// # Panics
     /// Panics if the last dimension of `rows` is not the width of the embedding's table.
@@ -36,18 +37,19 @@ impl Embedding {
     }
 }
 
-/// The operation that represents the product of activations with an embedding's table in burn's autodiff graph.
+/// The product of activations with an embedding's table (tied output layer) as a single operation in burn's autodiff
+/// graph.
 #[derive(Debug)]
 struct Projection;
 
-/// The values that the forward pass keeps for its backward pass: both factors of the product of activations with an
-/// embedding's table, and the parameter id of the table.
+/// Values that the tied output layer's forward pass saves for its backward pass: the activations, the embedding's
+/// table, and the table's parameter id.
 #[derive(Clone, Debug)]
 struct State<B: Backend> {
-    /// The activations, which only the gradient of the table needs; `None` if the table is frozen.
+    /// The activations, which only the table's gradient needs; `None` if the table is frozen.
     rows: Option<FloatTensor<B>>,
     table: FloatTensor<B>,
-    /// The parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
+    /// Parameter id of the embedding's table; `None` if the table's gradient must not be deferred until after the
     /// backward pass.
     id: Option<ParamId>,
 }
@@ -67,7 +69,8 @@ impl<B: Products> Backward<B, 2> for Projection {
                 }
             }
         });
-        // The memory of the rows is freed before their gradient is allocated.
+        // The table gradient comes first, so that the memory of `rows` is freed before the gradient of `rows` is
+        // allocated.
         if let (Some(node), Some(rows)) = (to_table.filter(|_| !waits[0]), rows) {
             gradients.register::<B>(node.id, B::to_weight(gradient.clone(), rows));
         }

@@ -4,13 +4,13 @@
 use burn::tensor::Tensor;
 use burn::tensor::kind::BridgeTensor;
 
-/// A float tensor whose rank is not part of its Rust type, so that tensors of several ranks fit into one collection.
+/// A float tensor whose rank is not part of its Rust type, so that tensors of different ranks fit into one collection.
 /// The caller must remember the rank to get the tensor back.
 #[derive(Clone)]
 pub struct AnyTensor(BridgeTensor);
 
 impl AnyTensor {
-    /// Wraps a float tensor so that its rank is no longer in the type.
+    /// Wraps a float tensor and erases its rank from the type.
     pub fn new<const D: usize>(tensor: Tensor<D>) -> Self {
         Self(tensor.into_bridge())
     }
@@ -26,19 +26,20 @@ impl AnyTensor {
     /// all elements alike, such as a cast, a read, or a sum with a tensor of the same shape.
     ///
     /// burn passes the tensor with its real shape to the backend. Some operations use the rank of the Rust type
-    /// instead: those that name a dimension, return sizes as an array, or create a tensor from data. They panic on the
-    /// returned tensor, or use only the first dimension of its shape.
+    /// instead: those that name a dimension, return sizes as an array, or create a tensor from data. On the returned
+    /// tensor they panic, or use only the first dimension of its shape.
     pub fn unranked(self) -> Tensor<1> {
         Tensor::from_bridge(self.0)
     }
 
-    /// Applies `operation` to the wrapped tensor, and returns the result, wrapped as well. The operation must keep the
-    /// shape and treat all elements alike (see [`unranked`](Self::unranked)).
+    /// Applies the elementwise `operation` to the wrapped tensor, and returns its result as an `AnyTensor` again.
+    /// `operation` sees the tensor as a `Tensor<1>`, whatever its real rank is, and must keep the shape (see
+    /// [`unranked`](Self::unranked)).
     pub fn map(self, operation: impl FnOnce(Tensor<1>) -> Tensor<1>) -> Self {
         Self::new(operation(self.unranked()))
     }
 
-    /// Detaches the wrapped tensor from any autodiff graph, and returns it as a leaf of a new graph. The leaf gets a
+    /// Detaches the wrapped tensor from its autodiff graph, and returns it as a leaf of a new graph. The leaf gets a
     /// gradient only if `trained` is set.
     pub fn leaf(self, trained: bool) -> Self {
         let leaf = |tensor: Tensor<1>| tensor.inner().autodiff();

@@ -2,19 +2,19 @@
 //! single tensor. The module is public because function names such as [`read`], [`write()`] and [`unify`] are clear
 //! only after the module's name, as in `params::read`.
 //!
-//! Input: burn modules. Output: values on the host, descriptions of parameters, or the module with other values. This
-//! folder must not train a module, and must not know the stage that a module belongs to.
+//! Input: burn modules. Output: values in host memory, descriptions of parameters, or the module with other values.
+//! This folder must not train a module, and must not know the stage that a module belongs to.
 //!
 //! - `visit`: describes, reads, writes and changes the tensors of a module (`describe`, `read`, `write`,
 //!   `visit_floats`, `map_floats`).
-//! - `named`: trained parameters and their gradients as numbers on the host, by path (`Named`).
+//! - `named`: trainable parameters by path, with their gradients in host memory (`Named`).
 //! - `seed`: initialises a module from a seed, so that parameters do not depend on the partition (`seeded`).
-//! - `sending`: sends tensors to a device, and limits the memory for the bytes that are in flight (`Sending`).
+//! - `sending`: sends tensors to a device, and limits the bytes that are in flight (`Sending`).
 //! - `shared`: keeps a single tensor for a parameter that a module uses several times (`unify`).
 //! - `to_device`: moves a module to another device without dequantizing its parameters.
 //! - `without_memory`: copies a module with its constants, but without the memory of its tensors.
-//! - `read_many`: reads several small tensors from a device at once.
-//! - `widest_float`: the float type for sums of many numbers on a device.
+//! - `read_many`: reads several small tensors from a device in one transfer.
+//! - `widest_float`: the widest float dtype of a device, for sums of many values.
 //! - `any_tensor`: a float tensor without its rank in the type (`AnyTensor`).
 
 pub(crate) mod any_tensor;

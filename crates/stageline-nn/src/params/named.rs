@@ -1,4 +1,4 @@
-//! Reads a module's trained parameters and their gradients as numbers on the host, by parameter path.
+//! Reads the gradients of a module's trainable parameters to host memory, by parameter path.
 
 use std::collections::{HashMap, HashSet};
 
@@ -8,21 +8,20 @@ use burn::tensor::TensorData;
 
 use crate::params::visit::{describe, read, visit_floats};
 
-/// A trained parameter of a module, described by id and path, with its gradient as numbers in the memory of this host.
+/// A trainable parameter of a module, described by id and path, with its gradient in host memory.
 pub struct Named {
-    /// The id that identifies a trained parameter in burn's modules and gradients.
+    /// Id of the trainable parameter in burn's modules and gradients.
     pub id: ParamId,
-    /// The path of a trained parameter in its module, such as `0.linear.weight`.
+    /// Path of the parameter in its module, such as `0.linear.weight`.
     pub path: String,
-    /// The number of elements of a trained parameter.
+    /// Number of elements of the parameter.
     pub elements: usize,
-    /// The elements of a trained parameter's gradient in row-major order; `None` if the loss does not depend on the
-    /// parameter.
+    /// Elements of the parameter's gradient in row-major order; `None` if the loss does not depend on the parameter.
     pub gradient: Option<Vec<f32>>,
 }
 
-/// Returns the trained parameters of a module with their gradients, in the order of the module's fields. A parameter
-/// that the module uses twice is in the list once.
+/// Returns the trainable parameters of a module with their gradients, in the order of the module's fields. A parameter
+/// that the module uses twice is listed once.
 pub fn named_gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Vec<Named> {
     let mut on_host = HashMap::new();
     visit_floats(module, |param| {
@@ -39,12 +38,12 @@ pub fn named_gradients<M: Module>(module: &M, gradients: &GradientsParams) -> Ve
     named.collect()
 }
 
-/// Returns the values of all tensors of a module, trained or not, as f32 numbers by parameter id.
+/// Returns the values of all tensors of a module, trainable or not, as f32 by parameter id.
 pub fn values_by_id<M: Module>(module: &M) -> HashMap<ParamId, Vec<f32>> {
     read(module).into_iter().map(|(id, data)| (id, numbers(&data))).collect()
 }
 
-/// Returns gradients of zeros, one for each trained parameter of a module whose id is in `ids`.
+/// Returns zero gradients, one for each trainable parameter of a module whose id is in `ids`.
 pub fn zero_gradients<M: Module>(module: &M, ids: &HashSet<ParamId>) -> GradientsParams {
     let mut made = GradientsParams::new();
     visit_floats(module, |param| {

@@ -1,14 +1,13 @@
-//! Reads the numbers of several tensors from a device in one transfer.
+//! Reads the values of several tensors from a device in one transfer.
 
 use burn::tensor::Tensor;
 
 use crate::params::widest_float::widest_float;
 
-/// Reads the numbers of all given tensors from their device and returns them in f64, one list for each tensor. On a
-/// device without f64 they are read in f32.
+/// Reads the values of all given tensors, which must be on the same device, in one transfer. Returns one list of f64
+/// values per tensor. On a device without f64, the values are read in f32.
 ///
-/// All tensors come in one read, because every read waits for the device and, on another host, for a round trip. The
-/// tensors must be on the same device.
+/// One transfer is faster than several, because every read waits for the device and, on another host, for a round trip.
 pub fn read_many<'a>(tensors: impl IntoIterator<Item = &'a Tensor<1>>) -> impl Iterator<Item = Vec<f64>> {
     let wide = |tensor: &Tensor<1>| tensor.clone().cast(widest_float(&tensor.device()));
     let tensors: Vec<_> = tensors.into_iter().map(wide).collect();

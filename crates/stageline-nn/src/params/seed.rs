@@ -1,4 +1,5 @@
-//! Seeded initialisation: parameters depend on their layer's seed only, not on the partition of the model.
+//! Seeded initialisation: parameters depend only on their layer's seed, not on how the model is partitioned into
+//! stages.
 //!
 //! burn draws lazy parameters at their first use, which may be on any thread. So a seeded initialisation draws these
 //! parameters before it returns.
@@ -11,15 +12,15 @@ use crate::params::sending::Sending;
 use crate::params::to_device::{fork, is_quantized};
 use crate::params::visit::describe;
 
-/// The lock that allows one seeded initialisation at a time, because burn's CPU backends share one random number
-/// generator in a process. The lock is reentrant, so that a seeded model may contain seeded layers.
+/// Lock that serialises seeded initialisations, because burn's CPU backends share one random number generator per
+/// process. The lock is reentrant, so that a seeded model may contain seeded layers.
 static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 
-/// Creates a module whose parameters depend on `seed` only: seeds the device, calls `init`, and materialises every
+/// Creates a module whose parameters depend only on `seed`: seeds the device, calls `init`, and initialises every lazy
 /// parameter before other code can draw random numbers.
 ///
 /// Give every *layer* its own seed, so that its parameters do not depend on the layers that are created before it.
-/// Three things disturb the result:
+/// Three things change the result:
 ///
 /// - another thread that draws random numbers outside this function at the same time
 /// - a nested call within `init`, which seeds the device again for everything that `init` draws after it
@@ -27,7 +28,7 @@ static DRAWING: ReentrantMutex<()> = ReentrantMutex::new(());
 ///   [`seeded_on`] draws them on this host
 ///
 /// Building a pipeline also draws random numbers, for parameters that are not initialised yet. It waits until this
-/// function has returned, so it does not disturb the result.
+/// function has returned, so it does not change the result.
 ///
 /// ```
 /// use burn::{nn::LinearConfig, tensor::Device};
@@ -44,15 +45,14 @@ pub fn seeded<M: Module>(device: &Device, seed: u64, init: impl FnOnce() -> M) -
     module
 }
 
-/// Creates a module on the device `home`, and moves it to `device`. The parameters of the module depend on `seed` only
-/// (see [`seeded`]). Each parameter is moved before the next one is drawn, so that `home` never stores the whole
-/// module.
+/// Creates a module on the device `home`, and moves it to `device`. The module's parameters depend only on `seed` (see
+/// [`seeded`]). Each parameter is moved before the next one is drawn, so that `home` never stores the whole module.
 pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: impl FnOnce() -> M) -> M {
     let _drawing = DRAWING.lock();
     home.seed(seed);
     let device = device.clone().autodiff();
     let mut moving = Moving(Sending::to(device.clone()));
-    // The mapper has moved the float parameters. `fork` moves the rest: quantized parameters, and tensors that are not
+    // The mapper has moved the float parameters. `fork` moves the rest: quantized parameters and tensors that are no
     // parameters.
     let module = fork(init().map(&mut moving), &device);
     moving.0.arrive();
@@ -60,13 +60,14 @@ pub fn seeded_on<M: Module>(home: &Device, device: &Device, seed: u64, init: imp
 }
 
 /// Calls `run`, which may draw random numbers without a seed. First waits until no other thread runs a seeded
-/// initialisation, because draws at the same time would change the numbers of that initialisation.
+/// initialisation, because concurrent draws would change that initialisation's result.
 pub fn unseeded<R>(run: impl FnOnce() -> R) -> R {
     let _drawing = DRAWING.lock();
     run()
 }
 
-/// Initialises the lazy parameters of a module now; burn would otherwise draw their random values at their first use.
+/// Initialises the lazy parameters of a module immediately; burn would otherwise draw their random values at their
+/// first use.
 pub fn materialize<M: Module>(module: &M) {
     // `describe` reads the value of each tensor, which initialises a lazy parameter.
     describe(module);

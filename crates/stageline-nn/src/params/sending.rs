@@ -1,17 +1,17 @@
-//! Sends tensors to a device one after another ([`Sending`]), and limits the memory for the bytes that are in flight.
+//! Sends tensors to a device one after another ([`Sending`]), and limits the bytes in flight.
 
 use burn::tensor::{Device, Tensor, TensorData};
 
-/// The largest number of bytes in flight to a device (sent, but perhaps not received). If there are more, the sender
-/// waits for their arrival.
+/// Limit of bytes in flight (sent, but perhaps not yet received) to one device: 8 MiB. Above it, the sender waits until
+/// the device has received everything sent.
 const IN_FLIGHT: usize = 8 << 20;
 
-/// The number of bytes in one slice of a tensor. A tensor with more bytes is sent to another host in slices, each in
-/// one message. Slices are small because both ends of a connection keep a buffer as large as the largest message.
+/// Slice size in bytes: a larger tensor is sent to another host in several messages of this size. Slices are small
+/// because both ends of a connection keep a buffer as large as the largest message.
 const SLICE: usize = 1 << 16;
 
-/// A sender of tensors to one device. It counts the bytes in flight, which the device may not have received yet, and
-/// waits for their arrival when there are more than 8 MiB.
+/// Sends tensors to one device. Counts the bytes in flight, which the device may not have received yet, and waits for
+/// the device when there are more than 8 MiB.
 pub(crate) struct Sending {
     device: Device,
     in_flight: usize,
@@ -22,8 +22,8 @@ impl Sending {
         Self { device, in_flight: 0 }
     }
 
-    /// Moves a tensor to the device, in slices if the device is on another host, and returns the moved tensor without
-    /// an autodiff graph. The moved tensor requires a gradient if the given tensor does.
+    /// Moves a tensor to the device, and returns the moved tensor without an autodiff graph. If the device is on
+    /// another host, a large tensor is sent in slices. The moved tensor requires a gradient if the given tensor does.
     pub(crate) fn send<const D: usize>(&mut self, tensor: Tensor<D>) -> Tensor<D> {
         let (is_trained, bytes) = (tensor.is_require_grad(), tensor.shape().num_elements() * tensor.dtype().size());
         let sent = if is_remote(&self.device) && bytes > SLICE {

@@ -1,4 +1,4 @@
-//! Keeps each parameter that a module uses several times (a tied parameter) a single tensor.
+//! Keeps each tied parameter, which a module uses several times, a single tensor.
 
 use std::collections::{HashMap, HashSet};
 
@@ -7,9 +7,10 @@ use burn::module::{Module, ParamId};
 use crate::params::any_tensor::AnyTensor;
 use crate::params::visit::{map_floats, visit_floats};
 
-/// Returns the module with a single tensor for each trained parameter that the module uses several times.
+/// Returns the module with a single tensor for each tied parameter: a trainable parameter that the module uses several
+/// times.
 ///
-/// burn's mapping of a module gives every use of such a parameter a tensor of its own. These tensors would then be
+/// burn's mapping of a module gives every use of a tied parameter a separate tensor. These tensors would then be
 /// trained separately.
 pub fn unify<M: Module>(module: M) -> M {
     let (mut seen, mut repeated) = (HashSet::new(), false);

@@ -8,13 +8,13 @@ use burn::tensor::{DType, Device, Tensor};
 use crate::params::any_tensor::AnyTensor;
 use crate::params::visit::{map_floats, visit_floats};
 
-/// Whether a tensor is stored in a quantized format, as the frozen weights of QLoRA are. A layer with a quantized
-/// weight chooses the precision of its computation itself, so mixed precision leaves the weight as it is.
+/// Whether a tensor is stored in a quantized format, like the frozen weights of QLoRA. A layer with a quantized weight
+/// chooses its own compute precision, so mixed precision leaves the weight unchanged.
 pub fn is_quantized<const D: usize>(tensor: &Tensor<D>) -> bool {
     matches!(tensor.dtype(), DType::QFloat(_))
 }
 
-/// Moves a module to `device`, with an autodiff graph of its own, as [`Module::fork`] does, but keeps quantized
+/// Moves a module to `device` and gives it an autodiff graph of its own, as [`Module::fork`] does, but keeps quantized
 /// parameters quantized.
 ///
 /// burn 0.22 dequantizes the parameters that it detaches. Quantized parameters are frozen and part of no graph, so this

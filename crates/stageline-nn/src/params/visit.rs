@@ -1,4 +1,4 @@
-//! Visits the tensors of a module, trained or not: describes, reads, writes and changes them.
+//! Visits the tensors of a module, trainable or not: describes, reads, writes and changes them.
 //!
 //! [`visit_floats`] and [`map_floats`] call a closure with each float parameter, whatever its rank. Only these tasks
 //! need a new type that implements burn's `ModuleVisitor` or `ModuleMapper`:
@@ -19,44 +19,44 @@ use burn::tensor::{Bool, DType, Int, Tensor, TensorData};
 
 use crate::params::any_tensor::AnyTensor;
 
-/// The description of one tensor of a module: its id, path, type and shape, and whether it is trained.
+/// The description of one tensor of a module: its id, path, dtype and shape, and whether it is trainable.
 #[derive(Clone, Debug)]
 pub struct Description {
-    /// The id that identifies the described tensor in its burn module.
+    /// Id of the tensor in burn's module.
     pub id: ParamId,
-    /// The path of the described tensor in its module, such as `0.linear.weight`.
+    /// Path of the tensor in its module, such as `0.linear.weight`.
     pub path: String,
-    /// The element type of the described tensor.
+    /// Dtype in which the module stores the tensor.
     pub dtype: DType,
-    /// The size of each dimension of the described tensor.
+    /// Size of each dimension of the tensor.
     pub shape: Vec<usize>,
-    /// Whether the described tensor is a trained parameter, which gets gradients.
+    /// Whether the tensor is a trainable parameter, which gets gradients.
     pub trained: bool,
 }
 
-/// Returns the descriptions (id, path, type, shape, and whether it is trained) of all tensors of a module, in the order
-/// of the module's fields. A tensor that the module uses twice is in the list once. Lazy parameters are initialised.
+/// Returns the descriptions (id, path, dtype, shape, and whether it is trainable) of all tensors of a module, in the
+/// order of the module's fields. A tensor that the module uses twice is listed once. Lazy parameters are initialised.
 pub fn describe<M: Module>(module: &M) -> Vec<Description> {
     read_each(module, |found, _| found)
 }
 
-/// Returns the ids and values of all tensors of a module, read to the host, in the order of the module's fields. A
-/// tensor that the module uses twice is returned once.
+/// Reads the values of all tensors of a module to host memory. Returns them with their ids, in the order of the
+/// module's fields. A tensor that the module uses twice is returned once.
 pub fn read<M: Module>(module: &M) -> Vec<(ParamId, TensorData)> {
     read_each(module, |found, read| (found.id, read()))
 }
 
 /// Calls `each` once for every tensor of a module, and returns the results in the order of the module's fields. `each`
-/// takes the tensor's description and a closure that reads its values to the host.
+/// takes the tensor's description and a closure that reads its values to host memory.
 pub fn read_each<M: Module, T>(module: &M, each: impl FnMut(Description, Read) -> T) -> Vec<T> {
     let mut visitor = Visit { path: Vec::new(), seen: HashSet::new(), each, found: Vec::new() };
     module.visit(&mut visitor);
     visitor.found
 }
 
-/// Returns the module with new values for its tensors, taken from `values` by tensor id. The caller must give each
-/// tensor a value of its own shape, because the shapes are not compared here. A tensor whose id is not in `values`
-/// keeps its value.
+/// Replaces the values of a module's tensors by those in `values`, found by tensor id, and returns the module. The
+/// caller must give each tensor a value of its own shape, because the shapes are not compared here. A tensor whose id
+/// is not in `values` keeps its value.
 pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
     module.map(&mut Write(values))
 }
@@ -66,21 +66,22 @@ pub fn write<M: Module>(module: M, values: &HashMap<ParamId, TensorData>) -> M {
 pub trait FloatParameter {
     /// Returns the id that identifies the parameter in its burn module.
     fn id(&self) -> ParamId;
-    /// Whether the parameter is trained: it gets gradients and is not frozen. A lazy parameter stays lazy.
+    /// Whether the parameter is trainable: it gets gradients and is not frozen. A lazy parameter stays lazy.
     fn is_trained(&self) -> bool;
     /// Returns the size of each dimension of the parameter, without initialising it.
     fn shape(&self) -> Vec<usize>;
     /// Returns the value of the parameter. If the parameter is lazy, the call initialises it.
     fn value(&self) -> AnyTensor;
-    /// Returns a tensor of zeros with the parameter's rank and type on its device, and with another shape than the
-    /// parameter: at most two elements.
+    /// Returns a marker value: zeros with the parameter's rank, dtype and device, but with a different shape (at most
+    /// two elements). If a caller writes it to a copy of the module and the original's shape changes too, the tensor is
+    /// a running statistic, which copies share.
     fn of_other_shape(&self) -> AnyTensor;
     /// Returns the gradient of the parameter from `gradients`; `None` if `gradients` has no gradient for the parameter.
     fn gradient(&self, gradients: &GradientsParams) -> Option<AnyTensor>;
-    /// Removes the gradient of the parameter from `gradients` and returns the gradient; `None` if `gradients` has no
-    /// gradient for the parameter.
+    /// Removes and returns the gradient of the parameter from `gradients`; `None` if `gradients` has no gradient for
+    /// the parameter.
     fn take_gradient(&self, gradients: &mut GradientsParams) -> Option<AnyTensor>;
-    /// Stores the tensor `gradient` as the gradient of the parameter in `gradients`. It must have the parameter's rank,
+    /// Stores `gradient` in `gradients` as the gradient of the parameter. The tensor must have the parameter's rank,
     /// which is not checked.
     fn put_gradient(&self, gradients: &mut GradientsParams, gradient: AnyTensor);
 }
@@ -128,26 +129,26 @@ pub fn visit_floats<M: Module>(module: &M, each: impl FnMut(&dyn FloatParameter)
     module.visit(&mut VisitFloats(each));
 }
 
-/// Returns the module, where every float parameter and running statistic (such as a batch norm's mean) has the value
-/// that `change` returns for it. If `change` returns `None`, the parameter stays as it is, lazy or not. A new value
-/// must have the rank of the old one, which is not checked.
+/// Replaces the value of every float parameter and running statistic (such as a batch norm's mean) of a module by the
+/// value that `change` returns for it, and returns the module. If `change` returns `None`, the parameter stays as it
+/// is, lazy or not. A new value must have the rank of the old one, which is not checked.
 pub fn map_floats<M: Module>(module: M, change: impl FnMut(&dyn FloatParameter) -> Option<AnyTensor>) -> M {
     module.map(&mut MapFloats(change))
 }
 
-/// Whether a parameter is trained: it gets gradients and is not frozen. A lazy parameter stays lazy.
+/// Whether a parameter is trainable: it gets gradients and is not frozen. A lazy parameter stays lazy.
 pub fn is_trained<const D: usize>(param: &Param<Tensor<D>>) -> bool {
     if param.is_initialized() {
         return param.val().is_require_grad();
     }
-    // burn shows nowhere whether a lazy parameter is trained, but gives this setting to a value that is loaded into it.
-    // So this loads a small tensor into a copy of the parameter.
+    // burn has no function that tells whether a lazy parameter is trainable, but gives this setting to a value that is
+    // loaded into it. So this loads a small tensor into a copy of the parameter.
     let loaded = Tensor::zeros([1; D], &param.lazy_device());
     param.clone().load_mapper(|value| value).transform_for_load(loaded, param.id).is_require_grad()
 }
 
-/// Returns the element type of a parameter. A lazy parameter stays lazy; it has the type into which burn would convert a
-/// value that is loaded in its place ([`Param::load_mapper`]), or f32 without such a conversion.
+/// Returns the dtype of a parameter without initialising a lazy one. For a lazy parameter, this is the dtype to which
+/// burn would convert a loaded value ([`Param::load_mapper`]), or f32 without such a conversion.
 pub fn dtype_of<const D: usize>(param: &Param<Tensor<D>>) -> DType {
     if param.is_initialized() {
         return param.base().dtype();
@@ -156,20 +157,19 @@ pub fn dtype_of<const D: usize>(param: &Param<Tensor<D>>) -> DType {
     param.clone().transform_for_load(loaded, param.id).base().dtype()
 }
 
-/// Returns the parameter `param` with `value` in place of its value. The parameter keeps its id, and the functions that
-/// burn applies to the value when the parameter is loaded or saved.
+/// Returns the parameter `param` with `value` as its new value. The parameter keeps its id, and the functions that burn
+/// applies to the value when the parameter is loaded or saved.
 pub fn with_value<T: ParameterValue>(param: Param<T>, value: T) -> Param<T> {
     let (id, _, mapper) = param.consume();
     Param::from_mapped_value(id, value, mapper)
 }
 
-/// The type of a closure that reads the values of one tensor to the host.
+/// A closure that reads one tensor's values to host memory.
 type Read<'a> = &'a dyn Fn() -> TensorData;
 
 struct Visit<T, F> {
     path: Vec<String>,
-    /// The ids of the tensors that the visitor has already visited. A tensor that the module uses twice is described
-    /// once.
+    /// Ids of the tensors visited so far, so that a tensor that the module uses twice is visited once.
     seen: HashSet<ParamId>,
     each: F,
     found: Vec<T>,
@@ -211,9 +211,8 @@ impl<T, F: FnMut(Description, Read) -> T> ModuleVisitor for Visit<T, F> {
     }
 }
 
-/// A mapper that replaces the values of a module's tensors by given values, which it finds by tensor id. The tensors
-/// keep their device and element type. Only a frozen tensor takes the type of a value that is wider, so that nothing is
-/// rounded.
+/// A mapper that replaces a module's tensors by the values given for their ids. The tensors keep their device and
+/// dtype, except that a frozen tensor takes the dtype of a wider value, so that nothing is rounded.
 struct Write<'a>(&'a HashMap<ParamId, TensorData>);
 
 impl ModuleMapper for Write<'_> {
@@ -253,8 +252,8 @@ impl<F: FnMut(&dyn FloatParameter)> ModuleVisitor for VisitFloats<F> {
     }
 }
 
-/// A mapper that sets each float parameter of a module to the value that a closure returns for the parameter. If the
-/// closure returns `None`, the parameter stays as it is.
+/// A mapper that sets each float parameter of a module to the value that a closure returns for it, or leaves the
+/// parameter as it is if the closure returns `None`.
 struct MapFloats<F>(F);
 
 impl<F: FnMut(&dyn FloatParameter) -> Option<AnyTensor>> ModuleMapper for MapFloats<F> {

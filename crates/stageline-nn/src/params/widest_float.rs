@@ -1,13 +1,13 @@
-//! The float type for sums of many numbers on a device ([`widest_float`]).
+//! The widest float dtype of a device, for sums of many values ([`widest_float`]).
 
 use burn::tensor::{Device, FloatDType};
 use parking_lot::RwLock;
 
-/// The devices that were asked whether they compute in f64, each with its answer. The answers are stored because a
-/// device of another host answers over the network.
+/// A cache of whether each device supports f64, for the devices that were queried so far. Without it, every query to a
+/// device on another host would need a network round trip.
 static ASKED: RwLock<Vec<(Device, bool)>> = RwLock::new(Vec::new());
 
-/// Returns f64 if a device computes in it, and f32 otherwise. Sums of many numbers are computed in this type. Many GPUs
+/// Returns the dtype for sums of many values on a device: f64 if the device supports it, and f32 otherwise. Many GPUs
 /// have no f64, such as GPUs under Metal.
 pub fn widest_float(device: &Device) -> FloatDType {
     let device = device.clone().inner();

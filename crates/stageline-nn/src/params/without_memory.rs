@@ -1,10 +1,10 @@
-//! Makes copies of modules that keep the modules' constants, but not the memory of their tensors.
+//! Copies modules with their constants, but without the memory of their tensors.
 
 use burn::module::{Module, ModuleMapper, Param};
 use burn::tensor::{Bool, Int, Tensor};
 
-/// Returns the module with a tensor of one element in place of every tensor: NaN for floats, 0 for integers and `false`
-/// for booleans.
+/// Replaces every tensor of a module by a one-element placeholder, which frees the tensors' memory, and returns the
+/// module. The placeholder is NaN for floats, 0 for integers and `false` for booleans.
 ///
 /// Constants, such as sizes and padding ids, keep their values. So functions of the module that use only constants can
 /// be called without keeping the parameters in memory. A function that reads a float parameter gets NaN.

@@ -1,15 +1,17 @@
-//! Activation checkpointing: the backward pass recomputes the activations of marked parts of a model, instead of
-//! keeping them from the forward pass. The method is from Chen et al., 2016, *Training Deep Nets with Sublinear Memory
-//! Cost*, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174).
+//! Activation recomputation (activation checkpointing): the backward pass recomputes the activations of submodules that
+//! the model marks, instead of retaining them from the forward pass. The method is from Chen et al., 2016, *Training
+//! Deep Nets with Sublinear Memory Cost*, [arXiv:1604.06174](https://arxiv.org/abs/1604.06174).
 //!
-//! A model marks its parts with [`block`], [`selective`] and [`feed_forward`], or runs its blocks by [`sequence`]; the
-//! configuration of a stage says which of them are recomputed. Input: a module, its input tensor and its forward
-//! function. Output: the forward pass's output, and in the backward pass the gradients of the input and the parameters.
-//! This folder must not change a result: outputs and gradients have the same bits with and without recomputation. It
-//! must not decide how much is recomputed: the caller's [`Recompute`] does. The first forward pass of a recomputed part
-//! records no graph: one operation stands for the part in the stage's graph. The backward pass of that operation runs
-//! the part's forward pass again with a separate graph, and then the backward pass of that graph. The gradients of the
-//! part's parameters do not pass through the stage's graph; [`gather`] collects them.
+//! A model marks its submodules with [`block`], [`selective`] and [`feed_forward`], or runs its blocks by [`sequence`];
+//! the stage's [`Recompute`] setting selects which of them are recomputed. Input: a module, its input tensor and its
+//! forward function. Output: the forward pass's output and, in the backward pass, the gradients of the input and the
+//! parameters. This folder must not change a result: outputs and gradients are bitwise identical with and without
+//! recomputation. It must not decide how much is recomputed: the caller's [`Recompute`] does.
+//!
+//! The first forward pass of a recomputed submodule records no graph of its own: in the stage's graph, one operation
+//! stands for the whole submodule. The backward pass of that operation runs the submodule's forward pass again with a
+//! separate graph, and then the backward pass of that graph. The gradients of the submodule's parameters do not pass
+//! through the stage's graph; [`gather`] collects them.
 
 mod policy;
 mod segments;
@@ -42,22 +44,22 @@ use policy::{Mark, note};
 pub use segments::sequence;
 
 thread_local! {
-    /// The running sum of the gradients of parameters in recomputed parts of the model, such as transformer blocks.
-    /// `None` if the thread runs no backward pass inside [`gather`].
+    /// Parameter gradients of recomputed submodules, such as transformer blocks, summed over this thread's running
+    /// backward pass; `None` outside [`gather`].
     static PART_GRADIENTS: RefCell<Option<Sum>> = const { RefCell::new(None) };
 }
 
-/// Runs the closure `backward`, which runs the backward pass of a stage. Returns its result, and the gradients of the
-/// parameters in recomputed parts of the model, such as transformer blocks. The result lacks these gradients, because a
-/// recomputed part has an autodiff graph of its own.
+/// Runs a stage's backward pass, the closure `backward`, and separately collects the parameter gradients of recomputed
+/// submodules, such as transformer blocks. Returns the closure's result, which lacks these gradients, and the
+/// gradients. They are separate because each recomputed submodule has its own autodiff graph.
 pub fn gather<R>(backward: impl FnOnce() -> R) -> (R, GradientsParams) {
     let (result, beside) = collecting(&PART_GRADIENTS, Sum::new(GradientsParams::new(), None), backward);
     (result, beside.gradients)
 }
 
-/// Runs a block of a model, such as a transformer layer, and returns its output. The block is marked as a part that
-/// [`Recompute::Full`], [`Recompute::Blocks`], [`Recompute::EveryNth`] and [`Recompute::Only`] recompute in the
-/// backward pass.
+/// Runs a block of a model, such as a transformer layer, and marks it for activation recomputation (activation
+/// checkpointing). Returns the block's output. The settings [`Recompute::Full`], [`Recompute::Blocks`],
+/// [`Recompute::EveryNth`] and [`Recompute::Only`] recompute marked blocks in the backward pass.
 ///
 /// `forward` computes the block from `module` and `input`. It must use no other parameters and no other activations
 /// that need gradients, because a recomputation could not pass gradients on to them. It must not use burn's `Dropout`,
@@ -92,12 +94,13 @@ pub fn block<M: Module + 'static, const D: usize, const E: usize>(
     part(Mark::Block, module, input, forward)
 }
 
-/// Runs a part of a model that keeps large activations for little computation, such as attention, and returns its
-/// output. The part is marked as one that [`Recompute::Selective`] recomputes in the backward pass. As in [`block`],
-/// `forward` must use no parameters and no activations from outside.
+/// Runs a submodule whose activations are large but cheap to compute, such as attention, and returns its output. With
+/// [`Recompute::Selective`], the backward pass recomputes this submodule instead of retaining its activations.
+/// `forward` may only use the parameters of `module` and the activation `input`, as with [`block`].
 ///
 /// # Panics
-/// Panics, if the part is recomputed, in the cases in which [`block`] does.
+/// Panics if the submodule is recomputed and `forward` uses other parameters or activations. A backward pass outside
+/// [`autograd::gather`](crate::autograd::gather) panics at a recomputed submodule.
 pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -106,12 +109,13 @@ pub fn selective<M: Module + 'static, const D: usize, const E: usize>(
     part(Mark::Selective, module, input, forward)
 }
 
-/// Runs the feed-forward part of a transformer layer, whose hidden activations are wider than the model, and returns
-/// its output. The part is marked as one that [`Recompute::FeedForward`] recomputes in the backward pass. As in
-/// [`block`], `forward` must use no parameters and no activations from outside.
+/// Runs the feed-forward submodule of a transformer layer, whose hidden activations are wider than the model, and
+/// returns its output. With [`Recompute::FeedForward`], the backward pass recomputes this submodule instead of
+/// retaining its activations. `forward` may only use the parameters of `module` and the activation `input`.
 ///
 /// # Panics
-/// Panics, if the part is recomputed, in the cases in which [`block`] does.
+/// Panics if the submodule is recomputed and `forward` uses other parameters or activations. A backward pass outside
+/// [`autograd::gather`](crate::autograd::gather) panics at a recomputed submodule.
 pub fn feed_forward<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
@@ -132,15 +136,15 @@ fn part<M: Module + 'static, const D: usize, const E: usize>(
     recomputed(module, input, forward)
 }
 
-/// Runs a part of a model without keeping its activations, and returns its output. The backward pass recomputes the
-/// part. If the part cannot be recomputed, its activations are kept, and [`Parts`] counts the part under the reason. As
-/// in [`block`], `forward` must use no parameters other than those of `module`.
+/// Runs a submodule without retaining its activations, and returns its output; the backward pass recomputes the
+/// submodule. If it cannot be recomputed, its activations are retained, and [`Parts`] counts it as `untracked` or
+/// `unsupported`. `forward` may only use the parameters of `module` and the activation `input`.
 pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     module: &M,
     input: Tensor<D>,
     forward: impl Fn(&M, Tensor<D>) -> Tensor<E> + Send + 'static,
 ) -> Tensor<E> {
-    // Autodiff does not track this input, so no backward pass would reach the part and start its recomputation.
+    // Autodiff does not track this input, so no backward pass would reach the submodule and trigger its recomputation.
     if !input.is_tracked() {
         note(|parts| parts.untracked += 1);
         return forward(module, input);
@@ -154,20 +158,20 @@ pub fn recomputed<M: Module + 'static, const D: usize, const E: usize>(
     })
 }
 
-/// Returns a copy of a module for one forward pass of a recomputed part, such as a block. The parameters of the copy
-/// are detached from the stage's autodiff graph. If `tracked` is set, trained parameters are leaves of a separate
-/// graph, which gives them gradients. Otherwise no graph tracks the parameters.
+/// Returns a copy of a recomputed submodule (`module`) with its parameters detached from the stage's autodiff graph. If
+/// `tracked` is set, trainable parameters become leaves of a separate graph, which computes their gradients; otherwise
+/// no graph tracks them.
 fn leaves<M: Module>(module: &M, tracked: bool) -> M {
     let module = map_floats(module.clone(), |param| Some(param.value().leaf(tracked && param.is_trained())));
     if tracked { unify(module) } else { module }
 }
 
-/// A closure that recomputes a part of a model (such as a block) in the backward pass. It takes the gradient of the
-/// part's output, and returns the gradient of its input.
+/// A closure that recomputes a submodule (such as a block) in the backward pass. It takes the gradient of the
+/// submodule's output, and returns the gradient of its input.
 type RecomputePart<B> = Box<dyn FnOnce(FloatTensor<B>) -> FloatTensor<B> + Send>;
 
-/// The state that the autodiff graph of a stage keeps for a recomputed part: the closure that recomputes the part. The
-/// backward pass of the part takes the closure out and calls it once.
+/// A recomputed submodule's state in the stage's autodiff graph: the closure that recomputes the submodule. The
+/// submodule's backward pass takes the closure and calls it once.
 struct State<B: Backend>(Arc<Mutex<Option<RecomputePart<B>>>>);
 
 impl<B: Backend> Clone for State<B> {
@@ -182,8 +186,8 @@ impl<B: Backend> fmt::Debug for State<B> {
     }
 }
 
-/// The operation that represents a recomputed part in the autodiff graph of a stage. Its backward pass runs the part's
-/// forward pass again, and then the part's own backward pass.
+/// An autodiff operation that represents a recomputed submodule in the stage's graph. Its backward pass first runs the
+/// submodule's forward pass again, then the submodule's own backward pass.
 #[derive(Debug)]
 struct Recomputed;
 
@@ -200,12 +204,12 @@ impl<B: Backend> Backward<B, 1> for Recomputed {
     }
 }
 
-/// Runs the forward pass of a part of a model without recording a graph. Then records one operation in the autodiff
-/// graph of `input`, whose backward pass recomputes the part. Returns the operation's output.
+/// Runs a submodule's forward pass without recording a graph, and records a single operation in the autodiff graph of
+/// `input`, whose backward pass recomputes the submodule. Returns the operation's output.
 ///
 /// Returns `None` if `input` is not an autodiff tensor of the backend `B`, or if burn's own gradient checkpointing is
-/// on. The option `forward` must have the closure that computes the part. It keeps the closure if the result is `None`,
-/// so that the caller can try the next backend or call the closure itself.
+/// on. `forward` must contain the submodule's forward function. It is only taken out if the result is `Some`, so that
+/// the caller can otherwise try the next backend or call the function itself.
 fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usize>(
     _: PhantomData<B>,
     module: &M,
@@ -218,11 +222,10 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
     let kept = input.clone().inner();
     // The tensors are autodiff tensors, although no graph is recorded. Plain tensors would use other kernels, whose
     // results differ in the last bits from those of the recomputation. A recorded graph would be freed late, because no
-    // backward consumes it.
+    // backward pass consumes it.
     let output = Recompute::Nothing.during(|| forward(&leaves(module, false), kept.clone().autodiff()));
-    // The module's parameters and the input are untracked here. If the part used another tracked tensor, the backward
-    // pass inside the backward pass would never end: it would wait for that tensor's graph, which this thread has
-    // locked.
+    // The module's parameters and the input are untracked here. If the submodule used another tracked tensor, the
+    // nested backward pass would deadlock: it would wait for that tensor's graph, which this thread has locked.
     assert!(
         !output.is_tracked(),
         "a recomputed part uses a parameter or an activation other than those of its module and its input; pass it as \
@@ -246,8 +249,8 @@ fn recompute_later<B: Engine, M: Module + 'static, const D: usize, const E: usiz
         to_input
     };
     let to_input = move |gradient: FloatTensor<B>| {
-        // If the part's output does not depend on its input, the gradient is zeros. burn still visits the operations
-        // before this one, so they need a gradient.
+        // If the submodule's output does not depend on its input, the gradient is zeros. burn still visits the
+        // operations before this one, so they need a gradient.
         let to_input = gradient_of(gradient, kept.clone()).unwrap_or_else(|| kept.zeros_like());
         B::plain(to_input).expect("the gradient of a part's input is outside autodiff")
     };

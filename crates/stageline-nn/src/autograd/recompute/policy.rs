@@ -1,5 +1,5 @@
-//! Activation checkpointing: the choice of the parts of a stage's model that the backward pass recomputes
-//! ([`Recompute`]), and the counts of the chosen parts ([`Parts`]).
+//! The settings of activation recomputation (activation checkpointing): which submodules of a stage the backward pass
+//! recomputes ([`Recompute`]), and how many submodules a setting selected ([`Parts`]).
 
 use std::cell::Cell;
 use std::fmt;
@@ -7,33 +7,35 @@ use std::num::NonZero;
 
 use crate::forward::thread_scope::during;
 
-/// A setting of activation checkpointing: the parts of a stage whose activations the backward pass recomputes. All
-/// other activations are kept from the forward pass. A block is a part marked by [`block`](super::block), or an element
-/// of a [`sequence`](super::sequence).
+/// Which submodules of a stage the backward pass recomputes (activation checkpointing). All other activations are
+/// retained from the forward pass. A block is a submodule marked by [`block`](super::block), or an element of a
+/// [`sequence`](super::sequence).
 ///
-/// Gradients have the same bits with every setting, with two exceptions, in which they are added in another order:
+/// Gradients are bitwise identical with every setting, with two exceptions, in which they are summed in a different
+/// order:
 ///
-/// - A part uses its input more than once, and the model also uses this input elsewhere.
-/// - Several parts each use one weight more than once.
+/// - A submodule uses its input more than once, and the model also uses this input elsewhere.
+/// - Several submodules each use one weight more than once.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Recompute {
-    /// Recomputes nothing: all activations are kept from the forward pass.
+    /// Recomputes nothing: all activations are retained from the forward pass.
     #[default]
     Nothing,
-    /// Recomputes the parts marked by [`selective`](super::selective), such as attention. Their activations are large
-    /// and cheap to compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
+    /// Recomputes the submodules marked by [`selective`](super::selective), such as attention. Their activations are
+    /// large and cheap to compute (Korthikanti et al., 2022, [arXiv:2205.05198](https://arxiv.org/abs/2205.05198)).
     Selective,
-    /// Recomputes the parts marked by [`feed_forward`](super::feed_forward). Their hidden activations are the widest of
-    /// a transformer.
+    /// Recomputes the submodules marked by [`feed_forward`](super::feed_forward). Their hidden activations are the
+    /// widest of a transformer.
     FeedForward,
-    /// Recomputes the first n blocks of a stage, or all if there are fewer. The value is n.
+    /// Recomputes the first n blocks of the stage and retains the activations of the others. The value is n; if the
+    /// stage has fewer blocks, all are recomputed.
     Blocks(usize),
-    /// Recomputes one of every n blocks of a stage, beginning with the first. The value is n, which is at least 1.
+    /// Recomputes every n-th block of the stage, beginning with the first. The value is n, which is at least 1.
     EveryNth(NonZero<usize>),
-    /// Recomputes a set of blocks, given by their numbers, counted from 0 within the stage.
+    /// Recomputes only the blocks in this set, given by their zero-based indices within the stage.
     Only(BlockSet),
     /// Recomputes the blocks of a [`sequence`](super::sequence) in segments of n consecutive blocks. The value is n.
-    /// Only the inputs of segments are kept, and during the backward pass only the activations of one segment at a
+    /// The forward pass retains only the segments' inputs. The backward pass recomputes one segment's activations at a
     /// time.
     Segments(NonZero<usize>),
     /// Recomputes the L blocks of a [`sequence`](super::sequence) in segments of about sqrt(L) blocks (Chen et al.,
@@ -41,7 +43,8 @@ pub enum Recompute {
     /// this needs about as much memory as the activations of 2 sqrt(L) blocks. A transformer block's activations are
     /// far larger than its input, so recomputing all blocks ([`Full`](Self::Full)) needs less memory.
     SquareRoot,
-    /// Recomputes all blocks and keeps only their inputs. A step then needs about a third more computation.
+    /// Recomputes all blocks of the stage and retains only their inputs. A step then needs about a third more
+    /// computation.
     Full,
 }
 
@@ -61,14 +64,14 @@ impl fmt::Display for Recompute {
     }
 }
 
-/// A set of recomputed blocks of a stage (see [`Recompute::Only`]), with numbers from 0 to 127.
+/// A set of block indices from 0 to 127, which selects a stage's recomputed blocks in [`Recompute::Only`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BlockSet(u128);
 
-/// The error for a block whose number is above 127, which a [`BlockSet`] cannot contain.
+/// The error for a block index above 127, which a [`BlockSet`] cannot contain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BlockOutOfRange {
-    /// The number of the block, which is above 127.
+    /// The rejected block index, which is above the maximum of 127.
     pub block: usize,
 }
 
@@ -81,10 +84,10 @@ impl fmt::Display for BlockOutOfRange {
 impl std::error::Error for BlockOutOfRange {}
 
 impl BlockSet {
-    /// Makes a set of recomputed blocks. `blocks` are the numbers of the blocks within the stage, counted from 0.
+    /// Makes a set of recomputed blocks. `blocks` are the indices of the blocks within the stage, counted from 0.
     ///
     /// # Errors
-    /// Returns [`BlockOutOfRange`] for the first number above 127.
+    /// Returns [`BlockOutOfRange`] for the first index above 127.
     pub fn new(blocks: impl IntoIterator<Item = usize>) -> Result<Self, BlockOutOfRange> {
         blocks.into_iter().try_fold(Self::default(), |Self(set), block| match block {
             0..128 => Ok(Self(set | 1 << block)),
@@ -92,13 +95,13 @@ impl BlockSet {
         })
     }
 
-    /// Whether the stage's block with the number `block` is in this set of recomputed blocks.
+    /// Whether the stage's block with the index `block` is in this set of recomputed blocks.
     pub fn contains(self, block: usize) -> bool {
         block < 128 && self.0 & 1 << block != 0
     }
 }
 
-/// Displays a set of recomputed blocks as the blocks' numbers in ascending order, separated by commas.
+/// Displays a set of recomputed blocks as the blocks' indices in ascending order, separated by commas.
 impl fmt::Display for BlockSet {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let numbers: Vec<_> = (0..128).filter(|&block| self.contains(block)).map(|block| block.to_string()).collect();
@@ -106,8 +109,8 @@ impl fmt::Display for BlockSet {
     }
 }
 
-/// The kind of a part that a model marks for recomputation. There is one kind for each marking function:
-/// [`block`](super::block), [`selective`](super::selective) and [`feed_forward`](super::feed_forward).
+/// Kinds of submodules that a model can mark for recomputation, one for each marking function: [`block`](super::block),
+/// [`selective`](super::selective) and [`feed_forward`](super::feed_forward).
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Mark {
     Block,
@@ -116,42 +119,43 @@ pub(super) enum Mark {
 }
 
 thread_local! {
-    /// The [`Recompute`] setting of the forward pass that runs on this thread.
+    /// The [`Recompute`] setting of this thread's running forward pass.
     static POLICY: Cell<Recompute> = const { Cell::new(Recompute::Nothing) };
-    /// The number of blocks that the forward pass on this thread has begun so far, which is the index, from 0, of the
-    /// next block. The [`Recompute`] setting selects blocks by their indices.
+    /// Zero-based index of the next block in this thread's running forward pass. The [`Recompute`] setting selects
+    /// blocks by their indices.
     static PASSED: Cell<usize> = const { Cell::new(0) };
-    /// Whether the forward pass on this thread is inside a block of a [`sequence`](super::sequence) that is not
-    /// recomputed. Other blocks inside this block are neither counted nor recomputed.
+    /// Whether this thread's forward pass is inside a [`sequence`](super::sequence) block that is not recomputed.
+    /// Blocks nested in it are neither counted nor recomputed.
     static INSIDE: Cell<bool> = const { Cell::new(false) };
-    /// The counts of the parts (such as blocks) that the [`Recompute`] setting has selected so far in the forward pass
-    /// on this thread.
+    /// How many submodules (such as blocks) of this thread's forward pass the [`Recompute`] setting has selected so
+    /// far. Those that are recomputed and those that cannot be are counted separately.
     static PARTS: Cell<Parts> = const { Cell::new(Parts { recomputed: 0, untracked: 0, unsupported: 0 }) };
 }
 
-/// The counts of the parts of a stage (such as blocks or attentions) that a [`Recompute`] setting selected in one
-/// forward pass. The backward pass recomputes some of them. The activations of the others are kept, because these parts
-/// cannot be recomputed.
+/// The number of a stage's submodules (such as blocks or attentions) that a [`Recompute`] setting selected in one
+/// forward pass: those that the backward pass recomputes, and those that cannot be recomputed, so that their
+/// activations are retained.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Parts {
-    /// The number of selected parts (blocks, attentions and feed-forward parts) that the backward pass recomputes.
+    /// Number of selected submodules (blocks, attentions or feed-forward layers) that the backward pass recomputes.
     pub(super) recomputed: usize,
-    /// The number of selected parts that keep their activations because autodiff does not track their inputs.
+    /// Number of selected submodules that retain their activations instead of being recomputed, because autodiff does
+    /// not track their inputs.
     pub(super) untracked: usize,
-    /// The number of selected parts that keep their activations because this crate was built without the backend of
-    /// their inputs, or because burn's own gradient checkpointing is on.
+    /// Number of selected submodules that retain their activations instead of being recomputed, because this crate was
+    /// built without their inputs' backend, or because burn's own gradient checkpointing is on.
     pub(super) unsupported: usize,
 }
 
 impl Parts {
-    /// Whether the [`Recompute`] setting selected no part of a stage, for example because the stage has only
+    /// Whether the [`Recompute`] setting selected no submodule of the stage, for example because the stage has only
     /// embeddings.
     pub fn are_none(self) -> bool {
         self == Self::default()
     }
 
-    /// Returns a message if the [`Recompute`] setting asks for recomputation but no part of the stage is recomputed.
-    /// The message says why, and how to remedy that. Returns `None` if at least one part is recomputed.
+    /// Returns a warning if the [`Recompute`] setting asks for recomputation, but no submodule of the stage is
+    /// recomputed. The warning says why, and how to fix that. Returns `None` if at least one submodule is recomputed.
     pub fn complaint(self) -> Option<&'static str> {
         match self {
             Self { recomputed: 1.., .. } => None,
@@ -173,15 +177,15 @@ impl Parts {
 }
 
 impl Recompute {
-    /// Calls a stage's `forward`. The parts that this [`Recompute`] setting selects keep no activations and are
-    /// recomputed in the backward pass. Returns the result of `forward` and the counts of the selected parts.
+    /// Calls a stage's `forward`. Submodules selected by this [`Recompute`] setting retain no activations and are
+    /// recomputed in the backward pass. Returns the result of `forward`, and how many submodules were selected.
     pub fn counting<R>(self, forward: impl FnOnce() -> R) -> (R, Parts) {
         PARTS.set(Parts::default());
         let result = self.during(forward);
         (result, PARTS.take())
     }
 
-    /// Calls a stage's `forward` and returns its result. The parts that this [`Recompute`] setting selects keep no
+    /// Calls a stage's `forward` and returns its result. Submodules selected by this [`Recompute`] setting retain no
     /// activations and are recomputed in the backward pass, which must run inside
     /// [`autograd::gather`](crate::autograd::gather).
     pub fn during<R>(self, forward: impl FnOnce() -> R) -> R {
@@ -190,10 +194,9 @@ impl Recompute {
 }
 
 impl Mark {
-    /// Whether the [`Recompute`] setting of this thread selects the next part of the forward pass, a part of the kind
-    /// `self`, for recomputation. If the part is a block, the call also adds it to the count of blocks, because blocks
-    /// are selected by their numbers. Inside a block of a [`sequence`](super::sequence) that is not recomputed, other
-    /// blocks are neither selected nor counted.
+    /// Whether this thread's [`Recompute`] setting selects the next marked submodule, of the kind `self`, for
+    /// recomputation. For a block, the call also advances the block index, because the setting selects blocks by index.
+    /// Blocks nested in a [`sequence`](super::sequence) block that is not recomputed are neither selected nor counted.
     pub(super) fn is_selected(self) -> bool {
         if self == Self::Block && INSIDE.get() {
             return false;
@@ -212,19 +215,19 @@ impl Mark {
     }
 }
 
-/// The division of a sequence of blocks into parts for recomputation. A part is a single block, or a segment of several
-/// blocks.
+/// How a sequence of blocks is divided for recomputation: into single blocks, or into segments of several consecutive
+/// blocks. The backward pass recomputes one block or segment at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SequenceParts {
-    /// Single blocks, of which the [`Recompute`] setting selects the recomputed ones by their indices (from 0).
+    /// Recomputes single blocks, which the [`Recompute`] setting selects by their zero-based indices.
     Blocks,
-    /// Segments of n consecutive blocks, all of which are recomputed. The value is n.
+    /// Recomputes all blocks, in segments of n consecutive blocks. The value is n.
     Segments(usize),
 }
 
 impl SequenceParts {
-    /// Returns the division of a sequence of `blocks` blocks under the [`Recompute`] setting of this thread. Returns
-    /// `None` if the setting selects neither blocks nor segments, and inside a block of another sequence.
+    /// Returns how this thread's [`Recompute`] setting divides a sequence of `blocks` blocks. Returns `None` if the
+    /// setting selects neither blocks nor segments, or if the sequence is inside a block of another sequence.
     pub fn of(blocks: usize) -> Option<Self> {
         match POLICY.get() {
             _ if INSIDE.get() => None,
@@ -235,11 +238,12 @@ impl SequenceParts {
         }
     }
 
-    /// Runs a sequence of blocks part by part and returns the output of the last part. A part is one block or a segment
-    /// of blocks. The closure `recomputed` computes the parts that the [`Recompute`] setting selects, and the closure
-    /// `kept` computes the others. Each closure gets the blocks of a part and the input of the part.
+    /// Runs a sequence of blocks in pieces, and returns the output of the last piece. A piece is one block or a segment
+    /// of blocks. The closure `recomputed` runs the pieces that the [`Recompute`] setting selects, and the closure
+    /// `kept` runs the others, whose activations are retained. Each closure takes the blocks of a piece and the piece's
+    /// input.
     ///
-    /// While `kept` runs, the calls of [`block`](super::block) inside its part are neither counted nor recomputed.
+    /// While `kept` runs, the calls of [`block`](super::block) inside its blocks are neither counted nor recomputed.
     pub fn run<B, T>(
         self,
         blocks: &[B],
@@ -253,7 +257,8 @@ impl SequenceParts {
         })
     }
 
-    /// Returns the number of blocks in each part of a sequence of blocks. The last part may have fewer.
+    /// Returns how many blocks are recomputed together: 1, or the segment length. A sequence's last segment may be
+    /// shorter.
     fn length(self) -> usize {
         match self {
             Self::Blocks => 1,
@@ -261,14 +266,15 @@ impl SequenceParts {
         }
     }
 
-    /// Returns whether the backward pass recomputes the next part of a sequence of blocks. If the part is a single
-    /// block, the call also counts it, because blocks are selected by their numbers.
+    /// Whether the [`Recompute`] setting selects the next block or segment of a sequence for recomputation. For a
+    /// single block, the call also advances the block index, because the setting selects blocks by index.
     fn takes_next(self) -> bool {
         self != Self::Blocks || Mark::Block.is_selected()
     }
 }
 
-/// Changes the counts of recomputed and kept parts of this thread's forward pass by the closure `count`.
+/// Updates this thread's counts of selected submodules by calling `count`, which adds to the recomputed, untracked or
+/// unsupported ones.
 pub(super) fn note(count: fn(&mut Parts)) {
     let mut parts = PARTS.get();
     count(&mut parts);

@@ -8,12 +8,12 @@ use super::policy::SequenceParts;
 use super::recomputed;
 
 /// Runs a sequence of blocks, such as the layers of a transformer, and returns the output of the last one. Each block
-/// is marked as a part that the backward pass may recompute (see [`block`](super::block)).
-/// [`Recompute::Segments`](super::Recompute::Segments) and [`Recompute::SquareRoot`](super::Recompute::SquareRoot)
-/// recompute segments of consecutive blocks in the backward pass, and keep only the input of each segment.
+/// is marked for recomputation (see [`block`](super::block)). [`Recompute::Segments`](super::Recompute::Segments) and
+/// [`Recompute::SquareRoot`](super::Recompute::SquareRoot) recompute segments of consecutive blocks in the backward
+/// pass, and retain only the input of each segment.
 ///
-/// `forward` computes one block from its module and its input. As in [`block`](super::block), it must use no parameters
-/// other than the module's.
+/// `forward` computes one block from its module and its input. It must use no other parameters, as with
+/// [`block`](super::block).
 pub fn sequence<B: Module + 'static, const D: usize>(
     blocks: &[B],
     input: Tensor<D>,

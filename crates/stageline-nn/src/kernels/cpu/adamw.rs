@@ -1,4 +1,4 @@
-//! Computes a step of the optimizer AdamW on the CPU, in one pass over the memory.
+//! A fused AdamW step on the CPU, in one pass over memory.
 
 use burn::backend::tensor::FloatTensor;
 use burn::backend::{Flex, TensorMetadata};
@@ -9,36 +9,37 @@ use super::copied::{Copied, PART};
 use super::numbers::{is_own, numbers, of_numbers};
 use super::wide::wide;
 
-/// The factors of an AdamW step, which are the same for all elements of a parameter.
+/// Coefficients of an AdamW step, which are the same for all elements of a parameter.
 #[derive(Clone, Copy)]
 pub struct Factors {
-    /// The factors of the first moment: of its previous value (beta 1) and of the gradient (1 - beta 1).
+    /// `[beta1, 1 - beta1]`, the coefficients of the previous first moment and of the gradient.
     pub first: [f32; 2],
-    /// The factors of the second moment: of its previous value (beta 2) and of the squared gradient (1 - beta 2).
+    /// `[beta2, 1 - beta2]`, the coefficients of the previous second moment and of the squared gradient.
     pub second: [f32; 2],
-    /// The square root of the second moment's bias correction. The square root of the moment is divided by it.
+    /// `sqrt(1 - beta2^time)`, the square root of the second moment's bias correction, which divides the second
+    /// moment's square root.
     pub deviation: f32,
-    /// The number (epsilon) that is added to the square root of the second moment after its division by `deviation`.
+    /// Epsilon, which is added to `sqrt(second moment) / deviation` to avoid a division by zero.
     pub epsilon: f32,
-    /// The factor that the weight decay multiplies the parameter by: 1 - learning rate x weight decay.
+    /// `1 - learning_rate * weight_decay`, the coefficient that decays the parameter.
     pub kept: f32,
-    /// The learning rate divided by the first moment's bias correction.
+    /// `learning_rate / (1 - beta1^time)`: the learning rate divided by the first moment's bias correction.
     pub rate: f32,
 }
 
-/// A tensor that an AdamW step updates: the parameter, or one of its two moments.
+/// Where an AdamW step writes the new values of the parameter or a moment: over the old tensor, or into a copy.
 enum Target {
-    /// A tensor whose memory nothing else uses. The step overwrites it.
+    /// Overwrites the tensor in place, because nothing else uses its memory.
     Own(FloatTensor<Flex>),
-    /// A tensor that is in use elsewhere or is a view. The step overwrites a copy.
+    /// Writes the new values into a copy of the tensor, because the tensor is used elsewhere or is a view.
     Copied(Copied),
 }
 
-/// Updates a parameter and its two moments, and returns the parameter, the first and the second moment. All tensors are
-/// f32 tensors of one shape. `moments` is `None` in the first step.
+/// Performs one AdamW step, and returns the new parameter, first moment and second moment. All tensors are f32 tensors
+/// of the same shape. `moments` is `None` in the first step.
 ///
 /// Each result overwrites its old tensor if nothing else uses that tensor's memory, and is a new tensor otherwise. The
-/// results have the same bits as a step that is composed of burn's operations.
+/// results are bitwise identical to a step that is composed of burn's operations.
 ///
 /// # Panics
 /// Panics if the shapes of the tensors differ.
@@ -51,7 +52,7 @@ pub fn update(
     let is_of_its_shape = |tensor: &FloatTensor<Flex>| tensor.shape() == gradient.shape();
     let fits = is_of_its_shape(&parameter) && moments.iter().flatten().all(is_of_its_shape);
     assert!(fits, "the tensors of a step must have one shape");
-    // The moments begin as -0, because -0 changes no number that is added to it; 0 would change -0 to 0.
+    // The moments begin as -0, because adding -0 never changes a value; adding 0 would change -0 to 0.
     let zeros = || Target::Own(of_numbers(vec![-0.0; gradient.shape().num_elements()], gradient.shape()));
     let [first, second] = moments.map_or_else(|| [zeros(), zeros()], |moments| moments.map(Target::new));
     let mut targets = [Target::new(parameter), first, second];
@@ -63,14 +64,14 @@ pub fn update(
 }
 
 impl Target {
-    /// Chooses the memory for the updated values of a tensor: the tensor itself if nothing else uses its memory, and
-    /// otherwise a copy.
+    /// Chooses where to write a tensor's updated values: in place if nothing else uses the tensor's memory, and
+    /// otherwise in a copy.
     fn new(before: FloatTensor<Flex>) -> Self {
         if is_own(&before) { Self::Own(before) } else { Self::Copied(Copied::of(&before.to_contiguous())) }
     }
 
-    /// Returns the tensor or copy that the step overwrites, in parts of [`PART`] elements; the last part may be
-    /// smaller.
+    /// Returns the memory that the step overwrites, the tensor itself or its copy, in mutable chunks of [`PART`]
+    /// elements; the last chunk may be smaller.
     fn parts(&mut self) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         match self {
             Self::Own(tensor) => Either::Left(tensor.storage_mut::<f32>().par_chunks_mut(PART)),
@@ -78,7 +79,7 @@ impl Target {
         }
     }
 
-    /// Returns the updated tensor.
+    /// Returns the new parameter or moment, once the step has updated all elements.
     fn tensor(self) -> FloatTensor<Flex> {
         match self {
             Self::Own(tensor) => tensor,

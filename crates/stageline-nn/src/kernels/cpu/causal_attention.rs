@@ -1,4 +1,5 @@
-//! Computes causal attention on the CPU, in blocks of queries that skip later keys and keys before the sliding window.
+//! Computes causal attention on the CPU, in blocks of queries. Each block skips later keys and keys before the sliding
+//! window.
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -10,25 +11,25 @@ use super::numbers::{integers, numbers, of_numbers};
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, Block, QUERIES, blocks, scale, weights_of_a_head};
 
-/// The sizes of attention's input `[batch, length, (query heads + 2 x key-value heads) x size]`. They determine where
-/// queries, keys and values are in the input.
+/// Memory layout of attention's packed input `[batch, length, (query heads + 2 x key-value heads) x size]`, from which
+/// the kernel finds each head's queries, keys and values.
 #[derive(Clone, Copy)]
 struct Sizes {
     length: usize,
     heads: AttentionHeads,
-    /// The number of elements in a query, key or value of one attention head.
+    /// Head dimension: number of elements in a query, key or value of one attention head.
     size: usize,
 }
 
-/// The queries, keys and values of one query head of one sample, each `[length, size]`.
+/// Queries, keys and values of one query head in one sample, each `[length, size]`.
 struct Head<T> {
     query: T,
     key: T,
     value: T,
 }
 
-/// The gradients of one key-value head's keys and values, and of the queries that share this head, each `[length,
-/// size]`.
+/// Gradients of one key-value head's keys and values, and of the queries of all query heads that share it, each
+/// `[length, size]`.
 struct Group<'a> {
     queries: Vec<MatrixMut<'a>>,
     key: MatrixMut<'a>,
@@ -41,12 +42,12 @@ impl Sizes {
         Self { length: shape[1], heads, size: shape[2] / heads.columns() }
     }
 
-    /// Returns the number of elements of all query heads' queries at one position of a sequence.
+    /// Returns the number of columns of attention's output: the query elements of all query heads at one position.
     fn width(self) -> usize {
         self.heads.query * self.size
     }
 
-    /// Returns the number of elements of attention's input at one position of a sequence.
+    /// Returns the number of columns of attention's input: all queries, keys and values at one position.
     fn stride(self) -> usize {
         self.heads.columns() * self.size
     }
@@ -56,22 +57,22 @@ impl Sizes {
         self.length * self.stride()
     }
 
-    /// Returns the queries of the query head with the index `head`, and the keys and values that they attend to.
-    /// `sample` is attention's input for one sample.
+    /// Returns the queries of the query head `head` (from 0), and the keys and values of its key-value head. `sample`
+    /// is attention's input for one sample.
     fn head(self, sample: &[f32], head: usize) -> Head<Matrix<'_>> {
         let column = |head: usize| self.columns(sample, self.stride(), head);
         let key = self.heads.query + head / self.heads.group();
         Head { query: column(head), key: column(key), value: column(key + self.heads.key_value) }
     }
 
-    /// Returns the matrix `[length, size]` of the attention head with the index `head`, as a view of `values`. The
-    /// slice `values` has one row of `stride` numbers for each position.
+    /// Returns a view of one attention head's matrix `[length, size]`. `head` is its zero-based index among the heads
+    /// side by side in `values`, which has rows of `stride` elements, one for each position.
     fn columns(self, values: &[f32], stride: usize, head: usize) -> Matrix<'_> {
         Matrix::new(&values[head * self.size..], [self.length, self.size], stride)
     }
 
-    /// Splits the gradient of attention's input for one sample into writable views, one for each key-value head. A view
-    /// contains the gradients of the head's keys and values, and of the queries that share the head.
+    /// Splits one sample's gradient of attention's input into writable views, one per key-value head: the gradients of
+    /// the head's keys and values, and of the queries that share the head.
     fn groups(self, sample: &mut [f32]) -> impl Iterator<Item = Group<'_>> {
         let mut queries = MatrixMut::side_by_side(sample, self.stride(), self.size).collect::<Vec<_>>();
         let mut keys = queries.split_off(self.heads.query);
@@ -83,11 +84,12 @@ impl Sizes {
     }
 }
 
-/// Computes causal attention of a contiguous input. Returns the output, and a list of attention weights for each query
-/// head of each sample. A list contains the matrices `[queries, keys]` of the blocks of queries, one after the other.
+/// Computes causal attention of a contiguous input. Returns the output, and for each query head of each sample a vector
+/// of attention weights: the concatenated matrices `[queries, keys]` of its blocks of queries.
 ///
 /// `starts`, `[batch, length]`, contains, for each query, the position of the first key in its document, counted from 0
-/// in the sample. The query sees no keys before this position. `None` means that every sample is one document.
+/// in the sample. The query does not attend to keys before this position. `None` means that every sample is one
+/// document.
 pub fn attended(
     input: &FloatTensor<Flex>,
     heads: AttentionHeads,
@@ -112,8 +114,8 @@ pub fn attended(
     (of_numbers(output, [samples, sizes.length, sizes.width()]), weights)
 }
 
-/// Returns for each query of each sample the position of the first key that the query sees: the start of its window or
-/// of its document, whichever is later.
+/// Returns, for each query of each sample, the position of the first key that the query attends to: the start of its
+/// window or of its document, whichever is later.
 fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) -> Vec<usize> {
     let mut first_keys: Vec<_> =
         (0..samples).flat_map(|_| (0..sizes.length).map(|at| sizes.heads.first_key(at))).collect();
@@ -129,8 +131,8 @@ fn first_keys(sizes: Sizes, samples: usize, starts: Option<&IntTensor<Flex>>) ->
 }
 
 /// Computes the attention of one query head of one sample into `output`. `first_keys` contains, for each query, the
-/// position of the first key that it sees. Returns the head's attention weights: the matrices `[queries, keys]` of its
-/// blocks of queries, one after the other.
+/// position of the first key that it attends to. Returns the head's attention weights: the matrices `[queries, keys]`
+/// of its blocks of queries, one after the other.
 fn attend(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
@@ -189,9 +191,9 @@ pub fn to_input(
     of_numbers(output, input.shape())
 }
 
-/// Computes the gradients of the queries, keys and values of one attention head into `gradients`. The gradients of keys
-/// and values are added to the previous contents, because several query heads may share a key-value head. So
-/// `gradients` must begin as zeros.
+/// Computes the gradients of one query head's queries, keys and values into `gradients`. Key and value gradients are
+/// added to the previous contents, because several query heads may share a key-value head, so they must start from
+/// zero.
 fn to_head(
     sizes: Sizes,
     Head { query, key, value }: &Head<Matrix>,
@@ -217,9 +219,9 @@ fn to_head(
 }
 
 wide! {
-    // Turns scores of queries with `keys` keys into attention weights: a softmax over the keys that a query sees, and 0
-    // elsewhere. `first_keys` are the positions of the first key that each query sees. `query_start` is the position of
-    // the first query, and `key_start` that of the first key.
+    // Turns attention scores into attention weights in place: a softmax over the keys that each query attends to, and 0
+    // for all others. Each row of `scores` has one query's scores for `keys` keys. `first_keys` contains each query's
+    // first key position. `query_start` and `key_start` are the positions of the first query and the first key.
     fn to_weights(
         scores: &mut [f32],
         first_keys: &[usize],
@@ -246,8 +248,9 @@ wide! {
 }
 
 wide! {
-    // Turns the gradients of attention weights into those of the scores before scaling. Keys at later positions than
-    // the query get 0, and so do keys whose weight is 0. `first` is the position of the first query among the keys.
+    // Turns the gradients of attention weights into the gradients of the unscaled scores in place. Keys at later
+    // positions than the query get 0, and so do keys whose weight is 0. `keys` is the number of the block's keys, and
+    // `first` the zero-based index of the first query's position among them.
     fn to_unscaled_scores(gradients: &mut [f32], weights: &[f32], first: usize, keys: usize, scale: f32) {
         for (query, (gradients, weights)) in gradients.chunks_exact_mut(keys).zip(weights.chunks_exact(keys)).enumerate() {
             let (past, future) = gradients.split_at_mut(first + query + 1);

@@ -1,5 +1,5 @@
-//! [`Copied`]: an output that a CPU kernel computes in place, from a copy of a tensor. Each part is copied directly
-//! before the kernel changes it, so that its numbers cross the memory bus once and not twice.
+//! [`Copied`]: a kernel's output that begins as a copy of a tensor. Each part is copied immediately before the kernel
+//! overwrites it, so that its values cross the memory bus once and not twice.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -9,31 +9,30 @@ use rayon::prelude::*;
 
 use super::numbers::{numbers, of_numbers};
 
-/// The number of elements of a tensor that one CPU core copies and changes at a time in an elementwise operation. In
-/// f32 they fit into a core's cache. Fewer would not repay the cost of using another core.
+/// Number of elements that one CPU core copies and overwrites at a time in an elementwise operation. In f32, they fit
+/// into a core's cache. Smaller chunks would not be worth the cost of using another core.
 pub const PART: usize = 1 << 14;
 
-/// The output of a CPU kernel that begins as a copy of an f32 tensor. The kernel gets the copy in
-/// [`parts`](Self::parts), overwrites their elements with its results, and takes the output by
-/// [`tensor`](Self::tensor).
+/// An output of a CPU kernel that begins as a copy of an f32 tensor. The kernel iterates over [`parts`](Self::parts) of
+/// the copy, overwrites their elements with its results, and takes the output with [`tensor`](Self::tensor).
 pub struct Copied {
     source: FloatTensor<Flex>,
     memory: Vec<f32>,
-    /// The number of elements that the last call of [`parts`](Self::parts) has copied so far.
+    /// Number of elements copied so far by the iterator that the last [`parts`](Self::parts) call returned.
     copied: AtomicUsize,
 }
 
 impl Copied {
-    /// Allocates the copy of the contiguous f32 tensor `source`. Its elements are copied later, by
-    /// [`parts`](Self::parts).
+    /// Allocates memory for a copy of the contiguous f32 tensor `source`. [`parts`](Self::parts) copies the elements
+    /// later.
     pub fn of(source: &FloatTensor<Flex>) -> Self {
         let memory = Vec::with_capacity(numbers(source).len());
         Self { source: source.clone(), memory, copied: AtomicUsize::new(0) }
     }
 
-    /// Returns an iterator over the copy in parts of `size` elements, which a kernel may overwrite; the last part may
-    /// be smaller. A part is copied from the source when the iterator returns it. The iterator must be run to its end;
-    /// otherwise [`tensor`](Self::tensor) panics. A later call copies all elements from the source again.
+    /// Returns an iterator over the copy in mutable chunks of `size` elements (the last may be smaller), which a kernel
+    /// may overwrite. Each chunk is copied from the source when the iterator returns it. The iterator must be run to
+    /// its end, or [`tensor`](Self::tensor) panics. Calling `parts` again copies all elements from the source again.
     pub fn parts(&mut self, size: usize) -> impl IndexedParallelIterator<Item = &mut [f32]> {
         *self.copied.get_mut() = 0;
         let (source, copied) = (numbers(&self.source), &self.copied);

@@ -10,12 +10,12 @@ use super::numbers::{integers, numbers, of_numbers, of_pairs, pairs};
 use super::wide::{exp_from_below, largest, sum, wide};
 use crate::kernels::masked_targets::MASKED;
 
-/// The number of rows of logits that one CPU core processes at a time in the cross-entropy or its gradient.
+/// The number of rows of logits that one CPU core processes at a time in the cross-entropy and its gradient.
 const ROWS: usize = 64;
 
 /// Returns the cross-entropy of contiguous logits `[rows, classes]`, summed over the rows, `[1]`. Also returns two
-/// numbers of each row for the backward pass, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of
-/// exp(logit - largest logit)).
+/// values per row for the backward pass, `[rows, 2]`: the largest logit, and 1 / (sum over the classes of exp(logit -
+/// largest logit)).
 pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
     let classes = logits.shape()[1];
     let targets = classes_of(targets, classes);
@@ -28,8 +28,8 @@ pub fn summed(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTe
 }
 
 /// Returns the gradient of the loss with respect to the logits of a cross-entropy, which must be contiguous. `gradient`
-/// is the gradient with respect to the cross-entropy, which is summed over the rows. `scales` contains the two numbers
-/// that [`summed`] returned for each row.
+/// is the gradient with respect to the cross-entropy, which is summed over the rows. `scales` contains the two values
+/// per row that [`summed`] returned.
 pub fn gradient_of_logits(
     logits: &FloatTensor<Flex>,
     targets: &IntTensor<Flex>,
@@ -45,8 +45,8 @@ pub fn gradient_of_logits(
     output.tensor()
 }
 
-/// Returns the targets of the cross-entropy as class indices. A masked target is `None`. Panics if another target is
-/// not one of the `classes` classes.
+/// Converts the targets of the cross-entropy to class indices; a masked target becomes `None`. Panics if another target
+/// is not one of the `classes` classes.
 fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<Option<usize>> {
     let class = |target: i64| {
         let class = usize::try_from(target).ok().filter(|class| *class < classes);
@@ -57,8 +57,9 @@ fn classes_of(targets: &IntTensor<Flex>, classes: usize) -> Vec<Option<usize>> {
 }
 
 wide! {
-    // Computes the loss of each row in f64, and the two numbers of each row that the backward needs; all are 0 before,
-    // and stay so in masked rows.
+    // Computes each row's loss in f64, and the two values per row that the backward pass needs (`scales`: the largest
+    // logit, and 1 / sum of exp(logit - largest logit)). All outputs are 0 before the call, and remain 0 in masked
+    // rows.
     fn of_rows(rows: &[f32], targets: &[Option<usize>], classes: usize, scales: &mut [[f32; 2]], losses: &mut [f64]) {
         for ((row, &target), (scale, loss)) in rows.chunks_exact(classes).zip(targets).zip(scales.iter_mut().zip(losses)) {
             let Some(target) = target else { continue };
@@ -71,7 +72,9 @@ wide! {
 }
 
 wide! {
-    // Replaces each row of logits by its gradient: upstream x (softmax - one-hot target), and 0 in masked rows.
+    // Replaces each row of logits by its gradient, `upstream * (softmax - one-hot target)`, or by 0 if the row is
+    // masked. `upstream` is the gradient of the loss with respect to the summed cross-entropy. `scales` contains the
+    // largest logit and 1 / sum of exp(logit - largest logit) of each row.
     fn to_logits(rows: &mut [f32], scales: &[[f32; 2]], targets: &[Option<usize>], classes: usize, upstream: f32) {
         for (row, (&[most, share], &target)) in rows.chunks_exact_mut(classes).zip(scales.iter().zip(targets)) {
             let Some(target) = target else {

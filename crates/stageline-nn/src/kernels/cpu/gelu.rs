@@ -1,4 +1,4 @@
-//! Computes the activation function GELU in its exact and tanh forms, and its derivative, on the CPU with vector
+//! Computes the activation function GELU in its exact and tanh forms, and its derivative, on the CPU with SIMD
 //! instructions.
 
 use std::f32::consts::{FRAC_1_SQRT_2, FRAC_2_SQRT_PI};
@@ -30,7 +30,7 @@ pub fn to_input(input: &FloatTensor<Flex>, gradient: &FloatTensor<Flex>, form: G
 }
 
 wide! {
-    // Replaces numbers by the values of GELU.
+    // Applies GELU to each element in place.
     fn to_values(numbers: &mut [f32], form: GeluForm) {
         for x in numbers {
             *x = value(*x, form);
@@ -39,7 +39,7 @@ wide! {
 }
 
 wide! {
-    // Replaces the gradients of GELU's output by those of its input, `numbers`.
+    // Turns the gradients of GELU's output into those of its input in place. `numbers` are the elements of the input.
     fn to_gradients(gradients: &mut [f32], numbers: &[f32], form: GeluForm) {
         for (gradient, x) in gradients.iter_mut().zip(numbers) {
             *gradient *= derivative(*x, form);
@@ -50,12 +50,12 @@ wide! {
 /// The density of the standard normal distribution at 0: 1 / sqrt(2 pi).
 const DENSITY_AT_0: f32 = 0.398_942_3;
 
-/// The largest argument that the error function `erf` is computed for. A larger argument is replaced by this number,
-/// because in f32 the function is 1 for both. Negative arguments are limited in the same way.
+/// Bound of the error function's argument: `erf` clamps its argument to [-FLAT, FLAT], because in f32 the function is
+/// already -1 and 1 at these bounds.
 const FLAT: f32 = 3.832_507;
 
-/// Returns the error function of x, within a few units in the last place: x times a rational function of x^2 (XLA's
-/// `ErfImpl32`).
+/// Returns the error function of x, accurate to a few units in the last place: x times a rational function of x^2
+/// (XLA's `ErfImpl32`).
 #[inline(always)]
 fn erf(x: f32) -> f32 {
     let x = x.clamp(-FLAT, FLAT);
@@ -77,7 +77,7 @@ fn phi(x: f32) -> f32 {
     erf(x * FRAC_1_SQRT_2).mul_add(0.5, 0.5)
 }
 
-/// Returns the activation function GELU of one number. `form` selects the exact function or its tanh approximation.
+/// Returns GELU of one value. `form` selects the exact function or its tanh approximation.
 #[inline(always)]
 fn value(x: f32, form: GeluForm) -> f32 {
     match form {
@@ -86,15 +86,14 @@ fn value(x: f32, form: GeluForm) -> f32 {
     }
 }
 
-/// Returns `2 sqrt(2 / pi) (x + 0.044715 x^3)`. GELU's tanh approximation multiplies x by the sigmoid of this number.
+/// Returns `2 sqrt(2 / pi) (x + 0.044715 x^3)`. GELU's tanh approximation is x times the sigmoid of this value.
 #[inline(always)]
 fn twice_cubic(x: f32) -> f32 {
     GeluForm::TWICE as f32 * (GeluForm::CUBIC as f32 * x * x).mul_add(x, x)
 }
 
-/// The largest argument that GELU's derivative is computed for. A larger argument is replaced by this number, because
-/// in f32 the derivative is 1 for both, and the square of a large number would be infinite. Negative arguments are
-/// limited in the same way, where the derivative is 0.
+/// Bound of the argument of GELU's derivative, which is clamped in both directions. In f32 the derivative is already 1
+/// at the bound, and 0 at its negative. Without the clamp, the square of a large argument would overflow.
 const FLAT_DERIVATIVE: f32 = 15.0;
 
 /// Returns the derivative of the activation function GELU at x. `form` selects the exact function or its tanh

@@ -10,13 +10,13 @@ use super::numbers::{numbers, of_numbers, of_pairs, pairs};
 use super::wide::{sum, wide};
 use crate::kernels::variants::{Norm, Normalisation};
 
-/// The number of input rows that one CPU core processes at a time in a normalisation. Gradients of the parameters are
-/// first summed over each such group of rows. So the sums do not depend on the number of cores.
+/// The number of input rows that one CPU core processes at a time in a normalisation. Parameter gradients are first
+/// summed within each group of rows, so that they do not depend on the number of cores.
 const ROWS: usize = 64;
 
-/// Computes the normalisation of a contiguous input `[..., width]`. Returns the output, and two numbers of each row,
-/// `[rows, 2]`. The first is the number that was subtracted from the row: its mean, or 0 for RMS normalisation. The
-/// second is 1 / sqrt(mean square of the row after the subtraction + epsilon).
+/// Normalises a contiguous input `[..., width]`. Returns the output, and two values per row, `[rows, 2]`. The first is
+/// the value that was subtracted from the row: its mean, or 0 for RMS normalisation. The second is 1 / sqrt(mean square
+/// of the row after the subtraction + epsilon).
 pub fn normalised(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -33,8 +33,8 @@ pub fn normalised(
 }
 
 /// Returns the gradient of the loss with respect to a normalisation's input, which must be contiguous. `gradient` is
-/// the gradient with respect to the output. `moments` are the two numbers of each input row that [`normalised`]
-/// returned (`[rows, 2]`).
+/// the gradient with respect to the output. `moments` are the two values per input row that [`normalised`] returned
+/// (`[rows, 2]`).
 pub fn gradient_of_input(
     input: &FloatTensor<Flex>,
     gamma: &FloatTensor<Flex>,
@@ -52,8 +52,8 @@ pub fn gradient_of_input(
 }
 
 /// Returns the gradients of the loss with respect to a normalisation's scale and shift, each `[width]`. `gradient` is
-/// the gradient with respect to the output. `moments` are the two numbers of each input row that [`normalised`]
-/// returned (`[rows, 2]`).
+/// the gradient with respect to the output. `moments` are the two values per input row that [`normalised`] returned
+/// (`[rows, 2]`).
 pub fn gradients_of_parameters(
     input: &FloatTensor<Flex>,
     moments: &FloatTensor<Flex>,
@@ -82,7 +82,8 @@ pub fn gradients_of_parameters(
 }
 
 wide! {
-    // Normalises rows in place and writes their moments; `gamma` is the scale and `beta` the shift.
+    // Normalises rows in place with the scale `gamma` and the shift `beta`, and writes their moments: the subtracted
+    // mean (0 for RMS normalisation) and 1 / standard deviation.
     fn normalise(rows: &mut [f32], moments: &mut [[f32; 2]], gamma: &[f32], beta: &[f32], norm: Normalisation) {
         let share = 1.0 / gamma.len() as f32;
         for (row, moments) in rows.chunks_exact_mut(gamma.len()).zip(moments) {
@@ -101,7 +102,8 @@ wide! {
 }
 
 wide! {
-    // Replaces the gradients of output rows by those of the input rows.
+    // Turns the gradients of output rows into those of the input rows (`rows`) in place. `moments` are the mean and 1 /
+    // standard deviation of each input row.
     fn to_input(gradients: &mut [f32], rows: &[f32], gamma: &[f32], norm: Norm, moments: &[[f32; 2]]) {
         let (width, share) = (gamma.len(), 1.0 / gamma.len() as f32);
         let rows = rows.chunks_exact(width).zip(moments);
@@ -120,7 +122,8 @@ wide! {
 }
 
 wide! {
-    // Adds the gradients of the scale and the shift over some rows, given the gradients of the output (`upstream`).
+    // Adds the gradients of the scale and the shift over some rows to `gamma` and `beta`. `rows` are the input rows,
+    // `upstream` the gradients of the output rows, and `moments` the mean and 1 / standard deviation of each input row.
     fn to_parameters(gamma: &mut [f32], beta: &mut [f32], upstream: &[f32], rows: &[f32], moments: &[[f32; 2]]) {
         let width = gamma.len();
         let rows = rows.chunks_exact(width).zip(moments);

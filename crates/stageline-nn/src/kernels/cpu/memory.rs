@@ -1,25 +1,25 @@
-//! The memory that CPU kernels use between steps ([`prepare_thread`]).
+//! Keeps memory for CPU kernels allocated between training steps ([`prepare_thread`]).
 
 use super::matrix;
 
-/// Prepares this thread for CPU kernels. The thread allocates the buffers into which products copy their operands, and
-/// keeps these buffers until the thread ends. Without this call, the thread's first products would allocate them.
+/// Prepares this thread for CPU kernels: allocates the buffers for packed matrices, which the thread keeps until it
+/// ends. Without this call, its first matrix products would allocate them.
 ///
 /// On Linux with glibc, this function also makes glibc keep freed memory for later tensors: up to 64 MiB at the end of
 /// each thread's heap, and all freed memory between blocks in use. Blocks of 32 MiB or more still go back to the
-/// system. By default glibc returns the memory of large tensors to the system, which clears it before the next tensors
-/// can use it. The call replaces the settings of the environment's `MALLOC_` variables.
+/// operating system. By default glibc returns the memory of large tensors to the operating system, which clears it
+/// before the next tensors can use it. The call replaces the settings of the `MALLOC_` environment variables.
 pub fn prepare_thread() {
     keep_freed_memory();
     matrix::allocate_buffers();
 }
 
-/// Sets glibc's thresholds for returning memory to the system. The values are those that glibc itself would reach after
-/// a program has freed a block of 32 MiB.
+/// Sets glibc's thresholds for returning memory to the operating system. The values are those that glibc itself would
+/// reach after a program has freed a block of 32 MiB.
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 fn keep_freed_memory() {
     use std::sync::Once;
-    /// The size in bytes from which glibc requests each block of memory separately from the system.
+    /// Block size in bytes from which glibc requests each block of memory separately from the operating system.
     const OWN_MAPPING: i32 = 32 << 20;
     static ONCE: Once = Once::new();
     // SAFETY: each call sets one number. A thread that allocates at the same time uses the old or the new one.

@@ -1,18 +1,18 @@
-//! The kernels for this host's CPU, in f32, with vector instructions and on all cores of the current rayon pool.
+//! The kernels for this host's CPU, in f32, with SIMD instructions and on all cores of the current rayon pool.
 //!
 //! Inputs are tensors of burn's flex backend; a kernel copies those that are not contiguous. Results must not depend on
-//! the number of cores; only products may depend on the processor's vector instructions.
+//! the number of cores; only matrix products may depend on the processor's SIMD instructions.
 //!
-//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: the operations of layers and their
+//! - `causal_attention`, `cross_entropy`, `gelu`, `layer_norm`, `rotary`, `swiglu`: layers' operations and their
 //!   gradients.
 //! - `squares`: the sum of the squares of a tensor's elements.
-//! - `products`: the products of a linear layer, and the gradient of an embedding's table.
-//! - `adamw`: a step of the optimizer AdamW.
+//! - `products`: the matrix products of a linear layer, and the gradient of an embedding's table.
+//! - `adamw`: a fused AdamW step.
 //! - `copied`: copies of tensors that a kernel overwrites (`Copied`).
-//! - `matrix`: views of numbers as matrices (`Matrix`, `MatrixMut`), and their products.
-//! - `memory`: the memory that kernels use between steps.
-//! - `numbers`: conversions from CPU tensors to slices of numbers, and back.
-//! - `wide`: loops compiled for several vector instruction sets, and the functions that such loops use.
+//! - `matrix`: views of f32 slices as matrices (`Matrix`, `MatrixMut`), and their products.
+//! - `memory`: memory that stays allocated between training steps.
+//! - `numbers`: conversions from CPU tensors to slices, and back.
+//! - `wide`: loops compiled for several SIMD instruction sets, and the functions that such loops use.
 
 pub mod adamw;
 pub mod causal_attention;
@@ -41,12 +41,11 @@ use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
 impl Kernels for Flex {
-    /// Two numbers of each input row for the backward pass of a normalisation, `[rows, 2]`. The first is the row's mean
-    /// (0 for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
+    /// Two values per input row for the backward pass of a normalisation, `[rows, 2]`. The first is the row's mean (0
+    /// for RMS normalisation). The second is the reciprocal of the row's standard deviation or root mean square.
     type Moments = FloatTensor<Flex>;
-    /// The values that the backward pass of causal attention needs: attention's input, and a list of attention weights
-    /// for every query head of every sample. A list contains the matrices `[queries, keys]` of the blocks of queries,
-    /// one after the other.
+    /// The values that the backward pass of causal attention needs: attention's input, and for each query head of each
+    /// sample a vector of attention weights: the concatenated matrices `[queries, keys]` of its blocks of queries.
     type Attended = (FloatTensor<Flex>, Arc<Vec<Vec<f32>>>);
 
     fn obstacle(_: &Device<Flex>, dtype: DType) -> Option<Reason> {
@@ -135,8 +134,8 @@ impl Kernels for Flex {
         causal_attention::to_input(input, heads, weights, &gradient.to_contiguous())
     }
 
-    /// Returns the cross-entropy of logits, summed over the rows. Also returns two numbers of each row, `[rows, 2]`:
-    /// the largest logit, and 1 / (sum over the classes of exp(logit - largest logit)).
+    /// Returns the cross-entropy of logits, summed over the rows. Also returns two values per row, `[rows, 2]`: the
+    /// largest logit, and 1 / (sum over the classes of exp(logit - largest logit)).
     fn cross_entropy(logits: &FloatTensor<Flex>, targets: &IntTensor<Flex>) -> [FloatTensor<Flex>; 2] {
         cross_entropy::summed(&logits.to_contiguous(), targets)
     }

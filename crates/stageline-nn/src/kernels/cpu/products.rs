@@ -11,7 +11,7 @@ use super::wide::wide;
 use crate::kernels::products::{Products, added, added_up};
 
 /// Computes the matrix products of linear layers on the CPU. This crate's code multiplies contiguous, non-empty f32
-/// matrices, because burn 0.22 would spend time to fill the output with zeros first. burn multiplies all other tensors.
+/// matrices, because burn 0.22 would first fill the output with zeros. burn multiplies all other tensors.
 impl Products for Flex {
     fn product(
         input: FloatTensor<Flex>,
@@ -65,9 +65,9 @@ impl Products for Flex {
         of_numbers(sums, [columns])
     }
 
-    /// Returns the gradient of the loss with respect to an embedding's table. burn 0.22 would first write zeros to the
-    /// whole table, most of which stays zero if the vocabulary is large. For a large table, `vec!` gets memory from the
-    /// system that is zero already.
+    /// Returns the gradient of the loss with respect to an embedding's table. For a large table, `vec!` gets memory
+    /// that the operating system has already zeroed, where burn 0.22 would write zeros to the whole table. With a large
+    /// vocabulary, most of it stays zero.
     fn to_table(table: FloatTensor<Flex>, gradient: FloatTensor<Flex>, indices: IntTensor<Flex>) -> FloatTensor<Flex> {
         if gradient.dtype() != DType::F32 {
             return added_up::<Flex>(table, gradient, indices);
@@ -84,8 +84,9 @@ impl Products for Flex {
         of_numbers(sums, shape)
     }
 
-    /// Adds only the gradients of the rows that were looked up, which are a small part of a large vocabulary. The
-    /// gradients of one index are added to each other first, as in [`to_table`](Products::to_table).
+    /// Adds a micro-batch's table gradient to `sum`, updating only the rows that were looked up, which are a small part
+    /// of a large vocabulary. Each row's gradients are summed before they are added, for the same bits as adding the
+    /// result of [`to_table`](Products::to_table).
     fn added_to_table(
         sum: Option<FloatTensor<Flex>>,
         table: FloatTensor<Flex>,
@@ -112,21 +113,20 @@ impl Products for Flex {
     }
 }
 
-/// Returns a view of a CPU tensor `[rows, columns]` as a matrix; `None` if the tensor is not in f32, not contiguous or
-/// empty.
+/// Views a CPU tensor `[rows, columns]` as a matrix; `None` if the tensor is not in f32, not contiguous or empty.
 fn matrix(tensor: &FloatTensor<Flex>) -> Option<Matrix<'_>> {
     let shape = tensor.shape();
     let plain = tensor.dtype() == DType::F32 && shape.num_elements() > 0 && tensor.is_contiguous();
     plain.then(|| Matrix::new(numbers(tensor), [shape[0], shape[1]], shape[1]))
 }
 
-/// Returns the matrix product of `left` and `right` as a CPU tensor `[rows of left, columns of right]`.
+/// Returns `left @ right` as a CPU tensor `[rows of left, columns of right]`.
 fn tensor(left: Matrix, right: Matrix) -> FloatTensor<Flex> {
     of_numbers(left.times(right), [left.shape()[0], right.shape()[1]])
 }
 
 wide! {
-    // Adds all rows to `sums`, element by element.
+    // Adds every row in `rows` to `sums`, element by element. The rows are as long as `sums`.
     fn add_rows(sums: &mut [f32], rows: &[f32]) {
         for row in rows.chunks_exact(sums.len()) {
             for (sum, number) in sums.iter_mut().zip(row) {

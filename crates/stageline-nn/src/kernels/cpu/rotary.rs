@@ -1,4 +1,5 @@
-//! Joins queries, keys and values on the CPU, with queries and keys rotated by their positions (rotary embedding).
+//! Concatenates queries, keys and values on the CPU, and rotates queries and keys by their positions (rotary
+//! embedding).
 
 use burn::backend::Flex;
 use burn::backend::TensorMetadata;
@@ -8,11 +9,11 @@ use rayon::prelude::*;
 use super::numbers::{numbers, of_numbers};
 use super::wide::wide;
 
-/// The number of positions that one CPU core copies and then rotates at a time. With so few positions, the copied
-/// numbers are still in the core's cache when they are rotated.
+/// Number of positions that one CPU core copies and then rotates at a time, so small that the copied elements are still
+/// in the core's cache.
 const POSITIONS: usize = 16;
 
-/// The cosines and sines of a rotary embedding's angles, each `[length, half]`, where a head has `2 x half` elements.
+/// Cosines and sines of a rotary embedding's angles, each `[length, half]`, for heads of `2 x half` elements.
 #[derive(Clone, Copy)]
 struct Angles<'a> {
     cosines: &'a [f32],
@@ -28,7 +29,8 @@ impl<'a> Angles<'a> {
     }
 }
 
-/// Some columns of a contiguous tensor `[batch, length, width]`, which are joined with others to an output.
+/// A range of columns of a contiguous tensor `[batch, length, width]`. Several such ranges are concatenated to an
+/// output.
 #[derive(Clone, Copy)]
 struct Columns<'a> {
     numbers: &'a [f32],
@@ -42,25 +44,25 @@ impl<'a> Columns<'a> {
         Self { numbers: numbers(tensor), width: tensor.shape()[2], first, count }
     }
 
-    /// Returns the columns of the row with the index `row` among those of all samples.
+    /// Returns one row's elements in these columns. `row` is a zero-based index over the rows of all samples.
     fn row(self, row: usize) -> &'a [f32] {
         &self.numbers[row * self.width + self.first..][..self.count]
     }
 }
 
-/// Joins queries, keys and values, each `[batch, length, columns]`, by their columns to `[batch, length, all columns]`,
-/// and rotates the queries and keys. `angles` are the cosines and sines, each `[length, size / 2]`. In each head of
-/// `size` elements, element `i` and element `i + size / 2` are the coordinates of a point, which is rotated by an angle
-/// that depends on the position. All tensors must be contiguous.
+/// Concatenates queries, keys and values, each `[batch, length, columns]`, by their columns to `[batch, length, all
+/// columns]`, and rotates the queries and keys. `angles` are the cosines and sines, each `[length, size / 2]`. In each
+/// head of `size` elements, element `i` and element `i + size / 2` are the coordinates of a point, which is rotated by
+/// an angle that depends on the position. All tensors must be contiguous.
 pub fn joined(parts: &[FloatTensor<Flex>; 3], angles: &[FloatTensor<Flex>; 2]) -> FloatTensor<Flex> {
     let all = parts.each_ref().map(|part| Columns::of(part, 0, part.shape()[2]));
     rotated(parts[0].shape()[0], &all, all[0].count + all[1].count, Angles::of(angles))
 }
 
-/// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] joined. `gradient` is
-/// the gradient with respect to the join. `columns` are the numbers of columns of the queries, keys and values.
-/// `angles` are the cosines and the negated sines of the angles of the join, so that the gradients are rotated back.
-/// All tensors must be contiguous.
+/// Returns the gradients of the loss with respect to the queries, keys and values that [`joined`] concatenated.
+/// `gradient` is the gradient with respect to the concatenated output. `columns` are the numbers of columns of the
+/// queries, keys and values. `angles` are the cosines and the negated sines of the forward pass's angles, so that the
+/// gradients are rotated back. All tensors must be contiguous.
 pub fn to_parts(
     gradient: &FloatTensor<Flex>,
     columns: [usize; 3],
@@ -74,7 +76,8 @@ pub fn to_parts(
     })
 }
 
-/// Joins the columns `parts` of each row of `batch` samples, and rotates the heads in the first `turned` columns.
+/// Concatenates `parts` by columns, in each position of `batch` samples, and rotates the heads in the first `turned`
+/// columns of the result by `angles`.
 fn rotated(batch: usize, parts: &[Columns], turned: usize, angles: Angles) -> FloatTensor<Flex> {
     let columns: usize = parts.iter().map(|part| part.count).sum();
     let count = batch * angles.length * columns;
@@ -99,8 +102,8 @@ fn rotated(batch: usize, parts: &[Columns], turned: usize, angles: Angles) -> Fl
 }
 
 wide! {
-    // Rotates the heads in the first `turned` of the `width` columns of some rows in place. The first row has the index
-    // `first` among the rows of all samples.
+    // Rotates the heads in the first `turned` of the `width` columns of some rows in place. `first` is the index of the
+    // first row among the rows of all samples.
     fn rotate(rows: &mut [f32], first: usize, width: usize, turned: usize, angles: Angles) {
         let Angles { cosines, sines, length, half } = angles;
         for (index, row) in rows.chunks_exact_mut(width.max(1)).enumerate() {

@@ -8,12 +8,12 @@ use burn::tensor::{DType, FloatDType, TensorData};
 use super::numbers::numbers;
 use super::wide::wide;
 
-/// The number of partial sums that are computed in parallel: twice as many as a vector register has lanes, because an
+/// Number of partial sums that are accumulated in parallel: twice the f64 lanes of an AVX-512 register, because an
 /// addition takes several cycles.
 const LANES: usize = 16;
 
-/// Returns the sum of the squares of all elements of a tensor, `[1]`, in f64. One thread adds the squares, because the
-/// order of burn's own parallel sum depends on the number of cores.
+/// Returns the sum of the squares of all elements of a tensor, `[1]`, in f64. It runs on one thread, because the order
+/// of additions in burn's own parallel sum depends on the number of cores.
 pub fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
     let sum = match tensor.dtype() {
         DType::F32 => of_f32(numbers(&tensor.to_contiguous())),
@@ -26,7 +26,7 @@ pub fn sum_of_squares(tensor: &FloatTensor<Flex>) -> FloatTensor<Flex> {
 }
 
 wide! {
-    // Returns the sum of the squares of f32 numbers. The squares are exact in f64.
+    // Returns the sum of the squares of f32 elements. The squares are exact in f64.
     fn of_f32(numbers: &[f32]) -> f64 {
         let mut sums = [0.0; LANES];
         let (whole, rest) = numbers.as_chunks::<LANES>();
@@ -42,7 +42,7 @@ wide! {
     }
 }
 
-/// Returns the sum of the squares of f64 numbers.
+/// Returns the sum of the squares of f64 elements.
 fn of_f64(numbers: &[f64]) -> f64 {
     numbers.iter().map(|number| number * number).sum()
 }

@@ -1,4 +1,4 @@
-//! Computes the activation function SwiGLU and its gradients on the CPU, with vector instructions.
+//! Computes the activation function SwiGLU and its gradients on the CPU, with SIMD instructions.
 
 use burn::backend::Flex;
 use burn::backend::tensor::FloatTensor;
@@ -29,7 +29,7 @@ pub fn to_inputs(
 }
 
 wide! {
-    // Replaces the numbers of the gate by the outputs.
+    // Computes SwiGLU in place: replaces each element of `gate` by `gate * sigmoid(gate) * up`.
     fn gated(gate: &mut [f32], up: &[f32]) {
         for (gate, up) in gate.iter_mut().zip(up) {
             *gate *= sigmoid(*gate) * up;
@@ -38,7 +38,8 @@ wide! {
 }
 
 wide! {
-    // Replaces the numbers of both inputs by their gradients.
+    // Replaces the elements of SwiGLU's inputs, `gate` and `up`, by their gradients. `gradient` is the gradient of the
+    // output.
     fn to_both(gate: &mut [f32], up: &mut [f32], gradient: &[f32]) {
         for ((gate, up), gradient) in gate.iter_mut().zip(up).zip(gradient) {
             let share = sigmoid(*gate);

@@ -1,15 +1,14 @@
-//! Compiles loops over numbers for several vector instruction sets, and runs the widest that the processor has.
+//! Compiles loops over slices for several SIMD instruction sets, and runs the widest that the processor has.
 //!
-//! Every version makes the operations of the source in the same order, and fuses a multiplication with an addition only
-//! where the source calls `mul_add`. So results have the same bits on any processor. A processor without an instruction
-//! for `mul_add` (FMA) runs the default version, in which `mul_add` is a slow call of a library's function.
+//! Every version performs the operations of the source in the same order, and fuses a multiplication with an addition
+//! only where the source calls `mul_add`. So results have the same bits on any processor. A processor without fused
+//! multiply-add (FMA) runs the default version, in which `mul_add` is a slow library call.
 
-/// A macro that compiles a function for several instruction sets: AVX-512, AVX2 and the target's default. A call runs
-/// the version with the widest vectors that the processor supports. On aarch64 only the default is compiled, which has
-/// NEON.
+/// Compiles a function for several instruction sets: AVX-512, AVX2 and the target's default. A call runs the version
+/// with the widest SIMD vectors that the processor supports. On aarch64 only the default is compiled, which has NEON.
 ///
 /// The body must loop with `for`. The closure of a `for_each` or a `fold` may be compiled as a separate function,
-/// without these vectors.
+/// without these SIMD instructions.
 macro_rules! wide {
     (fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)? $body:block) => {
         fn $name($($argument: $type),*) $(-> $result)? {
@@ -59,8 +58,8 @@ pub(super) fn has_avx2() -> bool {
     versions_left_out() < 2 && is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma")
 }
 
-/// Returns how many instruction sets, beginning with the widest, functions of the macro `wide!` do not use on this
-/// thread: with 1 they do not use AVX-512, and with 2 neither AVX-512 nor AVX2. The number is 0 except in tests.
+/// Returns how many instruction sets functions of the macro `wide!` skip on this thread, widest first: 1 skips AVX-512,
+/// and 2 skips AVX-512 and AVX2. The result is 0 except in tests.
 #[cfg(all(target_arch = "x86_64", not(test)))]
 fn versions_left_out() -> usize {
     0
@@ -71,12 +70,12 @@ fn versions_left_out() -> usize {
     versions::LEFT_OUT.get()
 }
 
-/// The number of partial sums that are computed in parallel in the sum of a row of numbers. There is one for each lane
-/// of a vector register.
+/// Number of partial sums that are accumulated in parallel when a row is summed: one for each f32 lane of an AVX-512
+/// register.
 const LANES: usize = 16;
 
-/// Returns the sum of `term(index, number)` over all numbers of a row, where `number` is the number at position
-/// `index`. The order of the additions does not depend on the processor.
+/// Returns the sum of `term(index, element)` over all elements of a row. The order of the additions does not depend on
+/// the processor.
 #[inline(always)]
 pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     let mut lanes = [0.0; LANES];
@@ -93,7 +92,7 @@ pub(super) fn sum(row: &[f32], term: impl Fn(usize, f32) -> f32) -> f32 {
     lanes.iter().sum()
 }
 
-/// Returns the largest number of a row, ignoring NaNs. Returns negative infinity if the row has no other numbers.
+/// Returns the largest element of a row, ignoring NaNs. Returns negative infinity if the row has no other elements.
 #[inline(always)]
 pub(super) fn largest(row: &[f32]) -> f32 {
     let larger = |one: f32, other: f32| if other > one { other } else { one };
@@ -114,28 +113,27 @@ pub(super) fn largest(row: &[f32]) -> f32 {
     most
 }
 
-/// Returns the exponential of a number that is at most 0, such as a score minus the largest score of its row. A number
-/// below -87 is replaced by -87.
+/// Returns the exponential of an x of at most 0, such as a score minus its row's largest score. An x below -87 is
+/// replaced by -87.
 #[inline(always)]
 pub(super) fn exp_from_below(x: f32) -> f32 {
     // The comparison keeps NaN, which `max` would replace by -87.
     exp(if x < -87.0 { -87.0 } else { x })
 }
 
-/// Returns the logistic function 1 / (1 + exp(-x)), within a few units in the last place. A number below -87 is
-/// replaced by -87.
+/// Returns the logistic function 1 / (1 + exp(-x)), accurate to a few units in the last place. |x| is clamped to 87.
 #[inline(always)]
 pub(super) fn sigmoid(x: f32) -> f32 {
     let small = exp_from_below(-x.abs());
     (if x < 0.0 { small } else { 1.0 }) / (1.0 + small)
 }
 
-/// Returns the exponential of a number from -87 to 0, within a few units in the last place. The algorithm is that of
+/// Returns the exponential of an x from -87 to 0, accurate to a few units in the last place. The algorithm is that of
 /// Cephes' `expf`: a power of 2 times a polynomial of the remainder.
 #[inline(always)]
 pub(super) fn exp(x: f32) -> f32 {
-    /// The number 1.5 x 2^23. Adding it to a small f32 number rounds the small number to an integer. This integer is
-    /// then in the last bits of the sum.
+    /// The constant 1.5 x 2^23, which rounds: adding it to a small f32 value leaves the nearest integer in the last
+    /// bits of the sum.
     const ROUND: f32 = 12_582_912.0;
     let rounded = x.mul_add(std::f32::consts::LOG2_E, ROUND);
     let power = rounded - ROUND;
@@ -157,9 +155,8 @@ pub(super) mod versions {
     use std::cell::Cell;
 
     thread_local! {
-        /// The number of instruction sets, beginning with the widest, that functions of the macro `wide!` do not use on
-        /// this thread: with 1 they do not use AVX-512, and with 2 neither AVX-512 nor AVX2. Tests set it to compare
-        /// the versions of a function.
+        /// Number of instruction sets that functions of the macro `wide!` skip on this thread, widest first: 1 skips
+        /// AVX-512, and 2 skips AVX-512 and AVX2. Tests set it to compare the versions of a function.
         pub(super) static LEFT_OUT: Cell<usize> = const { Cell::new(0) };
     }
 

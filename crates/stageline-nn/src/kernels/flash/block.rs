@@ -1,19 +1,19 @@
-//! The sizes of an attention and its blocks, and the keys that a query sees, for all kernels of attention on GPUs.
+//! The sizes that the GPU attention kernels are compiled for, and the keys that a query attends to.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
-/// The attention score of a key that the query does not see. Scores of seen keys are far above it. A score at or below
-/// it gets the weight 0.
+/// Attention score of a masked key, which the query does not attend to. Other keys' scores are far above it. The
+/// softmax gives weight 0 to scores at or below it.
 pub const UNSEEN: f32 = -1e30;
 
-/// The sizes of an attention, such as its numbers of heads, that its GPU kernels are compiled for.
+/// The compile-time sizes of a GPU attention kernel, such as its numbers of heads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Sizes {
-    /// The number of rows (queries or keys) that one thread block computes. It is also the number of rows in a tile:
-    /// the part of a head that the block loads into shared memory at a time.
+    /// Number of rows (queries or keys) that one thread block computes, and also that a tile has: the part of a head
+    /// that the block loads into shared memory at a time.
     pub rows: usize,
-    /// The number of elements of a query, key or value of one attention head.
+    /// Head dimension: number of elements of a query, key or value of one attention head.
     pub width: usize,
     pub query_heads: usize,
     pub key_heads: usize,
@@ -36,39 +36,41 @@ impl Sizes {
     }
 }
 
-/// Returns the column, from 0, of attention's input where the keys of the key-value head `key_head` (from 0) begin.
-/// Each head has `width` columns of the input `[batch, length, columns]`. The queries of all query heads come first,
-/// then the keys of all key-value heads, and then their values.
+/// Returns the zero-based column of attention's input where the keys of the key-value head `key_head` (from 0) begin.
+/// The input, `[batch, length, columns]`, has `width` columns per head: first the queries of all query heads, then the
+/// keys of all key-value heads, then their values.
 #[cube]
 pub fn column_of_keys(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + key_head) * sizes.width
 }
 
-/// Returns the column, from 0, of attention's input where the values of the key-value head `key_head` (from 0) begin.
-/// Each head has `width` columns of the input `[batch, length, columns]`. The queries of all query heads come first,
-/// then the keys of all key-value heads, and then their values.
+/// Returns the zero-based column of attention's input where the values of the key-value head `key_head` (from 0) begin.
+/// The input, `[batch, length, columns]`, has `width` columns per head: first the queries of all query heads, then the
+/// keys of all key-value heads, then their values.
 #[cube]
 pub fn column_of_values(key_head: usize, #[comptime] sizes: Sizes) -> usize {
     (sizes.query_heads + sizes.key_heads + key_head) * sizes.width
 }
 
-/// Whether the query at the position `query` sees the key at the position `key`. The key must not be after the query,
-/// and must be among the last `window` positions up to the query. It must also not be before `start`, the position
-/// where the query's document begins.
+/// Whether a query attends to a key, at the positions `query` and `key` in their sample. The key must be:
+///
+/// - not after the query
+/// - among the last `window` positions up to the query
+/// - not before `start`, the position where the query's document begins
 #[cube]
 pub fn is_seen(query: usize, key: usize, window: usize, start: usize) -> bool {
     key <= query && key + window > query && key >= start
 }
 
-/// Returns the number of blocks of `rows` positions each that cover the positions `from..until` of a sequence.
+/// Returns the number of blocks of `rows` positions needed to cover the positions `from..until`.
 #[cube]
 #[allow(clippy::manual_div_ceil, reason = "kernels have no such function for positions")]
 pub fn blocks_between(from: usize, until: usize, #[comptime] rows: usize) -> usize {
     (until - from + rows - 1) / rows
 }
 
-/// Returns the first position of the block of keys where a query's sliding window begins. `first` is the position of
-/// the query, `window` the number of keys in a window and `rows` the number of keys in a block.
+/// Returns the first position of the block of keys that contains the start of a query's sliding window. `first` is the
+/// query's position, `window` the number of keys in a window, and `rows` the number of keys in a block.
 #[cube]
 pub fn first_seen_block(first: usize, window: usize, #[comptime] rows: usize) -> usize {
     select(first + 1 > window, first + 1 - window, 0usize) / rows * rows

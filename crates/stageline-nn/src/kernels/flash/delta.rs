@@ -1,14 +1,14 @@
-//! The GPU kernel that multiplies each output of attention with the output's gradient and adds up the products of one
-//! query. This sum equals the sum over keys of each weight times the weight's gradient (Dao et al., 2022, appendix B).
+//! The GPU kernel that computes, for each query, the dot product of attention's output and the output's gradient. This
+//! product equals the sum over keys of each weight times the weight's gradient (Dao et al., 2022, appendix B).
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use super::block::Sizes;
 
-/// Computes, for every query of every head, the dot product of attention's output and the output's gradient. Both are
-/// `[batch, length, query heads x size]`. The results go to `delta`, `[batch, query heads, length]`. Each GPU thread
-/// computes one result.
+/// Computes, for every query of every head, the dot product of attention's output and the output's gradient, which the
+/// backward pass needs. Both are `[batch, length, query heads x size]`. The results go to `delta`, `[batch, query
+/// heads, length]`. Each GPU thread computes one result.
 #[cube(launch, address_type = "dynamic")]
 pub fn attention_delta<E: Float>(
     output: &Tensor<E>,

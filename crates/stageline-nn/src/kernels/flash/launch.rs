@@ -1,4 +1,4 @@
-//! Launches the kernels of attention on a GPU, in blocks of rows that fit into the GPU's shared memory.
+//! Launches the attention kernels on a GPU, in blocks of rows that fit into the GPU's shared memory.
 
 use burn::backend::TensorMetadata;
 use burn::tensor::{DType, Shape};
@@ -14,24 +14,25 @@ use super::block::Sizes;
 use super::{FlashAttention, delta, logarithms_shape, output_shape, scalar, tensor_cores};
 use crate::kernels::attention_blocks::{AttentionHeads, scale};
 
-/// Returns the largest head size, in elements, that a GPU can run the attention kernels with; 0 if there is none.
+/// Returns the largest head dimension that the FlashAttention kernels support on this GPU; 0 if there is none.
 pub fn largest_head(device: &CubeDevice) -> usize {
     (1..=scalar::LARGEST_HEAD).rev().find(|size| fits(device, *size)).unwrap_or(0)
 }
 
-/// Whether a GPU can run the attention kernels for heads of `size` elements.
+/// Whether a GPU can run the FlashAttention kernels for heads of `size` elements.
 pub fn fits(device: &CubeDevice, size: usize) -> bool {
     scalar::rows(device, size).is_some()
 }
 
-/// The kernels that compute an attention: those for all GPUs, or those for NVIDIA's tensor cores.
+/// Which attention kernels run on a GPU: `Scalar`, which run on all GPUs, or `TensorCores`, which need NVIDIA's tensor
+/// cores.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kernels {
     Scalar,
     TensorCores,
 }
 
-/// The values that all kernel launches for one input of attention have in common, such as the batch size.
+/// Arguments shared by all kernel launches for one attention input, such as the batch size.
 struct Launch {
     batch: usize,
     length: usize,
@@ -65,8 +66,7 @@ impl Launch {
         }
     }
 
-    /// Returns the number of cubes (thread blocks) of a kernel launch for attention in each of three dimensions: blocks
-    /// of rows, heads and samples.
+    /// Returns an attention kernel's launch grid, in cubes (thread blocks): blocks of rows x heads x samples.
     fn cubes(&self, heads: usize) -> CubeCount {
         CubeCount::Static(self.length.div_ceil(self.sizes.rows) as u32, heads as u32, self.batch as u32)
     }
@@ -80,8 +80,8 @@ impl Launch {
     }
 }
 
-/// Converts the positions where documents begin to i32, unless they are in i32 or i64 already. The GPU kernels are
-/// compiled for these two types.
+/// Converts the document start positions to i32, unless they are in i32 or i64 already. The GPU kernels are compiled
+/// for these two dtypes.
 fn positions(starts: CubeTensor) -> CubeTensor {
     let known = matches!(starts.dtype, DType::I32 | DType::I64);
     into_contiguous(if known { starts } else { cast(starts, DType::I32) })
@@ -165,7 +165,7 @@ impl FlashAttention for CubeBackend {
         );
         let to_input = empty(&input, input.shape(), input.dtype);
         let wide = addresses(&[&input, &gradient, &logarithms, &products, &to_input, &starts]);
-        // The kernels of both gradients take the same arguments.
+        // The kernels for query gradients and for key and value gradients take the same arguments.
         macro_rules! compute {
             ($kernel:path, $heads:expr) => {
                 $kernel(

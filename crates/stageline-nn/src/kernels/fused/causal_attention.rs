@@ -1,5 +1,5 @@
-//! Computes causal attention and its gradient on GPUs, with burn's own operations, and scales intermediate results so
-//! that they stay in the range of f16.
+//! Computes causal attention and its gradient on GPUs with burn's own operations. In f16, intermediate results are
+//! scaled so that they do not overflow.
 
 use std::cell::RefCell;
 use std::ops::Range;
@@ -10,26 +10,26 @@ use super::{as_given, wide};
 use crate::kernels::attention_blocks::{AttentionHeads, scale, scale_of_f16};
 use crate::kernels::attention_mask::{before_document, hidden};
 
-/// The values that the forward pass of causal attention on a GPU keeps for its backward pass.
+/// The values that the forward pass of causal attention on a GPU saves for its backward pass.
 #[derive(Clone, Debug)]
 pub struct Attended<T> {
-    /// The queries, keys and values of all heads of causal attention, `[batch x (query heads + 2 x key-value heads),
-    /// length, size]`.
+    /// Queries, keys and values of all heads, rearranged to one matrix per head: `[batch x (query heads + 2 x key-value
+    /// heads), length, size]`.
     pub(crate) parts: T,
-    /// The unnormalised attention weights of each query: the exponentials of its scores minus its largest score,
-    /// multiplied by a constant in f16 (`Scales::weights`). Their shape is `[batch x key-value heads, group x length,
-    /// length]`, where `group` is the number of query heads that share a key-value head.
+    /// Unnormalised attention weights of each query: exp(score - the query's largest score), multiplied by a constant
+    /// in f16 (`Scales::weights`). Their shape is `[batch x key-value heads, group x length, length]`, where `group` is
+    /// the number of query heads that share a key-value head.
     pub(crate) weights: T,
-    /// The reciprocal of the sum of each query's unnormalised attention weights (`weights`), in f32. Its shape is
-    /// `[batch x key-value heads, group x length, 1]`, where `group` is the number of query heads that share a
-    /// key-value head.
+    /// Reciprocal of the sum of each query's unnormalised attention weights (`weights`), in f32: `[batch x key-value
+    /// heads, group x length, 1]`, where `group` is the number of query heads that share a key-value head.
     pub(crate) shares: T,
-    /// The output of the forward pass of causal attention, `[batch, length, query heads x size]`.
+    /// Output of causal attention's forward pass, `[batch, length, query heads x size]`.
     pub(crate) output: T,
 }
 
-/// Rearranges the input of attention from `[batch, length, heads x size]` to `[heads x batch, length, size]`, because a
-/// batched matrix product needs each head in one piece. All queries come first, then all keys, then all values.
+/// Rearranges attention's packed input, `[batch, length, (query heads + 2 x key-value heads) x size]`, to one
+/// contiguous matrix per head, `[batch x (query heads + 2 x key-value heads), length, size]`, for batched matrix
+/// products. The queries of all samples come first, then all keys, then all values.
 fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     let [batch, length, columns] = side_by_side.dims();
     let size = columns / heads.columns();
@@ -45,19 +45,19 @@ fn apart(side_by_side: Tensor<3>, heads: AttentionHeads) -> Tensor<3> {
     Tensor::cat(parts.to_vec(), 0)
 }
 
-/// Returns the index ranges of queries, keys and values in a dimension that contains all queries first, then all keys,
-/// then all values. An index stands for one head of one of `batch` samples.
+/// Returns the index ranges of queries, keys and values along the first dimension of the rearranged attention input,
+/// where each index is one head of one of `batch` samples.
 fn ranges(heads: AttentionHeads, batch: usize) -> [Range<usize>; 3] {
     let [queries, keys] = [heads.query, heads.key_value].map(|count| count * batch);
     [0..queries, queries..queries + keys, queries + keys..queries + 2 * keys]
 }
 
-/// Splits the rearranged input of attention, `[heads x batch, length, size]`, into three tensors:
+/// Splits attention's input, rearranged by [`apart`] to one matrix per head, into three tensors:
 ///
 /// - the queries, `[batch x key-value heads, group x length, size]`
 /// - the keys and the values, each `[batch x key-value heads, length, size]`
 ///
-/// A group is the query heads that share a key-value head. Their queries are concatenated, so that no key is copied.
+/// The `group` query heads that share a key-value head are concatenated, so that no key is copied.
 fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
     let [count, length, size] = parts.dims();
     let batch = count / heads.columns();
@@ -69,64 +69,62 @@ fn each(parts: &Tensor<3>, heads: AttentionHeads) -> [Tensor<3>; 3] {
     [query, key, value]
 }
 
-/// Factors that keep intermediate results of attention within the range of f16.
+/// Coefficients that scale attention's intermediate results, so that they do not overflow or lose precision in f16.
 ///
-/// Numbers in f16 are at most 65504, and lose precision below 6e-5. The sum of a query's attention weights, before
-/// their division by it, can be as large as the sequence length. Gradients divided by this sum can be as small as 1 /
-/// length.
+/// f16 values are at most 65504, and lose precision below 6e-5. The sum of a query's unnormalised attention weights can
+/// be as large as the sequence length. Gradients divided by this sum can be as small as 1 / length.
 struct Scales {
-    /// The factor of attention's queries before their product with the keys. It keeps the product in the range of f16,
-    /// and is 1 for other types.
+    /// Scales the queries before their product with the keys, so that the product does not overflow in f16; 1 for other
+    /// dtypes.
     query: f64,
-    /// The factor that turns the product of scaled queries and keys into attention scores. It is 1 / sqrt(head size),
-    /// divided by the factor of the queries.
+    /// Scales the product of the already scaled queries and the keys to attention scores: `1 / sqrt(head size)` divided
+    /// by `query`.
     rest: f64,
-    /// The factor of attention weights before their division by their sum. It keeps sums of weighted values in the
-    /// range of f16, and is 1 for other types.
+    /// Scales the unnormalised attention weights, so that sums of weighted values do not overflow in f16; 1 for other
+    /// dtypes.
     weights: f64,
 }
 
 impl Scales {
-    /// The largest sequence length whose attention weights are not scaled in f16. Before the division by their sum,
-    /// weights are at most 1. So 128 products of a weight and an f16 value below 512 add up to at most 65504, the
-    /// largest number in f16.
+    /// Largest sequence length whose attention weights are not scaled in f16. Unnormalised weights are at most 1, so
+    /// 128 products of a weight and an f16 value below 512 add up to at most 65504, the largest f16 value.
     const UNSCALED: usize = 128;
 
-    /// Returns the scaling factors of attention for tensors of the type `dtype`, sequences of `length` positions and
-    /// heads of `size` elements.
+    /// Returns the coefficients for attention over sequences of `length` positions with heads of `size` elements, in
+    /// the dtype `dtype`.
     fn of(dtype: DType, length: usize, size: usize) -> Self {
         if dtype != DType::F16 {
             return Self { query: 1.0, rest: scale(size), weights: 1.0 };
         }
         let [query, rest] = scale_of_f16(size);
-        // A power of two, so that multiplying by it rounds nothing.
+        // A power of two, so that multiplying by it is exact.
         let times = length.div_ceil(Self::UNSCALED).next_power_of_two();
         Self { query, rest, weights: 1.0 / times as f64 }
     }
 }
 
-/// The magnitude that the largest gradient of an attention head gets by scaling in f16. Sums of up to 8192 such
-/// gradients then stay within the range of f16.
+/// The magnitude to which an attention head's largest gradient is scaled in f16. Sums of up to 8192 such gradients then
+/// stay within the range of f16.
 const LARGEST: f64 = 0.125;
 
-/// Returns a factor for each attention head that scales the head's largest gradient to [`LARGEST`]. Returns `None` if
-/// `dtype` is not f16, because other types need no scaling. `gradients` is `[heads of all samples, length, size]`, and
-/// the factors are `[heads of all samples, 1, 1]`.
+/// Returns a coefficient for each attention head that scales the head's largest gradient to [`LARGEST`]. Returns `None`
+/// if `dtype` is not f16, because other dtypes need no scaling. `gradients` is `[heads of all samples, length, size]`,
+/// and the coefficients are `[heads of all samples, 1, 1]`.
 fn gradient_scales(dtype: DType, gradients: &Tensor<3>) -> Option<Tensor<3>> {
     let [heads, length, size] = gradients.dims();
     let largest = || gradients.clone().abs().reshape([heads, length * size]).max_dim(1);
-    // If all gradients of a head are zero, any scale is right; the bound avoids a division by zero.
+    // If all of a head's gradients are zero, any coefficient works; the lower bound avoids a division by zero.
     (dtype == DType::F16).then(|| (largest().clamp_min(1e-30).recip() * LARGEST).reshape([heads, 1, 1]))
 }
 
 thread_local! {
-    /// The causal mask that attention used last on this thread. It is stored because making a mask launches more GPU
-    /// kernels than the rest of attention.
+    /// This thread's last causal mask, cached because making a mask launches more GPU kernels than the rest of
+    /// attention.
     static MASK: RefCell<Option<(Device, AttentionHeads, Tensor<3, Bool>)>> = const { RefCell::new(None) };
 }
 
-/// Returns the causal mask of attention for samples of one document each, `[1, group x length, length]`. It is true for
-/// a key after the query or before the query's window. A group is the query heads that share a key-value head.
+/// Returns the causal mask, `[1, group x length, length]`, for samples of one document each: true where the key is
+/// after the query or before its window. `group` is the number of query heads that share a key-value head.
 fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bool> {
     MASK.with_borrow_mut(|last| match last {
         Some((known, masked, mask)) if known == device && *masked == heads && mask.dims()[2] == length => mask.clone(),
@@ -138,9 +136,9 @@ fn unseen(length: usize, heads: AttentionHeads, device: &Device) -> Tensor<3, Bo
     })
 }
 
-/// Returns the mask of attention, `[batch x key-value heads, group x length, length]`, which is true where a query does
-/// not see the key. `starts`, `[batch, length]`, contains, for each query, the position where its document begins (from
-/// 0 in the sample). If `starts` is `None`, one mask holds for the whole batch and the first dimension is 1.
+/// Returns the attention mask, `[batch x key-value heads, group x length, length]`: true where a query must not attend
+/// to a key. `starts`, `[batch, length]`, contains the position where each query's document begins, counted from 0 in
+/// the sample. If `starts` is `None`, one mask serves the whole batch and the first dimension is 1.
 fn masked(length: usize, heads: AttentionHeads, starts: Option<Tensor<2, Int>>, device: &Device) -> Tensor<3, Bool> {
     let unseen = unseen(length, heads, device);
     let Some(starts) = starts else { return unseen };
@@ -171,7 +169,7 @@ pub(crate) fn attended(
     let largest = wide(products.clone()).max_dim(2);
     let weights = ((wide(products) - largest) * scales.rest).exp();
     let weights = as_given(if scales.weights == 1.0 { weights } else { weights * scales.weights }, &parts);
-    // Dividing the outputs instead of the weights takes fewer divisions (Dao et al., 2022, arXiv:2205.14135, section
+    // Normalising the outputs instead of the weights takes fewer divisions (Dao et al., 2022, arXiv:2205.14135, section
     // 3.1).
     let shares = wide(weights.clone()).sum_dim(2).recip();
     let output = as_given(wide(weights.clone().matmul(value)) * shares.clone(), &parts);
@@ -191,8 +189,8 @@ pub(crate) fn to_input(
     let (heads, size) = (shared.query, width / shared.query);
     let [query, key, value] = each(&parts, shared);
     let grouped = [batch * shared.key_value, shared.group() * length];
-    // For each query, the sum over keys of weight times gradient is the product of the output with its gradient (Dao et
-    // al., 2022, arXiv:2205.14135, appendix B).
+    // For each query, the sum over keys of each weight times its gradient is the dot product of the output and its
+    // gradient (Dao et al., 2022, arXiv:2205.14135, appendix B).
     let [upstream, outputs] = [&gradient, &output].map(|all| all.clone().reshape([batch * length * heads, size]));
     let delta = (wide(upstream) * wide(outputs)).sum_dim(1) * scale(size);
     let delta = delta.reshape([batch, length, heads, 1]).swap_dims(1, 2).reshape([grouped[0], grouped[1], 1]);

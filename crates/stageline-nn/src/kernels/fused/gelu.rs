@@ -9,19 +9,18 @@ use burn::tensor::activation::sigmoid;
 use super::{as_given, wide};
 use crate::kernels::variants::GeluForm;
 
-/// Returns the cumulative distribution function of the standard normal distribution at every element of the tensor `x`.
+/// Returns the cumulative distribution function of the standard normal distribution for every element of `x`.
 fn cumulative(x: Tensor<2>) -> Tensor<2> {
     (x * FRAC_1_SQRT_2).erf() * 0.5 + 0.5
 }
 
-/// Returns an approximation of the standard normal cumulative distribution function at every element of `x`. The tanh
-/// form of GELU uses it.
+/// Returns the tanh approximation of the standard normal cumulative distribution function for every element of `x`.
 fn approximated(x: Tensor<2>) -> Tensor<2> {
     sigmoid((x.clone() * x.clone() * x.clone() * GeluForm::CUBIC + x) * GeluForm::TWICE)
 }
 
-/// Returns GELU of every element of a GPU tensor, in the type of the tensor. `form` selects the exact function or its
-/// approximation by a hyperbolic tangent.
+/// Returns GELU of every element of a GPU tensor, in the tensor's dtype. `form` selects the exact function or its tanh
+/// approximation.
 pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     let share = match form {
@@ -36,7 +35,7 @@ pub(crate) fn values(input: &Tensor<2>, form: GeluForm) -> Tensor<2> {
 pub(crate) fn to_input(input: &Tensor<2>, gradient: Tensor<2>, form: GeluForm) -> Tensor<2> {
     let x = wide(input.clone());
     if form == GeluForm::Tanh {
-        // The square of a large number would be infinite, and the derivative is 0 or 1 there.
+        // The square of a large value would overflow, and the derivative is 0 or 1 there.
         let x = x.clamp(-15.0, 15.0);
         let share = approximated(x.clone());
         let slope = (x.clone() * x.clone() * (3.0 * GeluForm::CUBIC) + 1.0) * GeluForm::TWICE;

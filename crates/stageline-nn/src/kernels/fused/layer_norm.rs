@@ -7,13 +7,14 @@ use super::sums::{ROWS, in_groups, of_groups, of_rows};
 use super::{as_given, wide};
 use crate::kernels::variants::{Norm, Normalisation};
 
-/// The mean and the reciprocal standard deviation of each row of a normalisation's input, both `[rows, 1]`.
+/// Statistics of a normalisation's input rows for the backward pass: the mean and the reciprocal standard deviation,
+/// both `[rows, 1]`.
 #[derive(Clone, Debug)]
 pub struct Moments<T> {
-    /// The mean of each row of a normalisation's input; `None` for RMS normalisation, which subtracts nothing.
+    /// Mean of each input row; `None` for RMS normalisation, which does not subtract the mean.
     pub(crate) mean: Option<T>,
-    /// The reciprocal of the standard deviation, or of the root mean square, of each row of a normalisation's input: 1
-    /// / sqrt(variance + epsilon).
+    /// Reciprocal of each input row's standard deviation, or of its root mean square (RMS normalisation): 1 /
+    /// sqrt(variance + epsilon).
     pub(crate) over_deviation: T,
 }
 

@@ -1,9 +1,9 @@
-//! Normalisation, GELU, SwiGLU, causal attention, cross-entropy, table look-ups and sums, composed of burn's own
-//! operations for GPUs, where burn fuses these operations into few kernels.
+//! Normalisation, GELU, SwiGLU, causal attention, cross-entropy, table look-ups and sums for GPUs, composed of burn's
+//! own operations, which burn fuses into few kernels (operator fusion).
 //!
-//! Inputs and outputs are burn tensors that autodiff does not track, in f32, bf16 or f16. Everything between two
-//! products or sums becomes one kernel that computes in f32 and reads and writes the inputs' type; products are burn's,
-//! in the type of their inputs.
+//! Inputs and outputs are burn tensors that autodiff does not track, in f32, bf16 or f16. Everything between two matrix
+//! products or reductions becomes one kernel, which computes in f32, and reads and writes the inputs' dtype. Matrix
+//! products are burn's, in the dtype of their inputs.
 //!
 //! burn's fusion takes operations in the order of their calls. It ends a kernel at the first operation that does not
 //! fit, and then stores every result that is used again. The order of operations therefore matters here: reshapes come
@@ -20,12 +20,12 @@ pub mod table;
 
 use burn::tensor::{FloatDType, Tensor};
 
-/// Casts a tensor to f32, the type of intermediate results. A tensor in f64 is returned unchanged.
+/// Casts a tensor to f32, the dtype of intermediate results. A tensor in f64 is returned unchanged.
 fn wide<const D: usize>(tensor: Tensor<D>) -> Tensor<D> {
     if FloatDType::from(tensor.dtype()) == FloatDType::F64 { tensor } else { tensor.cast(FloatDType::F32) }
 }
 
-/// Casts a tensor to the element type of the tensor `given`.
+/// Casts `tensor` to the dtype of the tensor `given`.
 fn as_given<const D: usize, const E: usize>(tensor: Tensor<D>, given: &Tensor<E>) -> Tensor<D> {
     tensor.cast(FloatDType::from(given.dtype()))
 }

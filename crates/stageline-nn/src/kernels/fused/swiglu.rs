@@ -6,7 +6,7 @@ use burn::tensor::activation::sigmoid;
 
 use super::{as_given, wide};
 
-/// Returns SwiGLU, `gate * sigmoid(gate) * up`, of every element of two tensors of one shape, in the type of the
+/// Returns SwiGLU, `gate * sigmoid(gate) * up`, of every element of two tensors of the same shape, in the dtype of the
 /// inputs.
 pub(crate) fn values(gate: &Tensor<2>, up: &Tensor<2>) -> Tensor<2> {
     let x = wide(gate.clone());

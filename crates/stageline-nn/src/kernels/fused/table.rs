@@ -9,17 +9,17 @@ use super::as_given;
 /// of an index outside `0..count` has only zeros.
 pub(crate) fn is_at(indices: Tensor<1, Int>, count: usize) -> Tensor<2> {
     let places = Tensor::<1, Int>::arange(0..count as i64, &indices.device()).unsqueeze::<2>();
-    // A comparison on a GPU reads both operands in the type of one of them, so the types must agree.
+    // A comparison on a GPU reads both operands in the dtype of one of them, so the dtypes must match.
     let indices = indices.cast(IntDType::from(places.dtype())).unsqueeze_dim(1);
     places.equal(indices).float()
 }
 
-/// Returns the gradient of the loss with respect to a table of vectors, such as an embedding's, `[rows, width]`. This
+/// Returns the gradient of the loss with respect to a lookup table, such as an embedding's, `[rows, width]`. This
 /// gradient is the sum, by table row, of `gradient`: the gradients with respect to the looked-up vectors, `[indices,
 /// width]`. `rows` is the number of rows of the table.
 ///
-/// The sums are one matrix product with the one-hot rows of the indices, which a GPU adds in f32 and in parallel.
-/// Vectors added one after the other would have to wait for each other.
+/// The sums are computed as one matrix product with the one-hot rows of the indices, which a GPU accumulates in f32 and
+/// in parallel. Additions of one vector after the other would have to wait for each other.
 pub(crate) fn added_up(gradient: Tensor<2>, indices: Tensor<1, Int>, rows: usize) -> Tensor<2> {
     as_given(is_at(indices, rows), &gradient).swap_dims(0, 1).matmul(gradient)
 }

@@ -1,5 +1,5 @@
-//! Converts the values that the CPU kernels of a server keep for their backward pass to tensors, and back. A client on
-//! another host refers to these tensors by handles.
+//! Sends what a server's CPU kernels save for their backward pass as tensors, to which a client on another host holds
+//! handles, and converts these tensors back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Flex, TensorMetadata};
@@ -28,7 +28,8 @@ impl Served for Flex {
         moments
     }
 
-    /// Returns the output of attention, and one vector with the attention weights of all query heads of all samples.
+    /// Converts the results of causal attention's forward pass to the tensors that the server returns to a client:
+    /// attention's output, and one vector with the attention weights of all query heads of all samples.
     fn sent_attention(output: Float, (_, weights): <Self as Kernels>::Attended) -> Vec<Float> {
         let weights = weights.concat();
         let size = weights.len();

@@ -1,5 +1,5 @@
-//! Converts the values that the GPU kernels of a server keep for their backward pass to tensors, and back. A client on
-//! another host refers to these tensors by handles.
+//! Sends what a server's GPU kernels save for their backward pass as tensors, to which a client on another host holds
+//! handles, and converts these tensors back.
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::backend::{Cube, TensorMetadata};
@@ -33,11 +33,12 @@ impl Served for Cube {
         Moments { mean: (norm == Norm::Layer).then(|| column(0)), over_deviation: column(1) }
     }
 
-    /// Returns the output of attention, followed by the tensors that the backward pass needs:
+    /// Converts the results of causal attention's forward pass to the tensors that the server returns to a client:
+    /// attention's output, and what the backward pass needs:
     ///
     /// - after FlashAttention, the log-sum-exp of each query's scores
-    /// - for larger heads, all queries, keys and values; the attention weights before they are divided by their sum;
-    ///   and the reciprocal of each query's sum of weights
+    /// - for larger heads, the queries, keys and values of all heads; the unnormalised attention weights; and the
+    ///   reciprocal of each query's sum of weights
     fn sent_attention(output: Float, kept: Kept) -> Vec<Float> {
         match kept {
             Kept::Logarithms { logarithms, .. } => vec![output, logarithms],
@@ -45,10 +46,12 @@ impl Served for Cube {
         }
     }
 
-    /// Returns the gradient of the loss with respect to attention's input. `gradient` is the gradient with respect to
-    /// the output. After FlashAttention, `kept` contains attention's input, its output and the log-sum-exp of each
-    /// query's scores. For larger heads it contains the output and the three tensors that
-    /// [`sent_attention`](Served::sent_attention) returned.
+    /// Runs causal attention's backward pass on the server, and returns the gradient with respect to attention's input.
+    /// `gradient` is the gradient with respect to the output. `kept` are the saved tensors:
+    ///
+    /// - after FlashAttention, attention's input, its output and the log-sum-exp of each query's scores
+    /// - for larger heads, attention's output and the three other tensors that
+    ///   [`sent_attention`](Served::sent_attention) returned
     fn received_attention(
         kept: Vec<Float>,
         starts: Option<IntTensor<Self>>,

@@ -1,16 +1,16 @@
-//! This crate's kernels on devices of other hosts: the requests of a client, and their execution on a server.
+//! This crate's kernels on devices of remote hosts: a client's requests, and their execution on a server.
 //!
 //! Input: handles of tensors that are on the server. Output: handles of the results, which stay on the server. Each
 //! kernel is one custom operation of burn's remote protocol, so a stage computes the same bits on another host as on
 //! this one. The client must know the server's kernels ([`ServedKernels`]), because they decide what a forward pass
-//! keeps for its backward pass. On a device whose kernels it does not know, burn's own operations are used, and the
-//! forward pass records that. This folder must not read tensors back to this host, nor open connections, as `stageline`
-//! does.
+//! saves for its backward pass. On a device whose kernels are unknown, burn's own operations are used, and the forward
+//! pass reports this as a fallback. This folder must not read tensors back to this host. Nor must it open connections,
+//! which `stageline` does.
 //!
 //! - `name`: the names of the operations.
-//! - `served_kernels`: the kernels of the connected devices of other hosts.
+//! - `served_kernels`: the kernels of the connected devices of remote hosts.
 //! - `serve`: the execution of the kernels on a server (`Served`).
-//! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs keep for their backward passes, converted to tensors
+//! - `cpu`, `gpu`: the values that the kernels of CPUs and of GPUs save for their backward passes, converted to tensors
 //!   that a client holds handles to, and back.
 
 #[cfg(all(feature = "serve", feature = "flex"))]
@@ -41,15 +41,15 @@ use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 use crate::params::widest_float;
 use served_kernels::kernels_of;
 
-/// The number of 64-bit words that encode the 32-byte id of a server when it is sent to other hosts.
+/// Number of 64-bit words that encode a server's 32-byte id in messages to other hosts.
 pub const ID_WORDS: usize = 4;
 
 type Float = FloatTensor<Remote>;
 
 /// Requests the operation `name` from the server of a device on another host, and returns the operation's output
-/// tensors. `outputs` lists the shapes and types of these tensors.
+/// tensors. `outputs` lists the shapes and dtypes of these tensors.
 ///
-/// The function does not wait for the outputs: burn sends the request, and the server computes requests in order.
+/// The function does not wait for the results: burn sends the request, and the server computes requests in order.
 pub fn ask<const N: usize>(
     device: &Device<Remote>,
     name: &'static str,
@@ -71,8 +71,8 @@ fn like(tensor: &Float) -> (Shape, DType) {
     (tensor.shape(), tensor.dtype())
 }
 
-/// Returns the shape `[rows, 2]` and the type f32 of a tensor with two numbers for each row of `tensor`. They are, for
-/// example, the row's mean and 1 / standard deviation.
+/// Returns the shape `[rows, 2]` and the dtype f32, for an output with two values per row of `tensor`, such as the
+/// row's mean and 1 / standard deviation.
 fn pairs(tensor: &Float) -> (Shape, DType) {
     let shape = tensor.shape();
     (Shape::new([rows(&shape), 2]), DType::F32)
@@ -83,22 +83,22 @@ fn rows(shape: &Shape) -> usize {
     shape[..shape.num_dims() - 1].iter().product()
 }
 
-/// Returns the shape and type of the attention weights that a CPU keeps for the backward pass: one f32 vector for all
-/// query heads of all samples. `shape` is the shape of attention's input.
+/// Returns the shape and dtype of the attention weights that a remote server's CPU saves for the backward pass: one f32
+/// vector for all query heads of all samples. `shape` is the shape of attention's input.
 fn weights(shape: &Shape, heads: AttentionHeads) -> (Shape, DType) {
     let (samples, length) = (shape[0], shape[1]);
     (Shape::new([samples * heads.query * weights_of_a_head(length, heads)]), DType::F32)
 }
 
-/// Returns the shape and type of causal attention's input. `gradient` is the gradient with respect to its output,
-/// `[batch, length, query heads x size]`.
+/// Returns the shape and dtype of causal attention's packed input, derived from `gradient`, the gradient with respect
+/// to its output, `[batch, length, query heads x size]`.
 fn input_of(gradient: &Float, heads: AttentionHeads) -> (Shape, DType) {
     let shape = gradient.shape();
     (Shape::new([shape[0], shape[1], shape[2] / heads.query * heads.columns()]), gradient.dtype())
 }
 
-/// Encodes the heads of attention as three scalar arguments of a request to a server: the numbers of query heads, of
-/// key-value heads and of keys in the window (0 for no window).
+/// Encodes attention's heads as three scalar arguments of a request to a server: the numbers of query heads, key-value
+/// heads and keys in the window (0 for no window).
 fn scalars(heads: AttentionHeads) -> Vec<ScalarIr> {
     let numbers = [heads.query, heads.key_value, heads.window.unwrap_or(0)];
     numbers.map(|number| ScalarIr::UInt(number as u64)).to_vec()
@@ -159,24 +159,24 @@ impl Products for Remote {
     }
 }
 
-/// The tensors that a server keeps for the backward pass of causal attention. CPU and GPU kernels keep different
-/// tensors.
+/// Handles to the tensors that a remote server saves for the backward pass of causal attention, which differ between
+/// CPU and GPU kernels.
 #[derive(Clone, Debug)]
 pub struct Attended {
-    /// The float tensors that the backward pass of causal attention needs:
+    /// Handles to the float tensors on the server that causal attention's backward pass needs:
     ///
-    /// - on a CPU, its input, and one vector with the attention weights of all query heads of all samples
-    /// - on a GPU with FlashAttention, its input, its output and the log-sum-exp of each query's scores
-    /// - on a GPU with heads too large for FlashAttention, its output and the tensors that `stored` describes
+    /// - from a CPU, attention's input, and one vector with the attention weights of all query heads of all samples
+    /// - from a GPU with FlashAttention, attention's input, its output and the log-sum-exp of each query's scores
+    /// - from a GPU with heads too large for FlashAttention, attention's output and the tensors that `stored` describes
     kept: Vec<Float>,
-    /// For each query, the position where its document begins, `[batch, length]`, counted from 0 in the sample; `None`
-    /// for samples of one document, and if the backward pass does not need the positions.
+    /// Position where each query's document begins, `[batch, length]`, counted from 0 in the sample; `None` for samples
+    /// of one document, and if the backward pass does not need the positions.
     starts: Option<IntTensor<Remote>>,
 }
 
-/// Returns the shapes and types of three tensors that attention on a GPU keeps if its heads are too large for
-/// FlashAttention. These tensors are all queries, keys and values; the unnormalised attention weights; and the
-/// reciprocal of each query's sum of weights.
+/// Returns the shapes and dtypes of three tensors that a remote GPU saves for the backward pass of attention if its
+/// heads are too large for FlashAttention: the queries, keys and values of all heads; the unnormalised attention
+/// weights; and the reciprocal of each query's sum of weights.
 fn stored(input: &Float, heads: AttentionHeads) -> [(Shape, DType); 3] {
     let (shape, dtype) = like(input);
     let (batch, length, size) = (shape[0], shape[1], shape[2] / heads.columns());
@@ -286,7 +286,7 @@ impl Kernels for Remote {
                 let kept = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
                 (kept[0].clone(), Attended { kept: kept.to_vec(), starts: None })
             }
-            // `None` does not occur here, because no attention is requested from a device whose kernels are not known.
+            // `None` does not occur here, because attention is only requested from a device with known kernels.
             Some(ServedKernels::Cpu) | None => {
                 let outputs = [output, weights(&shape, heads)];
                 let [output, weights] = ask(&device, name::CAUSAL_ATTENTION, inputs, scalars(heads), outputs);
@@ -308,7 +308,7 @@ impl Kernels for Remote {
         let inputs = vec![ir(logits), targets.clone().into_ir()];
         let sum = (Shape::new([1]), DType::F32);
         let kept = match kernels_of(&logits.device()) {
-            // A GPU keeps the log-likelihood of every class.
+            // A GPU saves the log-likelihoods of all classes.
             Some(ServedKernels::Gpu { .. }) => (logits.shape(), DType::F32),
             Some(ServedKernels::Cpu) | None => pairs(logits),
         };

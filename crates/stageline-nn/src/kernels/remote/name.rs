@@ -1,21 +1,19 @@
 //! The names that clients use to request this crate's operations from a server on another host.
 
-/// The name of the operation that asks a server for its version and for the kernels of a device.
+/// Name of the operation that asks a server for its version and for a device's kernels.
 pub const HELLO: &str = "stageline/hello";
-/// The name of the operation that asks a server for the random numbers that identify its process. A restarted server
-/// has new numbers.
+/// Name of the operation that asks a server for the random numbers that identify its process. A restarted server draws
+/// new ones, so that a client notices the restart.
 pub const PROCESS: &str = "stageline/process";
-/// The name of the operation that sends a server the ids of the other servers of a training run. The server then
-/// accepts tensors from them, and replies with the number of valid ids.
+/// Name of the operation that sends a server the ids of a training run's other servers. The server then accepts tensors
+/// from them, and replies with the number of valid ids.
 pub const PEERS: &str = "stageline/peers";
-/// The name of the operation that announces a session to the server. A session is a client's queue of requests to a
-/// device. It must be announced before it gives or takes a tensor. The server replies with the number 1.
+/// Name of the operation that announces a session (a client's queue of requests to a device) to the server. A session
+/// must be announced before it gives or takes a tensor ([`GIVE`], [`TAKE`]). The server replies with the number 1.
 pub const JOIN: &str = "stageline/join";
-/// The name of the operation that hands a tensor of one session over to another session of the same program on the same
-/// server.
+/// Name of the operation that hands a session's tensor over to another session of the same program on the same server.
 pub const GIVE: &str = "stageline/give";
-/// The name of the operation by which a session receives a tensor that another session of the same program on the same
-/// server has handed over.
+/// Name of the operation that receives a tensor handed over by another session of the same program on the same server.
 pub const TAKE: &str = "stageline/take";
 pub(crate) const GELU: &str = "stageline/gelu";
 pub(crate) const GELU_TO_INPUT: &str = "stageline/gelu_to_input";

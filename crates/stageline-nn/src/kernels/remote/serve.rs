@@ -1,4 +1,4 @@
-//! Executes the kernels of layers on a server of CPUs or GPUs, as clients on other hosts request them ([`Served`]).
+//! Executes the kernels of layers on a server's CPUs or GPUs, at the request of clients on other hosts ([`Served`]).
 
 use burn::backend::tensor::{Device, FloatTensor, IntTensor};
 use burn::server::CustomOpRegistry;
@@ -9,11 +9,11 @@ use crate::kernels::Kernels;
 use crate::kernels::attention_blocks::AttentionHeads;
 use crate::kernels::variants::{GeluForm, Norm, Normalisation};
 
-/// A backend whose kernels a server executes for clients on other hosts. The values that a forward pass keeps for its
-/// backward pass stay in the server's memory, as tensors that the client holds handles to. The methods convert these
-/// values to such tensors and back.
+/// A backend whose kernels a server executes for clients on other hosts. What a forward pass saves for its backward
+/// pass stays in the server's memory, as tensors to which the client holds handles. This trait's methods convert the
+/// kernels' saved values to such tensors and back.
 pub trait Served: Kernels + BackendIr {
-    /// Returns the kind of the kernels (for CPUs or for GPUs) that the server uses on a device. The server reports this
+    /// Returns the kind of kernels (for CPUs or for GPUs) that the server uses on a device. The server reports this
     /// kind to its clients.
     fn kernels(device: &Device<Self>) -> ServedKernels;
 
@@ -25,15 +25,15 @@ pub trait Served: Kernels + BackendIr {
     /// normalisation of the kind `norm`.
     fn received_moments(moments: FloatTensor<Self>, norm: Norm) -> Self::Moments;
 
-    /// Returns the output tensors of a client's request for causal attention: first attention's output, then the
-    /// tensors that the backward pass needs, except attention's input. The arguments are the results of
-    /// [`Kernels::causal_attention`].
+    /// Converts the results of causal attention's forward pass, [`Kernels::causal_attention`], to the tensors that the
+    /// server returns to a client: attention's output, then the saved tensors that the backward pass needs, except
+    /// attention's input, which the client already has a handle to.
     fn sent_attention(output: FloatTensor<Self>, attended: Self::Attended) -> Vec<FloatTensor<Self>>;
 
-    /// Returns the gradient of the loss with respect to causal attention's input. `gradient` is the gradient with
-    /// respect to the output. `kept` contains the tensors that were kept for the backward pass. `starts`, `[batch,
-    /// length]`, contains, for each query, the position where its document begins, counted from 0 in the sample; `None`
-    /// if the backward pass does not need it.
+    /// Runs causal attention's backward pass for a client on another host, and returns the gradient with respect to
+    /// attention's input. `gradient` is the gradient with respect to the output. `kept` are the tensors saved for the
+    /// backward pass, in the order of the client's request. `starts`, `[batch, length]`, contains the position where
+    /// each query's document begins, counted from 0 in the sample; `None` if the backward pass does not need it.
     fn received_attention(
         kept: Vec<FloatTensor<Self>>,
         starts: Option<IntTensor<Self>>,
@@ -42,7 +42,7 @@ pub trait Served: Kernels + BackendIr {
     ) -> FloatTensor<Self>;
 }
 
-/// A client's request for one operation, and the tensors that the server stores, among them the operation's inputs.
+/// A client's request for one operation (`asked`), with the server's tensors, among which are the operation's inputs.
 /// Each input may be read only once, because the server may free a tensor when it is read.
 struct Call<'a, B: BackendIr> {
     tensors: &'a mut HandleContainer<B::Handle>,
@@ -54,8 +54,8 @@ impl<B: BackendIr> Call<'_, B> {
         self.tensors.get_float_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Takes the float input with the number `index` (from 0) of the operation that the client requests; `None` if the
-    /// request lacks this optional input, such as a bias.
+    /// Returns the float input `index` (from 0) of the requested operation; `None` if the request lacks this optional
+    /// input, such as a bias.
     fn optional(&mut self, index: usize) -> Option<FloatTensor<B>> {
         (index < self.asked.inputs.len()).then(|| self.float(index))
     }
@@ -64,13 +64,13 @@ impl<B: BackendIr> Call<'_, B> {
         self.tensors.get_int_tensor::<B>(&self.asked.inputs[index])
     }
 
-    /// Returns the number of float inputs of the operation that the client requests. The backward pass of attention has
-    /// a varying number of them, followed by its integer input.
+    /// Returns the number of float inputs of the requested operation, which varies for the backward pass of attention.
+    /// Its integer input comes after them.
     fn floats(&self) -> usize {
         self.asked.inputs.iter().filter(|input| input.dtype.is_float()).count()
     }
 
-    /// Returns the scalar argument with the number `index` (from 0) of the operation that the client requests.
+    /// Returns the scalar argument `index` (from 0) of the requested operation.
     fn number(&self, index: usize) -> f64 {
         self.asked.scalars[index].elem()
     }
@@ -83,20 +83,20 @@ impl<B: BackendIr> Call<'_, B> {
         if self.number(0) == 0.0 { Norm::Layer } else { Norm::RootMeanSquare }
     }
 
-    /// Decodes the heads of attention from three scalar arguments of a client's request: the numbers of query heads, of
-    /// key-value heads and of keys in the window (0 for no window).
+    /// Decodes attention's heads from three scalar arguments of a client's request: the numbers of query heads,
+    /// key-value heads and keys in the window (0 for no window).
     fn heads(&self) -> AttentionHeads {
         let [query, key_value, window] = [0, 1, 2].map(|index| self.number(index) as usize);
         AttentionHeads { query, key_value, window: Some(window).filter(|window| *window > 0) }
     }
 }
 
-/// A function of a server that computes one operation for a client. It takes the inputs from the client's request, and
-/// returns the outputs.
+/// A handler on the compute server of a remote device: runs one kernel for a client, such as GELU. Reads the kernel's
+/// inputs through the client's request ([`Call`]), and returns the outputs.
 type Operation<B> = fn(&mut Call<B>) -> Vec<FloatTensor<B>>;
 
-/// Registers all kernels of this crate as operations that a server of the backend `B` runs for its clients, and returns
-/// the registry.
+/// Registers all kernels of this crate in `registry`, as operations that a server with the backend `B` runs for its
+/// clients, and returns the registry.
 pub fn operations<B: Served>(mut registry: CustomOpRegistry<B>) -> CustomOpRegistry<B> {
     let layers = elementwise::<B>().into_iter().chain(normalisations::<B>()).chain(attention_and_loss::<B>());
     for (name, operation) in layers.chain(sums::<B>()) {

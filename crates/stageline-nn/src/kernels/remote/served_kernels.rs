@@ -1,4 +1,4 @@
-//! The kind of the kernels on each device of another host ([`ServedKernels`]), as the host's server reported it.
+//! The kind of kernels on each device of a remote host ([`ServedKernels`]), as the host's server reported it.
 
 use burn::backend::Remote;
 use burn::backend::tensor::Device;
@@ -8,20 +8,20 @@ use parking_lot::RwLock;
 /// The kind of kernels that a server runs on one of its devices for the operations of layers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ServedKernels {
-    /// The kernels for CPUs, which take tensors in f32.
+    /// The server runs its CPU kernels on the device. They compute in f32 only.
     Cpu,
-    /// The kernels for GPUs. They take tensors in f32, and in bf16 and f16 if the GPU computes in these types.
+    /// The server runs its GPU kernels on the device. They compute in f32, and in bf16 and f16 if the GPU supports
+    /// them.
     Gpu {
-        /// The largest head size, in elements, that FlashAttention supports on the GPU; 0 if it supports none.
-        /// FlashAttention stores no attention scores.
+        /// Largest head dimension that FlashAttention supports on the GPU; 0 if the GPU cannot run FlashAttention, so
+        /// that attention stores its scores.
         largest_head: usize,
     },
 }
 
 impl ServedKernels {
-    /// Encodes this kind of kernels as one number, which a server sends to its clients. It is 1 for CPU kernels, and 2
-    /// plus `largest_head` for GPU kernels. `largest_head` is the largest head size, in elements, that FlashAttention
-    /// supports.
+    /// Encodes this kind of kernels as one number, which a server sends to its clients: 1 for CPU kernels, or 2 plus
+    /// `largest_head`, the largest head dimension that FlashAttention supports, for GPU kernels.
     pub fn number(self) -> f32 {
         match self {
             Self::Cpu => 1.0,
@@ -29,8 +29,8 @@ impl ServedKernels {
         }
     }
 
-    /// Decodes a kind of kernels from the number that [`number`](Self::number) returned; `None` if the number stands
-    /// for no kind of kernels, as 0 does.
+    /// Decodes the kind of kernels from a number that [`number`](Self::number) returned; `None` for other numbers, such
+    /// as 0.
     pub fn from_number(number: f32) -> Option<Self> {
         if number == 1.0 {
             Some(Self::Cpu)
@@ -41,8 +41,8 @@ impl ServedKernels {
         }
     }
 
-    /// Returns a text that describes these kernels to the user: their devices (CPUs or GPUs), their element types and,
-    /// on GPUs, whether attention stores its scores. `computes_in` says whether a GPU computes in a type; WebGPU, for
+    /// Returns a string that describes these kernels to the user: their devices (CPUs or GPUs), their dtypes and, on
+    /// GPUs, whether attention stores its scores. `computes_in` says whether a GPU supports a dtype; WebGPU, for
     /// example, has no bf16.
     pub fn describe(self, computes_in: impl Fn(DType) -> bool) -> String {
         let Self::Gpu { largest_head } = self else { return "Stageline's kernels for CPUs, in f32".to_owned() };
@@ -60,11 +60,11 @@ impl ServedKernels {
     }
 }
 
-/// The connected devices of other hosts, each with the kind of kernels that its server runs on it.
+/// Kinds of kernels on the connected devices of remote hosts, as their servers reported them.
 static KERNELS: RwLock<Vec<(Device<Remote>, ServedKernels)>> = RwLock::new(Vec::new());
 
-/// Records the kind of kernels that the server of another host runs on a device. Without this record, layers use burn's
-/// own operations on the device.
+/// Records which kind of kernels a server runs on a device of a remote host. Without this record, layers use burn's own
+/// operations on the device.
 pub fn set_kernels(device: &Device<Remote>, kernels: ServedKernels) {
     let mut devices = KERNELS.write();
     devices.retain(|(other, _)| other != device);

@@ -1,19 +1,19 @@
-//! The numbers that are added to a product ([`Addends`]).
+//! The addends of a matrix product ([`Addends`]).
 
 use std::ops::Range;
 
-/// The numbers that are added to a product when it is written: the previous contents of the output, a bias, or both.
+/// Addends of a matrix product, added when the product is written: the existing output (accumulation), a bias, or both.
 #[derive(Clone, Copy, Default)]
 pub struct Addends<'a> {
-    /// Whether the product is added to the previous contents of the output. Otherwise it overwrites them, and the
-    /// output need not be initialised.
+    /// Whether the product is accumulated into the existing output (`output += left @ right`). If false, the product
+    /// overwrites the output, which need not be initialised.
     pub output: bool,
-    /// The bias, one number for each column of the product, which is added last; `None` for no bias.
+    /// The bias, one value for each column of the product, which is added last; `None` for no bias.
     pub bias: Option<&'a [f32]>,
 }
 
 impl Addends<'_> {
-    /// Returns the addends for the columns of the product with the indices `columns` (from 0).
+    /// Restricts the bias to the product's columns `columns` (zero-based), for a kernel that computes only these.
     pub fn of_columns(self, columns: Range<usize>) -> Self {
         Self { bias: self.bias.map(|bias| &bias[columns]), ..self }
     }

@@ -1,20 +1,20 @@
-//! The cores that compute a product ([`Cores`]).
+//! How many threads compute a matrix product ([`Cores`]).
 
 #[cfg(target_arch = "x86_64")]
 use rayon::prelude::*;
 
-/// The cores that compute a product.
+/// Whether a matrix product is computed on one thread or in parallel.
 #[derive(Clone, Copy)]
 pub enum Cores {
-    /// The core of the current thread.
+    /// Run single-threaded, on the calling thread.
     This,
-    /// All cores of the current rayon pool.
+    /// Run in parallel, on all threads of the current rayon pool.
     OfPool,
 }
 
 #[cfg(target_arch = "x86_64")]
 impl Cores {
-    /// Returns the number of cores that compute the product.
+    /// Returns the number of threads that compute the matrix product: 1, or the size of the current rayon pool.
     pub fn number(self) -> usize {
         match self {
             Self::This => 1,
@@ -22,7 +22,8 @@ impl Cores {
         }
     }
 
-    /// Calls `work` for each of `parts`, in parallel on the cores that compute the product.
+    /// Calls `work` on each of `parts`: in parallel if several threads compute the matrix product, and in order
+    /// otherwise.
     pub fn each<T: Send>(self, parts: impl Iterator<Item = T>, work: impl Fn(T) + Sync + Send) {
         if self.number() == 1 {
             parts.for_each(work);

@@ -1,10 +1,10 @@
-//! Matrices of f32 numbers and their products.
+//! f32 matrices and their products.
 //!
-//! - `view`: views of numbers as matrices, which may be parts of larger matrices (`Matrix`, `MatrixMut`).
+//! - `view`: views of f32 slices as matrices, which may be parts of larger matrices (`Matrix`, `MatrixMut`).
 //! - `multiply`: products of such matrices.
-//! - `addends`: the numbers that are added to a product.
-//! - `tiled`: products in tiles, on x86-64 processors with AVX2 or AVX-512.
-//! - `cores`: the cores that compute a product.
+//! - `addends`: the existing output or a bias that is added to a product.
+//! - `tiled`: products in register tiles, on x86-64 processors with AVX2 or AVX-512.
+//! - `cores`: whether a product is computed on one thread or in parallel.
 
 mod addends;
 mod cores;

@@ -1,5 +1,5 @@
-//! Multiplies matrices: in tiles if the left matrix has enough rows and the processor has AVX2 or AVX-512, otherwise
-//! with the crate `gemm`.
+//! Multiplies matrices: in register tiles if the left matrix has enough rows and the processor has AVX2 or AVX-512,
+//! otherwise with the crate `gemm`.
 
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -12,28 +12,29 @@ use super::cores::Cores;
 use super::tiled;
 use super::view::{Matrix, MatrixMut};
 
-/// The number of multiplications below which a matrix product uses one core. More cores would not make such a product
-/// faster. burn-flex has the same bound.
+/// Number of multiplications below which a matrix product runs single-threaded, because more threads would not make it
+/// faster. burn-flex uses the same bound.
 const FOR_ONE_CORE: usize = 192 * 192 * 192;
 
-/// The numbers of columns of the left matrix for which a product is rounded in one way: all products of an output
-/// element are summed before the sum is added to the output. With more columns the sum is added in several parts. With
-/// fewer, `gemm` adds every product separately. In both, the result is rounded differently.
+/// Inner dimensions (columns of the left matrix) for which `sum += left @ right` has the same bits as computing the
+/// product first and then adding it. Here an output element's products are summed before they are added to the output.
+/// A larger dimension adds several partial sums, and a smaller one makes `gemm` add every product separately, so both
+/// round differently.
 const SUMMED_FIRST: Range<usize> = 3..513;
 
-/// The smallest number of rows of the left matrix of a product that is computed in tiles. With fewer rows, the copy of
-/// the right matrix that tiles need would take more time than it saves.
+/// Smallest number of left-matrix rows for which a product is computed in register tiles. With fewer rows, packing the
+/// right matrix would take more time than the tiles save.
 const FEWEST_ROWS: usize = 16;
 
-/// Makes this thread allocate the buffers of products: those of tiles, and that of the crate `gemm`, which is as large
-/// as a core's L2 cache.
+/// Allocates this thread's buffers for matrix products, so that its first product need not: those of the tiled kernels,
+/// and the one of the crate `gemm`, which is as large as a core's L2 cache.
 pub fn allocate_buffers() {
     #[cfg(target_arch = "x86_64")]
     if tiled::Tile::of_processor().is_some() {
         tiled::allocate_buffers();
     }
     // The product below has too few rows for tiles, so `gemm` computes it. `gemm` uses the buffer that it keeps if the
-    // right matrix consists of whole vectors.
+    // right matrix consists of whole SIMD vectors.
     const COLUMNS: usize = 64;
     let zeros = [0.0; COLUMNS * COLUMNS];
     let right = Matrix::new(&zeros, [COLUMNS, COLUMNS], COLUMNS);
@@ -41,29 +42,28 @@ pub fn allocate_buffers() {
 }
 
 impl Matrix<'_> {
-    /// Returns the product of this matrix and the matrix `right` as a list of numbers, row by row. The product's bits
-    /// do not depend on the number of cores.
+    /// Returns `self @ right` as a row-major matrix. Its bits do not depend on the number of threads.
     pub fn times(self, right: Matrix) -> Vec<f32> {
         let mut product = Vec::new();
         self.append_times(right, None, &mut product, self.cores(right));
         product
     }
 
-    /// Returns the product of this matrix and the matrix `right`, plus `bias` in every row, as a list of numbers, row
-    /// by row. The result has the bits of adding the bias to the result of [`times`](Self::times).
+    /// Returns `self @ right + bias` as a row-major matrix; `bias` is added to every row. The result has the same bits
+    /// as adding the bias to the result of [`times`](Self::times).
     ///
     /// # Panics
-    /// Panics if the bias does not have a number for each column of `right`.
+    /// Panics if the bias does not have a value for each column of `right`.
     pub fn times_plus(self, right: Matrix, bias: &[f32]) -> Vec<f32> {
         let mut sum = Vec::new();
         self.append_times(right, Some(bias), &mut sum, self.cores(right));
         sum
     }
 
-    /// Adds the product of this matrix and the matrix `right` to the numbers `sum`, row by row, and returns true. The
-    /// result has the same bits as adding the result of [`times`](Self::times), on any number of cores. Returns false
-    /// and leaves the sum unchanged if the crate `gemm` might round differently, as it does for products with a vector.
-    /// The caller must then add the result of `times`.
+    /// Computes `sum += self @ right` in place, for a row-major matrix `sum`, and returns true. The result has the same
+    /// bits as adding the result of [`times`](Self::times), on any number of threads. Returns false and leaves `sum`
+    /// unchanged if the crate `gemm` might round differently, as it does for matrix-vector products. The caller must
+    /// then add the result of `times`.
     pub fn add_times_to(self, right: Matrix, sum: &mut [f32]) -> bool {
         let has_same_bits = SUMMED_FIRST.contains(&self.columns) && self.rows > 1 && right.columns > 1;
         if has_same_bits {
@@ -73,20 +73,20 @@ impl Matrix<'_> {
         has_same_bits
     }
 
-    /// Returns the cores that compute the product of this matrix and the matrix `right`.
+    /// Chooses how the product of this matrix and `right` is computed: in parallel if it is large, and single-threaded
+    /// otherwise.
     fn cores(self, right: Matrix) -> Cores {
         let work = self.rows.saturating_mul(self.columns).saturating_mul(right.columns);
         if work < FOR_ONE_CORE { Cores::This } else { Cores::OfPool }
     }
 
-    /// Appends the product of this matrix and the matrix `right` to the list `output`, row by row, computed on one
-    /// core.
+    /// Computes `self @ right` on the calling thread, and appends it to `output` as a row-major matrix.
     pub fn append_product(self, right: Matrix, output: &mut Vec<f32>) {
         self.append_times(right, None, output, Cores::This);
     }
 
-    /// Appends the product of this matrix and the matrix `right`, plus `bias` in every row, to the list `output`, row
-    /// by row, computed on `cores`.
+    /// Computes `self @ right + bias`, and appends it to `output` as a row-major matrix; `bias` is added to every row.
+    /// `cores` selects one thread or all threads of the current rayon pool.
     fn append_times(self, right: Matrix, bias: Option<&[f32]>, output: &mut Vec<f32>, cores: Cores) {
         let (rows, columns) = (self.rows, right.columns);
         output.reserve(rows * columns);
@@ -99,19 +99,19 @@ impl Matrix<'_> {
 }
 
 impl MatrixMut<'_> {
-    /// Overwrites a matrix with the product of the matrices `left` and `right`, computed on one core.
+    /// Overwrites this matrix: `self = left @ right`, computed on the calling thread.
     pub fn set_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, Addends::default(), Cores::This);
     }
 
-    /// Adds the product of the matrices `left` and `right` to a matrix, computed on one core.
+    /// Accumulates into this matrix: `self += left @ right`, computed on the calling thread.
     pub fn add_product(&mut self, left: Matrix, right: Matrix) {
         multiply(self.rows(0..self.rows), left, right, Addends { output: true, bias: None }, Cores::This);
     }
 }
 
-/// Writes the matrix product of `left` and `right`, plus `addends`, to `output`. Panics if the shapes of the matrices
-/// and the bias do not fit each other or contain a zero.
+/// Computes `output = left @ right + addends`, single-threaded or in parallel as `cores` selects. Panics if the shapes
+/// of the matrices and the bias do not match, or contain a zero.
 fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends, cores: Cores) {
     let shapes = [[left.rows, left.columns], [right.rows, right.columns], [output.rows, output.columns]];
     let fits = left.columns == right.rows && left.rows == output.rows && right.columns == output.columns;
@@ -132,11 +132,10 @@ fn multiply(mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends
     }
 }
 
-/// Writes the matrix product of `left` and `right` to `output`, or adds the product to `output` if `add` is set, with
-/// the crate `gemm`.
+/// Computes `output = left @ right` with the crate `gemm`, or `output += left @ right` if `add` is set.
 ///
 /// # Safety
-/// The shapes must fit: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
+/// The shapes must match: `left` has as many columns as `right` has rows, and `output` has the rows of `left` and the
 /// columns of `right`.
 unsafe fn multiply_with_gemm(output: MatrixMut, left: Matrix, right: Matrix, add: bool, cores: Cores) {
     let strides = |matrix: Matrix| (matrix.column_stride as isize, matrix.row_stride as isize);

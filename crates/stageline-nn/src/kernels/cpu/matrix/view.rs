@@ -1,9 +1,9 @@
-//! Views of numbers as matrices, which may be parts of larger matrices ([`Matrix`], [`MatrixMut`]).
+//! Views of f32 slices as matrices, which may be parts of larger matrices ([`Matrix`], [`MatrixMut`]).
 
 use std::marker::PhantomData;
 use std::ops::Range;
 
-/// A view of a slice's numbers as a matrix, which may be transposed or a part of a larger matrix.
+/// A view of an f32 slice as a matrix, which may be transposed or a part of a larger matrix.
 #[derive(Clone, Copy)]
 pub struct Matrix<'a> {
     pub(super) values: &'a [f32],
@@ -14,8 +14,8 @@ pub struct Matrix<'a> {
 }
 
 impl<'a> Matrix<'a> {
-    /// Returns a view of `values` as a matrix of `rows` rows of `columns` numbers. The rows begin `stride` numbers
-    /// apart.
+    /// Returns a view of `values` as a matrix of `rows` rows and `columns` columns. `stride` is the row stride in
+    /// elements.
     ///
     /// # Panics
     /// Panics if the matrix does not lie in the slice.
@@ -25,18 +25,18 @@ impl<'a> Matrix<'a> {
         Self { values, rows, columns, row_stride: stride, column_stride: 1 }
     }
 
-    /// Returns the number of rows and the number of columns of a matrix view.
+    /// Returns the shape of this matrix view: its numbers of rows and columns.
     pub fn shape(self) -> [usize; 2] {
         [self.rows, self.columns]
     }
 
-    /// Returns a view of the numbers of a matrix as its transpose, without copying them.
+    /// Returns this matrix's transpose as a view, without copying its elements.
     pub fn transposed(self) -> Self {
         let Self { values, rows, columns, row_stride, column_stride } = self;
         Self { values, rows: columns, columns: rows, row_stride: column_stride, column_stride: row_stride }
     }
 
-    /// Returns a view of the rows with the indices `range` (from 0) of a matrix.
+    /// Returns a view of this matrix's rows `range` (zero-based indices).
     pub fn rows(self, range: Range<usize>) -> Self {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         let values = if range.is_empty() { &[] } else { &self.values[range.start * self.row_stride..] };
@@ -44,7 +44,7 @@ impl<'a> Matrix<'a> {
     }
 }
 
-/// A writable view of a slice's numbers as a matrix, which may be a part of a larger matrix.
+/// A writable view of an f32 slice as a matrix, which may be a part of a larger matrix.
 pub struct MatrixMut<'a> {
     pub(super) first: *mut f32,
     pub(super) rows: usize,
@@ -57,7 +57,7 @@ pub struct MatrixMut<'a> {
 unsafe impl Send for MatrixMut<'_> {}
 
 impl<'a> MatrixMut<'a> {
-    /// Adds `numbers`, one for each column, to every row.
+    /// Adds `numbers`, which has one value per column, to every row.
     pub(super) fn add_to_rows(&mut self, numbers: &[f32]) {
         assert_eq!(numbers.len(), self.columns, "there must be a number for each column");
         for row in 0..self.rows {
@@ -67,8 +67,7 @@ impl<'a> MatrixMut<'a> {
         }
     }
 
-    /// Splits a slice, which has rows of `stride` numbers, into writable matrices that lie side by side. Each matrix
-    /// has `columns` columns.
+    /// Splits a slice with rows of `stride` elements into writable matrices side by side, each with `columns` columns.
     ///
     /// # Panics
     /// Panics if `columns` is 0 or does not divide `stride`.
@@ -90,16 +89,16 @@ impl<'a> MatrixMut<'a> {
         (0..stride / columns).map(piece)
     }
 
-    /// Returns a writable view of a whole slice as a matrix of `rows` rows and `columns` columns, stored row by row.
+    /// Returns a writable view of a whole slice as a row-major matrix of `rows` rows and `columns` columns.
     ///
     /// # Panics
-    /// Panics if the slice does not have `rows * columns` numbers.
+    /// Panics if the slice does not have `rows * columns` elements.
     pub fn whole(values: &'a mut [f32], [rows, columns]: [usize; 2]) -> Self {
         assert_eq!(Some(values.len()), rows.checked_mul(columns), "the matrix must fill the slice");
         Self { first: values.as_mut_ptr(), rows, columns, stride: columns, of: PhantomData }
     }
 
-    /// Returns a writable view of the rows with the indices `range` (from 0) of a matrix.
+    /// Returns a writable view of this matrix's rows `range` (zero-based indices).
     pub fn rows(&mut self, range: Range<usize>) -> MatrixMut<'_> {
         assert!(range.start <= range.end && range.end <= self.rows, "rows {range:?} of {}", self.rows);
         MatrixMut { first: self.first.wrapping_add(range.start * self.stride), rows: range.len(), ..*self }

@@ -1,5 +1,5 @@
 //! The GPU kernel of attention's forward pass. It processes the keys of a block of queries block by block. When a
-//! larger score appears, it corrects the query's largest score and its sum of exponentiated scores (online softmax).
+//! larger score appears, it rescales the query's sum of exponentiated scores to the new maximum (online softmax).
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
@@ -32,8 +32,8 @@ pub fn attention_forward<E: Float, I: Int>(
     let row = UNIT_POS as usize / LANES;
     let lane = UNIT_POS as usize % LANES;
     let query = first + row;
-    // A row beyond the end of the sequence takes the position of the last query, so that it reads valid memory, and
-    // writes no result.
+    // A row beyond the end of the sequence uses the last query's position, so that it reads valid memory. It writes no
+    // result.
     let known = select(query < length, query, length - 1);
     let start = u32::cast_from(starts[sample * length + known]) as usize;
 
@@ -85,8 +85,9 @@ pub fn attention_forward<E: Float, I: Int>(
     }
 }
 
-/// Computes the attention scores of one query with those keys of a tile that belong to this GPU thread. Writes the
-/// scores to `scores`, and returns the largest. A key that the query does not see gets the score [`UNSEEN`].
+/// Computes the attention scores of the query at the position `query` for this GPU thread's keys of a tile. Writes the
+/// scores to `scores`, and returns the largest. `first_key` is the position of the tile's first key, and `start` the
+/// position where the query's document begins. Keys that the query does not attend to get the score [`UNSEEN`].
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn score(
@@ -115,8 +116,8 @@ fn score(
     most
 }
 
-/// Returns the largest attention score of one query so far: the maximum of `before` and of the largest score of each
-/// GPU thread of the query's row.
+/// Returns the largest attention score so far of one query, the row `row` of its block: the maximum of `before` and of
+/// the scores in `of_lanes`, the largest that each of the row's GPU threads found.
 #[cube]
 fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     let mut largest = before;
@@ -127,8 +128,9 @@ fn largest_of(of_lanes: &Shared<[f32]>, row: usize, before: f32) -> f32 {
     largest
 }
 
-/// Replaces this GPU thread's attention scores of one query by attention weights, exp(score - `largest`), and returns
-/// the sum of these weights. `lane` is the thread's index, from 0, among the threads of the query's row.
+/// Replaces this GPU thread's attention scores of the query in the row `row` of its block by unnormalised attention
+/// weights, `exp(score - largest)`, and returns their sum. `lane` is the thread's zero-based index among the threads of
+/// this row, and `rows` the number of rows of the block.
 #[cube]
 fn weigh(scores: &mut Shared<[f32]>, row: usize, lane: usize, largest: f32, #[comptime] rows: usize) -> f32 {
     let mut sum = f32::new(0.0);

@@ -1,11 +1,10 @@
-//! The kernels of attention for all GPUs and all types of elements. They compute everything in f32, and round only the
-//! results to the type of the inputs.
+//! The attention kernels for all GPUs and all dtypes. They compute everything in f32, and round only the results to the
+//! inputs' dtype.
 //!
-//! - `tile`: the rows of a head in shared memory, and what the kernels compute from them.
-//! - `forward`: the kernel of attention.
-//! - `to_query`: the kernel of the gradient of the queries.
-//! - `to_key_value`: the kernel of the gradients of the keys and values, which sums over the query heads that share
-//!   them.
+//! - `tile`: the rows of a head in shared memory, and functions that compute from them.
+//! - `forward`: the kernel of the forward pass.
+//! - `to_query`: the kernel of the query gradients.
+//! - `to_key_value`: the kernel of the key and value gradients, which sums over the query heads that share them.
 
 pub(super) mod forward;
 mod tile;
@@ -16,17 +15,16 @@ use burn_cubecl::CubeDevice;
 
 pub(super) use tile::LANES;
 
-/// The numbers of rows (queries or keys) that a thread block of attention can have on a GPU, the best number first. A
-/// block with more rows loads keys and values, or queries, from memory less often.
+/// Numbers of rows (queries or keys) that a thread block of attention can have on a GPU, largest first. A block with
+/// more rows reloads keys and values, or queries, from memory less often.
 const ROWS: [usize; 3] = [32, 16, 8];
 
-/// The largest size of an attention head, in elements, that the GPU kernels support. The sums of one row of a larger
-/// head would not fit into the registers.
+/// Largest head dimension that these kernels support. The sums of one row of a larger head would not fit into a
+/// thread's registers.
 pub(super) const LARGEST_HEAD: usize = 256;
 
-/// Returns the largest number of rows (queries or keys) that a thread block of attention can have on a GPU, for heads
-/// of `size` elements. The GPU's shared memory and its number of threads limit the block. Returns `None` if no block
-/// fits or the head is too large.
+/// Returns the largest number of rows (queries or keys) per thread block that this GPU's shared memory and thread limit
+/// allow, for attention heads of `size` elements. Returns `None` if no block fits or the head is too large.
 pub(super) fn rows(device: &CubeDevice, size: usize) -> Option<usize> {
     let client = device.client();
     let hardware = &client.properties().hardware;

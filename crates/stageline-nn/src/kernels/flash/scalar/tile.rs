@@ -1,37 +1,37 @@
 //! The tiles of rows in shared memory, and the functions that the kernels share.
 //!
 //! A thread block computes some consecutive rows (queries, or keys and values) of one head of one sample. [`LANES`]
-//! threads share the columns and the head's elements of each row. A block of queries reads the keys and values, and a
-//! block of keys and values the queries, tile by tile through shared memory.
+//! threads share the columns and the head's elements of each row. A block of queries reads keys and values tile by tile
+//! through shared memory. A block of keys and values reads the queries in the same way.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::prelude::*;
 
 use crate::kernels::flash::block::Sizes;
 
-/// The number of GPU threads that together compute one row (one query or one key) of attention.
+/// Number of GPU threads that together compute one row (one query or one key) of attention.
 pub const LANES: usize = 4;
 
 impl Sizes {
-    /// Returns the number of elements that a tile (rows of one attention head) takes in shared memory. Each row ends
-    /// with an unused element, so that the elements of one column lie in different memory banks.
+    /// Returns the size of a tile (rows of one attention head) in shared memory, in elements. Each row is padded by one
+    /// element, so that the elements of one column lie in different memory banks.
     pub fn tile(self) -> usize {
         self.rows * (self.width + 1)
     }
 
-    /// Returns the size, in elements, of a square matrix in shared memory with one number for each pair of a query and
-    /// a key. Each row of the matrix ends with an unused element.
+    /// Returns the size, in elements, of a square matrix in shared memory with one value per query-key pair. Each row
+    /// is padded by one element.
     pub fn pairs(self) -> usize {
         self.rows * (self.rows + 1)
     }
 
-    /// Returns the number of columns that one GPU thread computes in a row of attention scores. The threads of a row
-    /// share its columns equally.
+    /// Returns the number of score-matrix columns that one GPU thread computes in each row. A row's threads share the
+    /// columns equally.
     pub fn own_columns(self) -> usize {
         self.rows / LANES
     }
 
-    /// Returns the number of elements that one GPU thread computes in a query, key or value of one head. Some threads
+    /// Returns the largest number of elements of a query, key or value that one GPU thread computes; some threads
     /// compute one element fewer.
     pub fn own_elements(self) -> usize {
         self.width.div_ceil(LANES)
@@ -69,7 +69,7 @@ pub fn load<E: Float>(
     }
 }
 
-/// Returns the dot product of two rows of `size` numbers in the shared memory of a GPU, such as one query and one key.
+/// Returns the dot product of two rows of `size` elements in the shared memory of a GPU, such as one query and one key.
 #[cube]
 pub fn product(
     one: &Shared<[f32]>,
@@ -86,8 +86,9 @@ pub fn product(
     sum
 }
 
-/// Adds the product of one row of `factors` (such as attention weights) and the matrix `tile` to `sums`. Each GPU
-/// thread adds only the elements that it computes. `factors` is `[rows, rows]`, and `tile` is `[rows, size]`.
+/// Adds the product of the row `row` of `factors` (such as attention weights) and the matrix `tile` to `sums`. Each GPU
+/// thread adds only the elements that it computes; `lane` is its zero-based index among the row's threads. `factors` is
+/// `[rows, rows]`, and `tile` is `[rows, size]`.
 #[cube]
 pub fn add_weighted(
     sums: &mut Array<f32>,
@@ -118,8 +119,8 @@ pub fn clear(sums: &mut Array<f32>, #[comptime] size: usize) {
     }
 }
 
-/// Writes a GPU thread's `sums`, each multiplied by `factor`, to a tensor. The sums are elements of a row of one head.
-/// The row begins at the index `at` of the tensor.
+/// Writes a GPU thread's `sums`, scaled by `factor`, to a tensor. The sums are elements of one row of one head. The row
+/// begins at the index `at` of the tensor, and `lane` is the thread's zero-based index among the row's threads.
 #[cube]
 pub fn write<E: Float>(
     to: &mut Tensor<E>,
@@ -138,8 +139,8 @@ pub fn write<E: Float>(
     }
 }
 
-/// Replaces a tile in shared memory by other rows of an attention head (see [`load`]). All GPU threads of the thread
-/// block wait for each other before and after the load.
+/// Replaces a tile in shared memory with other rows of an attention head (see [`load`]). All threads of the thread
+/// block synchronise before and after the load.
 #[cube]
 pub fn reload<E: Float>(
     from: &Tensor<E>,

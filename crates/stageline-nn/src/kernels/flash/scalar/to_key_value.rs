@@ -9,9 +9,9 @@ use crate::kernels::flash::block::{Sizes, blocks_between, column_of_keys, column
 /// Computes the gradients of a block of keys and values (consecutive positions) of one key-value head of attention. One
 /// cube (thread block) runs for each block of keys, key-value head and sample.
 ///
-/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
-/// heads + 2 x key-value heads) x size]`. They are sums over queries and query heads in a fixed order, so their bits do
-/// not depend on the order of the thread blocks.
+/// The gradients are written to the head's columns of `to_input`, the gradient of attention's input, `[batch, length,
+/// (query heads + 2 x key-value heads) x size]`. They are sums over queries and query heads in a fixed order, so their
+/// bits do not depend on the order of the thread blocks.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn attention_to_key_value<E: Float, I: Int>(
@@ -48,8 +48,8 @@ pub fn attention_to_key_value<E: Float, I: Int>(
     load::<E>(input, &mut keys, sample, first, column_of_keys(key_head, sizes), sizes);
     load::<E>(input, &mut values, sample, first, column_of_values(key_head, sizes), sizes);
 
-    // The block's keys are seen by the queries from the position of the first key on. The last of these queries is the
-    // one whose window still includes the block's last key.
+    // The block's keys are attended to by the queries from the first key's position on, up to the last query whose
+    // window includes the block's last key.
     let last = first + sizes.rows - 1 + window;
     let until = select(last < length, last, length);
     let tiles = blocks_between(first, until, sizes.rows);
@@ -94,9 +94,8 @@ pub fn attention_to_key_value<E: Float, I: Int>(
     }
 }
 
-/// Writes the numbers of one GPU thread to a row of a square matrix in shared memory. The matrix has a row for each key
-/// and a column for each query. The first number goes to the column `lane`, and each next number [`LANES`] columns
-/// further.
+/// Writes one GPU thread's `numbers` to row `row` of a square matrix in shared memory, which has a row for each key and
+/// a column for each query. The first value goes to the column `lane`, and each further value [`LANES`] columns later.
 #[cube]
 fn write_own(numbers: &Array<f32>, to: &mut Shared<[f32]>, row: usize, lane: usize, #[comptime] rows: usize) {
     #[unroll]

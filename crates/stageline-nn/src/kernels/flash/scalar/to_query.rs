@@ -11,8 +11,8 @@ use crate::kernels::flash::block::{
 /// Computes the gradients of a block of queries (consecutive positions) of one attention head. One cube (thread block)
 /// runs for each block of queries, query head and sample.
 ///
-/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
-/// heads + 2 x key-value heads) x size]`.
+/// The gradients are written to the head's columns of `to_input`, the gradient of attention's input, `[batch, length,
+/// (query heads + 2 x key-value heads) x size]`.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn attention_to_query<E: Float, I: Int>(

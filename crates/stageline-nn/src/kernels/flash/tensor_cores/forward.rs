@@ -1,5 +1,5 @@
 //! The kernel of attention's forward pass on tensor cores. It processes the keys of a block of queries tile by tile.
-//! When a larger score appears, it corrects the query's largest score and its sum of exponentiated scores (online
+//! When a larger score appears, it rescales the query's sum of exponentiated scores to the new maximum (online
 //! softmax).
 
 use burn_cubecl::cubecl;
@@ -28,7 +28,7 @@ pub fn tensor_core_attention_forward<E: Float, I: Int>(
 ) {
     let length = input.shape(1);
     let window = window as usize;
-    // Late queries see most keys, so their blocks begin first.
+    // Late queries attend to the most keys, so their blocks start first.
     let first = (blocks_between(0, length, ROWS) - 1 - CUBE_POS_X as usize) * ROWS;
     let head = CUBE_POS_Y as usize;
     let sample = CUBE_POS_Z as usize;
@@ -91,9 +91,9 @@ pub fn tensor_core_attention_forward<E: Float, I: Int>(
     write::<E>(output, &sums, &factors, sample, row, head * sizes.width, columns, sizes);
 }
 
-/// Scales this thread's attention scores of one query, and replaces scores of keys that the query does not see by
-/// [`UNSEEN`]. Returns the query's largest score so far: the maximum of `before`, its largest score in earlier tiles,
-/// and of its scores in this tile.
+/// Scales this thread's attention scores of one query, at the position `query`, and replaces the scores of keys that
+/// the query does not attend to with [`UNSEEN`]. Returns the query's largest score so far: the maximum of these scores
+/// and of `before`, its largest score in earlier tiles. `half` selects one of the thread's two queries.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn hide_unseen(
@@ -124,8 +124,8 @@ fn hide_unseen(
     max(largest, plane_shuffle_xor(largest, 2))
 }
 
-/// Replaces this thread's attention scores of one query by attention weights, exp(score - `largest`), and returns the
-/// sum of these weights.
+/// Replaces this thread's attention scores of one query by unnormalised attention weights, `exp(score - largest)`, and
+/// returns their sum. `half` selects one of the thread's two queries.
 #[cube]
 fn weigh(scores: &mut Array<Pair<f32>>, largest: f32, #[comptime] half: usize) -> f32 {
     let mut sum = f32::new(0.0);
@@ -145,7 +145,7 @@ fn weigh(scores: &mut Array<Pair<f32>>, largest: f32, #[comptime] half: usize) -
     sum
 }
 
-/// Returns the sum of a number over the four threads that have parts of the same rows.
+/// Returns the sum of `number` over the four threads of a plane (warp) that hold parts of the same rows.
 #[cube]
 fn sum_of_four(number: f32) -> f32 {
     let number = number + plane_shuffle_xor(number, 1);

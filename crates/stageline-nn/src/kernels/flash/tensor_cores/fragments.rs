@@ -1,15 +1,16 @@
-//! The parts of matrices (fragments) that the threads of a plane have in registers for tensor cores. Also the tiles in
-//! shared memory from which fragments are loaded.
+//! The parts of matrices (fragments) that the threads of a plane (CubeCL's name for a warp) hold in registers for
+//! tensor cores, and the tiles in shared memory from which fragments are loaded.
 //!
 //! Tensor cores multiply a left matrix of 16 x 16 elements and a right matrix of 16 x 8. Each of the 32 threads (lanes)
-//! of a plane has a few elements of each (PTX ISA, "Matrix Fragments for mma.m16n8k16"): with group = lane / 4 and
+//! of a plane holds a few elements of each (PTX ISA, "Matrix Fragments for mma.m16n8k16"): with group = lane / 4 and
 //! place = lane % 4,
 //!
 //! - of the left matrix, four pairs in the rows group and group + 8, from the columns 2 x place and 2 x place + 8;
 //! - of the right matrix, two pairs in the column group, from the rows 2 x place and 2 x place + 8;
 //! - of the product, one pair in each of the rows group and group + 8, from the column 2 x place.
 //!
-//! So two products side by side have the layout of a left matrix, and need no exchange between threads.
+//! So two products side by side have the layout of a left matrix, and can be used as one without an exchange between
+//! threads.
 
 use burn_cubecl::cubecl;
 use burn_cubecl::cubecl::cmma::{MatrixIdent, MmaDefinition};
@@ -17,20 +18,20 @@ use burn_cubecl::cubecl::prelude::*;
 
 use crate::kernels::flash::block::Sizes;
 
-/// The number of rows, columns and added products (m, n, k) of the matrix products that tensor cores compute.
+/// Shape (m, n, k) of one tensor-core matrix product: its rows, its columns and its inner dimension.
 pub const MMA: [usize; 3] = [16, 8, 16];
 
-/// The number of planes in a thread block of attention on tensor cores. Each computes 16 rows (queries or keys).
+/// Number of planes (warps) in a thread block of attention on tensor cores. Each computes 16 rows (queries or keys).
 const PLANES: usize = 4;
 
-/// The number of rows (queries or keys) that a thread block of attention on tensor cores computes. It is also the
-/// number of rows in a tile: the part of a head that the block loads into shared memory at a time.
+/// Number of rows (queries or keys) that a thread block of attention on tensor cores computes, and also that a tile
+/// has: the part of a head that the block loads into shared memory at a time.
 pub const ROWS: usize = 16 * PLANES;
 
-/// The number of threads in a thread block of attention on tensor cores.
+/// Number of threads in a thread block of attention on tensor cores.
 pub const UNITS: usize = 32 * PLANES;
 
-/// The number of half-precision elements that a thread loads at a time: 16 bytes.
+/// Number of half-precision elements that a thread loads at a time (16 bytes).
 const EIGHT: usize = 8;
 
 /// Two neighbouring elements of a matrix, which a thread keeps in one register.
@@ -39,14 +40,13 @@ pub type Pair<E> = Vector<E, Const<2>>;
 /// Eight consecutive elements of a tensor in half precision.
 pub type Eight<E> = Vector<E, Const<8>>;
 
-/// Returns the size in bytes of the shared memory of the kernels, for heads of `size` elements: two tiles, and three
-/// numbers of each row.
+/// Returns a kernel's shared memory in bytes, for heads of `size` elements: two tiles, and three f32 values per row.
 pub fn shared_memory(size: usize) -> usize {
     2 * 16 * tile(size) + 3 * size_of::<f32>() * ROWS
 }
 
-/// Returns the number of vectors in a tile of [`ROWS`] rows of `size` elements. Each row ends with an unused vector, so
-/// that eight rows lie in different memory banks.
+/// Returns a tile's size in [`Eight`] vectors, for [`ROWS`] rows of `size` elements. Each row is padded by one vector,
+/// so that eight rows lie in different memory banks.
 fn tile(size: usize) -> usize {
     ROWS * (size / EIGHT + 1)
 }
@@ -86,9 +86,9 @@ pub fn load<E: Float>(
     }
 }
 
-/// Loads four matrices of 8 x 8 elements from a tile, which together are 16 x 16 elements from the given row and column
-/// on. `down` says whether the second matrix lies below the first, or right of it. `transposed` says whether each of
-/// the four is transposed on the way.
+/// Loads four 8 x 8 matrices from a tile, which together cover 16 x 16 elements starting at the given row and column.
+/// If `down` is set, the second matrix lies below the first, otherwise to its right. If `transposed` is set, each of
+/// the four is transposed during the load.
 #[cube]
 fn matrices<E: Float>(
     tile: &Shared<[Eight<E>]>,
@@ -107,8 +107,8 @@ fn matrices<E: Float>(
     definition.load_matrix::<Eight<E>, Const<2>>(&tile[at..at + 1], MatrixIdent::A, 4usize, transposed)
 }
 
-/// Loads this thread's part of a left matrix: rows of a tile from `row` on, with all elements of the head. Each 16
-/// columns take four pairs.
+/// Loads this thread's part of the left matrix of tensor-core products: 16 rows of a tile, starting at `row`, with all
+/// elements of the head. Each group of 16 columns takes four pairs.
 #[cube]
 pub fn left_of<E: Float>(tile: &Shared<[Eight<E>]>, row: usize, #[comptime] sizes: Sizes) -> Array<Pair<E>> {
     let steps = comptime!(sizes.width / 16);
@@ -124,7 +124,7 @@ pub fn left_of<E: Float>(tile: &Shared<[Eight<E>]>, row: usize, #[comptime] size
     left
 }
 
-/// Returns the given number twice, once for each of this thread's two rows.
+/// Returns an array with `number` twice, once for each of the two rows that this thread holds in a fragment.
 #[cube]
 pub fn both(number: f32) -> Array<f32> {
     let mut numbers = Array::<f32>::new(2usize);
@@ -133,7 +133,7 @@ pub fn both(number: f32) -> Array<f32> {
     numbers
 }
 
-/// Returns this thread's part of `count` products, two pairs each, all zeros.
+/// Returns zeros for this thread's parts of `count` products (of 16 x 8 elements): two pairs for each product.
 #[cube]
 pub fn zeros(#[comptime] count: usize) -> Array<Pair<f32>> {
     let mut sums = Array::<Pair<f32>>::new(comptime!(2 * count));
@@ -144,8 +144,8 @@ pub fn zeros(#[comptime] count: usize) -> Array<Pair<f32>> {
     sums
 }
 
-/// Adds the dot products of the rows in `left` with rows of a tile, from `row` on, to `sums`. The rows of the tile are
-/// the columns of `sums`, in `pairs` groups of 16.
+/// Computes `sums += left @ rows.T`, where `rows` are `pairs` groups of 16 tile rows, starting at `row`. Each tile row
+/// gives one column of `sums`.
 #[cube]
 pub fn add_dot_products<E: Float>(
     sums: &mut Array<Pair<f32>>,
@@ -165,9 +165,8 @@ pub fn add_dot_products<E: Float>(
     }
 }
 
-/// Adds the matrix product of `weights`, `[16, 16]`, and 16 rows of a tile from `row` on, `[16, width]`, to `sums`,
-/// `[16, width]`. Column k of `weights` belongs to row `row + k` of the tile. `weights` and `sums` are this thread's
-/// parts of their matrices.
+/// Computes `sums += weights @ rows`, where `rows` are 16 rows of a tile, starting at `row`. `weights` is `[16, 16]`,
+/// and `rows` and `sums` are `[16, width]`. `weights` and `sums` are only this thread's parts of these matrices.
 #[cube]
 pub fn add_weighted<E: Float>(
     sums: &mut Array<Pair<f32>>,
@@ -183,8 +182,8 @@ pub fn add_weighted<E: Float>(
     }
 }
 
-/// Adds the products of a left matrix and two right matrices side by side to the products `at` and `at + 1` in `sums`.
-/// The left matrix is the group of 16 columns with the index `step` (from 0) in `left`.
+/// Multiplies a left matrix with two right matrices that lie side by side, and adds the results to the products `at`
+/// and `at + 1` in `sums`. The left matrix is the group of 16 columns with the index `step` (from 0) in `left`.
 #[cube]
 fn add_products<E: Float>(
     sums: &mut Array<Pair<f32>>,
@@ -216,8 +215,8 @@ fn add_products<E: Float>(
     }
 }
 
-/// Rounds the products `at` and `at + 1` in `sums` to half precision. Side by side, they have the layout of a left
-/// matrix.
+/// Rounds the products `at` and `at + 1` in `sums` to half precision, for use as the left matrix of further products.
+/// Side by side, they already have a left matrix's layout.
 #[cube]
 pub fn as_left<E: Float>(sums: &Array<Pair<f32>>, #[comptime] at: usize) -> Array<Pair<E>> {
     let mut left = Array::<Pair<E>>::new(4usize);
@@ -228,9 +227,9 @@ pub fn as_left<E: Float>(sums: &Array<Pair<f32>>, #[comptime] at: usize) -> Arra
     left
 }
 
-/// Writes this thread's part of 16 rows of a head, each multiplied by its own factor, to a tensor `[batch, length,
-/// columns]`. `row` is the position of the thread's first row; its other row is eight rows below. `column` is the first
-/// column of the head in the tensor. Rows beyond the end of the sequence are not written.
+/// Writes this thread's part of 16 rows of a head to a tensor `[batch, length, columns]`, each row scaled by its own
+/// value in `factors`. `row` is the position of the thread's first row; its other row is eight rows below. `column` is
+/// the first column of the head in the tensor. Rows beyond the end of the sequence are not written.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 pub fn write<E: Float>(

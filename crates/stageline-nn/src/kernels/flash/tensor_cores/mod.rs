@@ -1,12 +1,12 @@
-//! The kernels of attention for tensor cores, the units of NVIDIA's GPUs that multiply small matrices in half
-//! precision and add in f32. Queries, keys, values and their gradients are multiplied as they are, in bf16 or f16.
-//! Weights of attention and gradients of scores are rounded to this type before they are multiplied. The factor of the
-//! scores is applied after that, because it would make gradients smaller that are small in f16 already.
+//! The attention kernels for NVIDIA's tensor cores, which multiply small matrices in half precision and accumulate in
+//! f32. Queries, keys, values and output gradients are multiplied as they are, in bf16 or f16. Attention weights and
+//! score gradients are rounded to this dtype before they are multiplied. Score gradients are multiplied by the
+//! attention scale only afterwards, because it would shrink gradients that are already small in f16.
 //!
-//! - `fragments`: the parts of matrices that the threads of a plane (CubeCL's name for a warp) have in registers.
-//! - `forward`: the kernel of attention.
-//! - `to_query`: the kernel of the gradient of the queries.
-//! - `to_key_value`: the kernel of the gradients of the keys and values.
+//! - `fragments`: the parts of matrices that the threads of a plane (CubeCL's name for a warp) hold in registers.
+//! - `forward`: the kernel of the forward pass.
+//! - `to_query`: the kernel of the query gradients.
+//! - `to_key_value`: the kernel of the key and value gradients.
 
 mod fragments;
 
@@ -21,13 +21,14 @@ use burn_cubecl::cubecl::ir::{ElemType, FloatKind};
 use fragments::{MMA, shared_memory};
 pub(super) use fragments::{ROWS, UNITS};
 
-/// The largest size of an attention head, in elements, that the kernels for tensor cores support. The sums of a larger
-/// head would not fit into the registers.
+/// Largest head dimension that these kernels support. The sums of a larger head would not fit into a thread's
+/// registers.
 const LARGEST_HEAD: usize = 128;
 
-/// Whether these kernels compute attention on a GPU, for heads of `size` elements of the type `element`. The size must
-/// be a multiple of 16 and at most 128. The GPU must multiply matrices of the size that NVIDIA's GPUs multiply since
-/// compute capability 8.0. It must also have planes of 32 threads, and enough shared memory for such heads.
+/// Whether these kernels can compute attention on a GPU, for heads of `size` elements of the dtype `element`. The size
+/// must be a multiple of 16 and at most 128. The GPU must support matrix products of 16 x 8 x 16, as NVIDIA's GPUs do
+/// from compute capability 8.0 on. It must also have planes (warps) of 32 threads, and enough shared memory for such
+/// heads.
 pub(super) fn fit(device: &CubeDevice, element: ElemType, size: usize) -> bool {
     let client = device.client();
     let (hardware, matrices) = (&client.properties().hardware, &client.properties().features.matmul);

@@ -11,9 +11,9 @@ use crate::kernels::flash::block::{Sizes, blocks_between, column_of_keys, column
 /// Computes the gradients of a block of keys and values (consecutive positions) of one key-value head of attention on
 /// tensor cores. One thread block runs for each block of keys, key-value head and sample.
 ///
-/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
-/// heads + 2 x key-value heads) x size]`. They are sums over queries and query heads in a fixed order, so their bits do
-/// not depend on the order of the thread blocks.
+/// The gradients are written to the head's columns of `to_input`, the gradient of attention's input, `[batch, length,
+/// (query heads + 2 x key-value heads) x size]`. They are sums over queries and query heads in a fixed order, so their
+/// bits do not depend on the order of the thread blocks.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
@@ -50,8 +50,8 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
 
     let mut to_keys = zeros(comptime!(sizes.width / 8));
     let mut to_values = zeros(comptime!(sizes.width / 8));
-    // The block's keys are seen by the queries from the position of the first key on. The last of these queries is the
-    // one whose window still includes the block's last key.
+    // The block's keys are attended to by the queries from the first key's position on, up to the last query whose
+    // window includes the block's last key.
     let tiles = blocks_between(first, min(first + ROWS - 1 + window, length), ROWS);
     for member in 0..comptime!(sizes.group()) {
         let head = key_head * comptime!(sizes.group()) + member;
@@ -79,7 +79,7 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
                 for place in 0..4usize {
                     let column = group * 16 + place / 2 * 8 + UNIT_POS_PLANE as usize % 4 * 2 + place % 2;
                     let query = tile_first + column;
-                    // Queries beyond the end of the sequence see no key.
+                    // Queries beyond the end of the sequence attend to no key.
                     let window = select(query < length, window, 0usize);
                     let (logarithm, delta) = (tile_logarithms[column], tile_delta[column]);
                     let start = tile_starts[column] as usize;
@@ -95,10 +95,10 @@ pub fn tensor_core_attention_to_key_value<E: Float, I: Int>(
     write::<E>(to_input, &to_values, &both(f32::new(1.0)), sample, row, column, columns, sizes);
 }
 
-/// Replaces this thread's products of one query with two keys (`key` and `key + 8`) by attention weights. Replaces the
-/// gradients of these weights by the gradients of the scores, which are the products times `scale`. `place` is the
-/// place of the query among the four that the thread has. `logarithm` is the logarithm of the query's sum of
-/// exponentiated scores, and `delta` the product of the query's output with the output's gradient.
+/// Turns this thread's dot products of one query with two keys (`key` and `key + 8`) into attention weights. Turns the
+/// gradients of these weights into score gradients, without the factor `scale`, which is applied later. `place` is the
+/// query's index among the four queries that the thread holds. `logarithm` is the log-sum-exp of the query's scores,
+/// and `delta` the dot product of the query's output and the output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn weigh(

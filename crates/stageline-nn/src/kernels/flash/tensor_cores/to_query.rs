@@ -13,8 +13,8 @@ use crate::kernels::flash::block::{
 /// Computes the gradients of a block of queries (consecutive positions) of one attention head on tensor cores. One
 /// thread block runs for each block of queries, query head and sample.
 ///
-/// The gradients go to the head's columns of `to_input`, the gradient of attention's input, `[batch, length, (query
-/// heads + 2 x key-value heads) x size]`.
+/// The gradients are written to the head's columns of `to_input`, the gradient of attention's input, `[batch, length,
+/// (query heads + 2 x key-value heads) x size]`.
 #[cube(launch, address_type = "dynamic")]
 #[allow(clippy::too_many_arguments)]
 pub fn tensor_core_attention_to_query<E: Float, I: Int>(
@@ -31,7 +31,7 @@ pub fn tensor_core_attention_to_query<E: Float, I: Int>(
 ) {
     let length = input.shape(1);
     let window = window as usize;
-    // Late queries see most keys, so their blocks begin first.
+    // Late queries attend to the most keys, so their blocks start first.
     let first = (blocks_between(0, length, ROWS) - 1 - CUBE_POS_X as usize) * ROWS;
     let head = CUBE_POS_Y as usize;
     let sample = CUBE_POS_Z as usize;
@@ -79,10 +79,10 @@ pub fn tensor_core_attention_to_query<E: Float, I: Int>(
     write::<E>(to_input, &sums, &both(scale), sample, row, head * sizes.width, columns, sizes);
 }
 
-/// Replaces this thread's products of one query and 16 keys, from `first_key` on, by the gradients of the scores, which
-/// are these products times `scale`. `to_weights` are the gradients of the attention weights. `logarithm` is the
-/// logarithm of the query's sum of exponentiated scores, and `delta` the product of the query's output with the
-/// output's gradient.
+/// Turns this thread's dot products of one query with 16 keys, starting at `first_key`, into score gradients, without
+/// the factor `scale`, which is applied later. `half` selects one of the thread's two queries. `to_weights` are the
+/// gradients of the attention weights. `logarithm` is the log-sum-exp of the query's scores, and `delta` the dot
+/// product of the query's output and the output's gradient.
 #[cube]
 #[allow(clippy::too_many_arguments)]
 fn differentiate(

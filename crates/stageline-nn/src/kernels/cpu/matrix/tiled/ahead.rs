@@ -1,32 +1,33 @@
-//! Prefetches the numbers of matrices into a core's cache before they are used ([`Ahead`]).
+//! Prefetches matrix elements into a core's cache before a kernel uses them ([`Ahead`]).
 
 use std::arch::x86_64::_MM_HINT_T1;
 
 use super::super::view::Matrix;
 use super::cache::{LINE, prefetch};
 
-/// The number of consecutive cache lines in a run. A run is prefetched at once.
+/// The number of consecutive cache lines that are prefetched together, as one run.
 const RUN: usize = 3;
 
-/// A matrix, divided into runs of consecutive cache lines, which are prefetched run by run.
+/// A matrix divided into runs of consecutive cache lines, so that a kernel can prefetch the matrix run by run while it
+/// computes.
 #[derive(Clone, Copy)]
 pub struct Runs<'a> {
-    /// The matrix itself, or its transpose if only the transpose has rows of consecutive numbers in memory.
+    /// The matrix itself or, if only its transpose has contiguous rows, the transpose.
     rows: Matrix<'a>,
-    /// The number of runs in a row of the matrix `rows`.
+    /// Number of runs (groups of consecutive cache lines) in each row of `rows`.
     of_a_row: usize,
 }
 
 impl<'a> Runs<'a> {
-    /// Divides a matrix into runs of cache lines. The matrix may be empty.
+    /// Divides a matrix into runs of consecutive cache lines. The matrix may be empty.
     pub fn of(matrix: Matrix<'a>) -> Self {
         let rows = if matrix.column_stride == 1 { matrix } else { matrix.transposed() };
-        // A row may begin in the middle of a cache line, and so may need one more line.
+        // A row may begin in the middle of a cache line, and so may span one more line.
         Self { rows, of_a_row: (rows.columns.div_ceil(LINE) + 1).div_ceil(RUN) }
     }
 
-    /// Divides the runs into `parts` equal parts, and returns the one with the index `index` (from 0). Late parts may
-    /// have fewer runs.
+    /// Divides the runs (groups of cache lines) into `parts` equal parts, and returns the part `index` (from 0). The
+    /// last parts may have fewer runs.
     pub fn part(self, index: usize, parts: usize) -> Part {
         let all = if self.rows.columns == 0 { 0 } else { self.rows.rows * self.of_a_row };
         let of_a_part = all.div_ceil(parts);
@@ -42,35 +43,37 @@ impl<'a> Runs<'a> {
     }
 }
 
-/// The consecutive runs of a matrix that are still to be prefetched.
+/// A part of a matrix that a kernel still has to prefetch, run by run. A run is a group of consecutive cache lines.
 pub struct Part {
-    /// The address of the first number of the next run. It may lie beyond the matrix.
+    /// Address of the first element of the next run (group of cache lines) to prefetch, which may lie beyond the
+    /// matrix.
     next: *const f32,
-    /// The number of runs that are still to be prefetched.
+    /// Number of runs (groups of cache lines) of this part that are not prefetched yet.
     left: usize,
-    /// The number of runs that are left in the current row of the matrix.
+    /// Number of runs (groups of cache lines) in the current matrix row that are not prefetched yet.
     left_in_row: usize,
-    /// The number of runs in a row of the matrix.
+    /// Number of runs (groups of cache lines) in each row of the matrix.
     of_a_row: usize,
-    /// The distance, in f32 numbers, from the end of a row's last run to the beginning of the next row. It is negative,
-    /// and wraps around, if the last run reaches into the next row.
+    /// Offset, in f32 elements, from the end of a row's last run (group of cache lines) to the start of the next row.
+    /// It is negative (wrapped around) if the last run extends into the next row.
     to_next_row: usize,
 }
 
-/// Prefetches parts of two matrices into a core's L2 cache while the core computes tiles. A kernel calls
-/// [`load`](Self::load) between its products. So few loads at a time are under way, and no instruction waits for them.
+/// Prefetches two matrices, or parts of them, into a core's L2 cache while the core computes tiles. A kernel calls
+/// [`load`](Self::load) between its multiplications, so that few prefetches are in flight at a time and no instruction
+/// waits for them.
 pub struct Ahead {
     now: Part,
     later: Part,
 }
 
 impl Ahead {
-    /// Prepares to load all of `first`, and then `second`.
+    /// Prepares to prefetch the matrix `first`, and after it the part `second` of another matrix.
     pub fn of(first: Runs, second: Part) -> Self {
         Self { now: first.part(0, 1), later: second }
     }
 
-    /// Asks the processor to load the next run. Returns false if none is left.
+    /// Prefetches the next run of cache lines. Returns false if none is left.
     #[inline(always)]
     pub fn load(&mut self) -> bool {
         if self.now.left == 0 {

@@ -1,4 +1,4 @@
-//! The kernels that compute tiles in vector registers ([`Kernel`]).
+//! The micro-kernels, which compute register tiles of a matrix product ([`Kernel`]).
 
 use std::arch::x86_64::{__m256, __m512, _MM_HINT_ET0};
 
@@ -7,49 +7,51 @@ use super::ahead::Ahead;
 use super::cache::{LINE, prefetch};
 use super::vector::Vector;
 
-/// The number of rows of the largest tile. A tile is the part of a product that a kernel computes in one call.
+/// Number of rows of the largest register tile, the part of a product that a micro-kernel computes in one call.
 pub const ROWS: usize = 6;
 
-/// The number of columns of the left matrix that a kernel multiplies between two prefetches.
+/// Number of left-matrix columns that a micro-kernel multiplies between two prefetches.
 const STEP: usize = 8;
 
-/// A function that computes a tile: the product of some rows of the left matrix and a panel (some columns of the right
-/// matrix). Meanwhile it prefetches numbers that are needed later.
+/// A micro-kernel: computes a tile, which is the product of some rows of the left matrix and a packed panel (some
+/// columns of the right matrix). Meanwhile it prefetches data that is needed later.
 ///
 /// # Safety
-/// The processor must have the instructions of the kernel, and all numbers that [`Operands`] describes must be valid.
+/// The processor must have the kernel's instructions, and all elements that [`Operands`] describes must be valid.
 pub type Kernel = unsafe fn(Operands, &mut Ahead);
 
-/// The numbers that a kernel reads and writes to compute a tile. The kernel itself determines the tile's number of rows
-/// and its number of vectors in a row.
+/// The operands and output of a micro-kernel, as addresses and strides. The kernel itself determines the size of the
+/// register tile: its rows, and the SIMD vectors in each row.
 pub struct Operands<'a> {
-    /// The number of columns of the left matrix, and of rows of the panel.
+    /// Inner dimension of the product: the number of columns of the left matrix, and of rows of the panel.
     pub depth: usize,
-    /// The address of the first row of the left matrix. The numbers of a row are consecutive.
+    /// Address of the tile's first row in the left matrix, whose rows are contiguous.
     pub left: *const f32,
-    /// The distance, in f32 numbers, between the beginnings of the left matrix's rows.
+    /// Row stride of the left matrix, in f32 elements.
     pub left_stride: usize,
-    /// The address of the panel: a copy of some columns of the right matrix. Its rows lie one after the other. Each row
-    /// is as long as a row of the largest tile.
+    /// Address of the packed panel: a row-major copy of some columns of the right matrix, with rows as long as the
+    /// largest tile's.
     pub panel: *const f32,
-    /// The address of the tile's first element in the output.
+    /// Address of the tile's first element in the output.
     pub output: *mut f32,
-    /// The distance, in f32 numbers, between the beginnings of the output's rows.
+    /// Row stride of the output, in f32 elements.
     pub output_stride: usize,
-    /// The number of columns of the tile in the output. Only the last vector of a row may lie partly beyond them.
+    /// Number of output columns in the tile. Only the last SIMD vector of a row may extend beyond them.
     pub columns: usize,
-    /// The numbers that are added to the product: the previous output, a bias, or both.
+    /// Values added to the product: the existing output, a bias, or both.
     pub addends: Addends<'a>,
 }
 
-/// Computes a tile of `ROWS` rows, each of which has `VECTORS` vectors.
+/// Computes a register tile of `output = left @ right + addends`: `ROWS` rows of `VECTORS` SIMD vectors each. `of` has
+/// the addresses and strides of the tile's rows of `left`, of the packed panel (the tile's columns of `right`), and of
+/// the output. Meanwhile, `ahead` prefetches data that is needed later.
 #[inline(always)]
 unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
     // SAFETY: by the contract of `Kernel`, the processor has the instructions and the numbers are valid.
     unsafe {
         let mut sums = [[V::all(0.0); VECTORS]; ROWS];
         let (mut step, steps) = (0, of.depth / STEP);
-        // A tile's output is loaded while its first products are computed, so that the end does not wait for it.
+        // Prefetches one row of the tile's output in each of the first steps, so that `write` need not wait for memory.
         while step < steps && step < ROWS {
             let row = of.output.wrapping_add(step * of.output_stride);
             for column in (0..VECTORS * V::LANES).step_by(LINE) {
@@ -72,8 +74,8 @@ unsafe fn compute<V: Vector, const ROWS: usize, const VECTORS: usize>(of: Operan
     }
 }
 
-/// Adds the products of one step to the sums of a tile. The step `step` consists of [`STEP`] columns of the left
-/// matrix.
+/// Adds the products of one step to a tile's sums. A step covers [`STEP`] columns of the left matrix, and `step` is its
+/// zero-based index. `of` describes the tile's operands.
 #[inline(always)]
 unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize>(
     sums: &mut [[V; VECTORS]; ROWS],
@@ -86,7 +88,8 @@ unsafe fn add_step<V: Vector, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// Adds the products of the column `k` of the left matrix and the row `k` of the panel to the sums of a tile.
+/// Adds the products of the left matrix's column `k` and the panel's row `k` to a tile's sums. `of` describes the
+/// tile's operands.
 #[inline(always)]
 unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
     sums: &mut [[V; VECTORS]; ROWS],
@@ -101,7 +104,7 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
             *of_panel = V::load(panel.add(vector * V::LANES));
         }
         for (row, sums) in sums.iter_mut().enumerate() {
-            // The addresses of three rows need two registers: the instruction adds the stride, or two strides.
+            // Two registers suffice to address three rows, because an instruction can add the stride once or twice.
             let number = V::all(*left.add(row % 3 * of.left_stride));
             if row % 3 == 2 {
                 left = left.wrapping_add(3 * of.left_stride);
@@ -113,7 +116,8 @@ unsafe fn add_products<V: Vector, const ROWS: usize, const VECTORS: usize>(
     }
 }
 
-/// Writes the sums of a tile, plus the addends of `of`, to the output.
+/// Adds the addends (existing output, bias) to a tile's sums, and writes the result to the output. `of` describes the
+/// output and the addends.
 #[inline(always)]
 unsafe fn write<V: Vector, const ROWS: usize, const VECTORS: usize>(mut sums: [[V; VECTORS]; ROWS], of: &Operands) {
     // SAFETY: by the contract of `Kernel`.
@@ -147,30 +151,31 @@ unsafe fn write<V: Vector, const ROWS: usize, const VECTORS: usize>(mut sums: [[
     }
 }
 
-/// Computes a tile with vectors of 16 f32 numbers.
+/// Computes a register tile with AVX-512 vectors of 16 f32 lanes.
 #[target_feature(enable = "avx512f")]
 unsafe fn avx512<const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
     // SAFETY: by the contract of `Kernel`.
     unsafe { compute::<__m512, ROWS, VECTORS>(of, ahead) }
 }
 
-/// Computes a tile with vectors of 8 f32 numbers.
+/// Computes a register tile with AVX2 vectors of 8 f32 lanes.
 #[target_feature(enable = "avx2,fma")]
 unsafe fn avx2<const ROWS: usize, const VECTORS: usize>(of: Operands, ahead: &mut Ahead) {
     // SAFETY: by the contract of `Kernel`.
     unsafe { compute::<__m256, ROWS, VECTORS>(of, ahead) }
 }
 
-/// The kernels of an instruction set: a row for each number of vectors, and in it a kernel for each number of rows.
+/// Builds the table of an instruction set's micro-kernels, one for each tile size, indexed by the number of SIMD
+/// vectors in a row and then by the number of rows (both minus 1).
 macro_rules! kernels {
     ($of:ident: $($vectors:literal)*) => { [$(kernels!($of, $vectors: 1 2 3 4 5 6)),*] };
     ($of:ident, $vectors:literal: $($rows:literal)*) => { [$($of::<$rows, $vectors>),*] };
 }
 
-/// The kernels with vectors of 16 f32 numbers, ordered by their number of vectors in a row and then by their number of
-/// rows.
+/// The AVX-512 kernels (vectors of 16 f32 lanes), indexed by the number of vectors in a row minus 1, and then by the
+/// number of rows minus 1.
 pub static AVX512: [[Kernel; ROWS]; __m512::IN_A_ROW] = kernels!(avx512: 1 2 3 4);
 
-/// The kernels with vectors of 8 f32 numbers, ordered by their number of vectors in a row and then by their number of
-/// rows.
+/// The AVX2 kernels (vectors of 8 f32 lanes), indexed by the number of vectors in a row minus 1, and then by the number
+/// of rows minus 1.
 pub static AVX2: [[Kernel; ROWS]; __m256::IN_A_ROW] = kernels!(avx2: 1 2);

@@ -1,4 +1,4 @@
-//! A product's left matrix in the order in which a kernel reads it ([`by_rows`]).
+//! Makes the rows of a product's left matrix contiguous, as a micro-kernel reads them ([`by_rows`]).
 
 use super::super::cores::Cores;
 use super::super::view::Matrix;
@@ -6,8 +6,8 @@ use super::cache::LINE;
 use super::panels::room;
 use super::transpose::transpose;
 
-/// Returns a view of the matrix `left` whose rows have consecutive numbers. A transposed view is copied into the memory
-/// of `buffer` for that.
+/// Returns the matrix `left` with contiguous rows, as micro-kernels need them. A transposed view is first copied into
+/// `buffer`, single-threaded or in parallel as `cores` selects; other matrices are returned as they are.
 pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> Matrix<'a> {
     if left.column_stride == 1 {
         return left;
@@ -24,15 +24,14 @@ pub fn by_rows<'a>(left: Matrix<'a>, buffer: &'a mut Vec<f32>, cores: Cores) -> 
     Matrix::new(unsafe { room.assume_init_ref() }, [left.rows, left.columns], stride)
 }
 
-/// Returns the size, in f32 numbers, of a buffer for the copy of a transposed view with `rows` rows and `columns`
-/// columns.
+/// Returns the buffer size, in f32 elements, for copying a transposed view with `rows` rows and `columns` columns.
 pub const fn capacity(rows: usize, columns: usize) -> usize {
     rows * stride(columns) + LINE
 }
 
-/// Returns the distance, in f32 numbers, between the beginnings of copied rows of `columns` numbers: the columns
-/// rounded up to whole cache lines, and one cache line more. Without this line, rows of 512 numbers would begin at
-/// multiples of a power of 2, and evict each other from a core's cache.
+/// Returns the copy's row stride, in f32 elements, for rows of `columns` elements: the columns rounded up to whole
+/// cache lines, plus one padding line. Without the padding, rows of 512 elements would begin at multiples of a power of
+/// 2, and evict each other from a core's cache.
 const fn stride(columns: usize) -> usize {
     columns.next_multiple_of(LINE) + LINE
 }

@@ -1,15 +1,15 @@
 //! Multiplies matrices on x86-64 processors with AVX2 or AVX-512.
 //!
-//! For the matrix sizes of a training, this is faster than the crate `gemm`, which waits for the memory. Here the
-//! kernels prefetch the numbers that come next while they compute.
+//! For the matrix sizes of a training run, this is faster than the crate `gemm`, which stalls on memory. The
+//! micro-kernels here prefetch the data that comes next while they compute.
 //!
-//! - `kernel`: computes tiles in vector registers.
-//! - `vector`: a vector register.
-//! - `tile`: the part of a product that a kernel computes at once.
-//! - `left`, `panels`: the two matrices of a product, in the order in which a kernel reads them.
-//! - `ahead`: loads numbers into the cache before they are used.
-//! - `cache`: the lines of a cache.
-//! - `parts`: the parts of matrices that are copied and computed.
+//! - `kernel`: micro-kernels, which compute register tiles.
+//! - `vector`: a SIMD vector register.
+//! - `tile`: the register tile, the part of a product that a micro-kernel computes in one call.
+//! - `left`, `panels`: copy a product's two matrices into the order in which a micro-kernel reads them.
+//! - `ahead`: prefetches data into the cache.
+//! - `cache`: the size of a cache line.
+//! - `parts`: splits matrices into the parts that are copied and computed.
 //! - `transpose`: transposes a matrix in vector registers.
 
 mod ahead;
@@ -33,34 +33,34 @@ use panels::Panels;
 use parts::parts;
 pub use tile::Tile;
 
-/// The largest number of products of an output element that are summed before the sum is added to the output. With
-/// more, the strip of the left matrix that a tile reads would not stay in a core's L1 cache.
+/// Largest inner dimension that is summed before the sum is added to the output. With a larger one, the left-matrix
+/// rows of a tile would not stay in a core's L1 cache.
 const DEPTH: usize = 512;
 
-/// The number of columns of the right matrix that are copied at once for each core, counted in vector registers. It is
-/// for products as deep as [`DEPTH`]; a product of half this depth copies twice as many. The copy takes at most 128 KiB
-/// with AVX2 and 256 KiB with AVX-512. So it fits into a core's L2 cache together with the numbers of the next copy.
+/// Number of right-matrix columns that are packed at a time for each core, in SIMD vectors, for products as deep as
+/// [`DEPTH`]; a product of half this depth packs twice as many. The packed panels take at most 128 KiB with AVX2 and
+/// 256 KiB with AVX-512, so they fit into a core's L2 cache together with the data for the next panels.
 const VECTORS: usize = 8;
 
-/// The largest number of columns of the right matrix that are copied at once for all cores.
+/// Largest number of right-matrix columns that are packed at a time for all cores together.
 const COLUMNS: usize = 512;
 
-/// The largest number of rows of a transposed left matrix that are copied at once.
+/// Largest number of rows of a transposed left matrix that are copied at a time.
 const ROWS: usize = 512;
 
 thread_local! {
     static BUFFERS: Cell<Buffers> = Cell::default();
 }
 
-/// The memory for the copies of a product's matrices. A thread keeps it, because memory from the system is slow when it
-/// is first written.
+/// A thread's buffers for the copies of a product's matrices. The thread keeps them, because fresh memory from the
+/// operating system is slow on first write.
 #[derive(Default)]
 struct Buffers {
     rows: Vec<f32>,
     panels: Vec<f32>,
 }
 
-/// Makes this thread allocate its buffers, so that no product has to.
+/// Allocates this thread's buffers for packed matrices, so that the thread's first product need not allocate them.
 pub fn allocate_buffers() {
     BUFFERS.set(Buffers {
         rows: Vec::with_capacity(left::capacity(ROWS, DEPTH)),
@@ -68,8 +68,8 @@ pub fn allocate_buffers() {
     });
 }
 
-/// Writes the matrix product of `left` and `right`, plus `addends`, to `output`. The caller must have checked that the
-/// shapes fit each other and contain no zero.
+/// Computes `output = left @ right + addends` in register tiles of at most the size `tile`. The caller must have
+/// checked that the shapes match and contain no zero.
 pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix, addends: Addends, cores: Cores) {
     let mut buffers = BUFFERS.take();
     let depth = left.columns.div_ceil(left.columns.div_ceil(DEPTH));
@@ -93,8 +93,8 @@ pub fn multiply(tile: &Tile, mut output: MatrixMut, left: Matrix, right: Matrix,
     BUFFERS.set(buffers);
 }
 
-/// Computes the columns of a product whose right matrix is copied into `panels`, as [`multiply`] does. Meanwhile it
-/// prefetches `next`, the part of the right matrix that is copied into panels next.
+/// Computes `output = left @ right + addends`, where `panels` are the packed panels of the right matrix. Meanwhile
+/// prefetches `next`, the columns of the right matrix that are packed next.
 fn multiply_panels(
     tile: &Tile,
     output: MatrixMut,

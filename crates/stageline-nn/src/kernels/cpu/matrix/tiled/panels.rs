@@ -1,4 +1,4 @@
-//! A product's right matrix in the order in which a kernel reads it ([`Panels`]).
+//! Packs a product's right matrix into panels, in the order in which a micro-kernel reads it ([`Panels`]).
 
 use std::arch::x86_64::_MM_HINT_T0;
 use std::mem::MaybeUninit;
@@ -9,12 +9,11 @@ use super::super::view::Matrix;
 use super::cache::{LINE, prefetch};
 use super::transpose::transpose;
 
-/// The number of rows of a matrix that are copied into all panels before the next rows are copied. The processor loads
-/// the next rows meanwhile.
+/// Number of right-matrix rows that are packed into all panels at a time, while the next rows are prefetched.
 const ROWS: usize = 8;
 
-/// A copy of a product's right matrix. Each panel has as many columns of the matrix as a tile, and its rows lie one
-/// after the other.
+/// A product's right matrix, packed into panels. Each panel has as many columns of the matrix as a register tile, and
+/// is row-major.
 #[derive(Clone, Copy)]
 pub struct Panels<'a> {
     numbers: &'a [f32],
@@ -22,8 +21,8 @@ pub struct Panels<'a> {
 }
 
 impl<'a> Panels<'a> {
-    /// Copies the matrix `right` into panels of `width` columns, the width of a tile, in the memory of `buffer`. If the
-    /// last panel has fewer columns, zeros take the place of the missing ones.
+    /// Packs the matrix `right` into panels of `width` columns, the width of a register tile, in the memory of
+    /// `buffer`. If the last panel has fewer columns, it is padded with zeros.
     pub fn of(right: Matrix, width: usize, buffer: &'a mut Vec<f32>, cores: Cores) -> Self {
         let number = right.columns.div_ceil(width);
         let of_a_panel = width * right.rows;
@@ -38,24 +37,24 @@ impl<'a> Panels<'a> {
         Self { numbers: unsafe { room.assume_init_ref() }, of_a_panel }
     }
 
-    /// Returns the number of panels.
+    /// Returns the number of panels that the right matrix is packed into.
     pub fn number(self) -> usize {
         self.numbers.len() / self.of_a_panel
     }
 
-    /// Returns the panels in the order of their columns.
+    /// Returns the packed panels as row-major slices, in the order of the right matrix's columns.
     pub fn iter(self) -> impl Iterator<Item = &'a [f32]> {
         self.numbers.chunks_exact(self.of_a_panel)
     }
 }
 
-/// Returns the size, in f32 numbers, of a buffer for panels that together have `columns` columns, of `rows` rows.
+/// Returns the buffer size, in f32 elements, for panels of `rows` rows and `columns` columns in total.
 pub const fn capacity(columns: usize, rows: usize) -> usize {
     columns * rows + LINE
 }
 
-/// Returns memory of `buffer` for `numbers` f32 numbers, and drops the previous contents. The memory begins at the
-/// start of a cache line, because kernels are slower if a vector lies in two lines.
+/// Returns uninitialised memory in `buffer` for `numbers` f32 elements, and drops the buffer's previous contents. The
+/// memory is aligned to a cache line, because kernels are slower if a vector spans two lines.
 pub fn room(buffer: &mut Vec<f32>, numbers: usize) -> &mut [MaybeUninit<f32>] {
     buffer.clear();
     buffer.reserve(numbers + LINE);
@@ -65,7 +64,7 @@ pub fn room(buffer: &mut Vec<f32>, numbers: usize) -> &mut [MaybeUninit<f32>] {
 }
 
 wide! {
-    // Copies a matrix whose rows have consecutive numbers into panels of `width` columns.
+    // Packs a matrix with contiguous rows into row-major panels of `width` columns.
     fn copy_rows(right: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
         for first in (0..right.rows).step_by(ROWS) {
             for (index, panel) in panels.chunks_exact_mut(width * right.rows).enumerate() {
@@ -75,7 +74,8 @@ wide! {
                     prefetch::<_MM_HINT_T0>(later);
                     let from = &right.values[row * right.row_stride..][columns.clone()];
                     let (to, beyond) = panel[row * width..][..width].split_at_mut(from.len());
-                    // Not `write_copy_of_slice`, because a call of the system's function takes longer than this copy.
+                    // A plain loop instead of `write_copy_of_slice`, because calling the system's `memcpy` takes longer
+                    // than this copy.
                     let ((to, to_rest), (from, from_rest)) = (to.as_chunks_mut::<8>(), from.as_chunks::<8>());
                     for (to, from) in to.iter_mut().zip(from) {
                         *to = from.map(MaybeUninit::new);
@@ -90,7 +90,7 @@ wide! {
     }
 }
 
-/// Copies a matrix whose columns have consecutive numbers into panels of `width` columns.
+/// Packs a matrix with contiguous columns into row-major panels of `width` columns.
 fn copy_columns(right: Matrix, width: usize, panels: &mut [MaybeUninit<f32>]) {
     for (columns, panel) in right.transposed().strips(width).zip(panels.chunks_exact_mut(width * right.rows)) {
         // SAFETY: a product is computed in tiles only by a processor with AVX2.

@@ -1,4 +1,4 @@
-//! Tiles, the parts of a product that a kernel computes at once ([`Tile`]).
+//! Register tiles, the parts of a matrix product that a micro-kernel computes in one call ([`Tile`]).
 
 use std::arch::x86_64::{__m256, __m512};
 
@@ -11,22 +11,24 @@ use super::panels::Panels;
 use super::parts::parts;
 use super::vector::Vector;
 
-/// The size of the largest tile, whose sums fit into the processor's vector registers, and the kernels for tiles of up
-/// to this size.
+/// Size of the processor's largest register tile, whose sums fit into its vector registers, and the micro-kernels for
+/// tiles of up to this size.
 pub struct Tile {
-    /// The number of columns of the largest tile.
+    /// Number of columns of the largest register tile that a micro-kernel computes.
     pub columns: usize,
-    /// The number of f32 numbers in a vector register.
+    /// Number of f32 lanes in the processor's vector registers: 16 with AVX-512, and 8 with AVX2.
     pub lanes: usize,
-    /// The kernels of all tiles, ordered by their number of vectors in a row and then by their number of rows.
+    /// Micro-kernels for all tile sizes, indexed by the number of vectors in a row minus 1, and then by the number of
+    /// rows minus 1.
     kernels: &'static [[Kernel; kernel::ROWS]],
 }
 
 impl Tile {
-    /// The number of rows of the largest tile.
+    /// Number of rows of the largest register tile, the part of a product that a micro-kernel computes in one call.
     pub const ROWS: usize = kernel::ROWS;
 
-    /// Returns the largest tile and the kernels for this host's processor; `None` if it has neither AVX2 nor AVX-512.
+    /// Returns the largest register tile and the micro-kernels for this host's processor; `None` if it has neither AVX2
+    /// nor AVX-512.
     pub fn of_processor() -> Option<&'static Self> {
         const fn with<V: Vector>(kernels: &'static [[Kernel; kernel::ROWS]]) -> Tile {
             Tile { columns: V::LANES * V::IN_A_ROW, lanes: V::LANES, kernels }
@@ -42,12 +44,12 @@ impl Tile {
         }
     }
 
-    /// Writes the product of a strip of a left matrix, `left`, and a right matrix in `panels`, plus `addends`, to
-    /// `output`, tile by tile. Meanwhile `ahead` prefetches numbers that are needed later.
+    /// Computes `output = left @ right + addends`, tile by tile. `left` is a strip (some consecutive rows) of the left
+    /// matrix, and `panels` contains the packed right matrix. Meanwhile `ahead` prefetches data that is needed later.
     ///
     /// # Panics
-    /// Panics if the strip is empty or has more rows than a tile, or if the shapes do not fit each other. Also panics
-    /// if the rows of `left` do not have consecutive numbers.
+    /// Panics if the strip is empty or has more rows than a tile, or if the shapes do not match. Also panics if the
+    /// rows of `left` are not contiguous.
     pub fn multiply(&self, output: MatrixMut, left: Matrix, panels: Panels, addends: Addends, mut ahead: Ahead) {
         let (rows, depth) = (output.rows, left.columns);
         let fits = (1..=Self::ROWS).contains(&rows) && left.rows == rows;

@@ -9,19 +9,18 @@ use std::mem::MaybeUninit;
 use super::super::view::Matrix;
 use super::cache::{LINE, prefetch};
 
-/// The side of the squares in which a matrix is transposed: the number of f32 numbers in a register of AVX2.
+/// Side of the square blocks that are transposed in registers: 8, the number of f32 lanes in an AVX2 register.
 const SIDE: usize = 8;
 
-/// The distance, in f32 numbers of a row, from the numbers that are read to the numbers that are prefetched.
+/// Prefetch distance in f32 elements: how far ahead of the current element a row is prefetched.
 const AHEAD: usize = 4 * LINE;
 
-/// Writes the transpose of `matrix` to `transpose`. The rows of `matrix` must have consecutive numbers. The rows of the
-/// transpose begin `stride` numbers apart, and the numbers between the end of one row and the start of the next become
-/// zeros.
+/// Writes the transpose of `matrix` to `transpose`. The rows of `matrix` must be contiguous. `stride` is the row stride
+/// of the transpose, in elements; the padding at the end of each row is filled with zeros.
 #[target_feature(enable = "avx2")]
 pub fn transpose(matrix: Matrix, transpose: &mut [MaybeUninit<f32>], stride: usize) {
     let (rows, columns) = (matrix.rows / LINE * LINE, matrix.columns / SIDE * SIDE);
-    // A whole cache line of each row of the transpose is written at once.
+    // Each row of the transpose is written a whole cache line at a time.
     for first in (0..rows).step_by(LINE) {
         for column in (0..columns).step_by(SIDE) {
             for row in first..first + LINE {
@@ -43,15 +42,15 @@ pub fn transpose(matrix: Matrix, transpose: &mut [MaybeUninit<f32>], stride: usi
     }
 }
 
-/// Writes the transpose of a square of [`SIDE`] rows of as many numbers. The rows of the square begin `from_stride`
-/// numbers apart, those of the transpose `to_stride`.
+/// Writes the transpose of a square block of [`SIDE`] x [`SIDE`] elements from `from` to `to`. `from_stride` and
+/// `to_stride` are their row strides.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn transpose_square(from: &[f32], from_stride: usize, to: &mut [MaybeUninit<f32>], to_stride: usize) {
     const LAST: usize = SIDE - 1;
     assert!(from.len() >= LAST * from_stride + SIDE && to.len() >= LAST * to_stride + SIDE, "the squares must fit");
     for half in [0, SIDE / 2] {
-        // Half of a row, and half of the row that is four rows below.
+        // Each register combines half of a row with the same half of the row four rows below.
         let [a, b, c, d] = {
             let load = |row: usize| {
                 // SAFETY: the slice has all numbers of the square, as was checked.

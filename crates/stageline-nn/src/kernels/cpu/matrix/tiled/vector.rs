@@ -1,35 +1,37 @@
-//! Vector registers of f32 numbers ([`Vector`]).
+//! SIMD vector registers of f32 lanes ([`Vector`]).
 
 use std::arch::x86_64::*;
 
-/// A vector register of f32 numbers.
+/// A SIMD vector register of f32 lanes.
 ///
 /// # Safety
-/// The processor must have the instructions of the register when a function is called. The addresses must be valid for
-/// the numbers that are loaded or stored.
+/// The processor must have the register's instructions when a function is called. The addresses must be valid for the
+/// elements that are loaded or stored.
 pub trait Vector: Copy {
-    /// The number of f32 numbers in the register.
+    /// Number of f32 lanes in the SIMD register.
     const LANES: usize;
-    /// The number of registers in a row of the largest tile, and so in a row of a panel.
+    /// Number of SIMD registers in a row of the largest register tile, and therefore in a row of a packed panel.
     const IN_A_ROW: usize;
 
-    /// Returns `number` in all lanes.
+    /// Returns a register with `number` in all lanes (a broadcast).
     unsafe fn all(number: f32) -> Self;
-    /// Loads a number for each lane.
+    /// Loads consecutive elements from the address `from` into all lanes.
     unsafe fn load(from: *const f32) -> Self;
-    /// Loads the first `lanes` numbers, fewer than the register has, and zeros in the other lanes.
+    /// Loads consecutive elements from the address `from` into the first `lanes` lanes, fewer than the register has.
+    /// The other lanes become zero.
     unsafe fn load_first(from: *const f32, lanes: usize) -> Self;
-    /// Stores the numbers of all lanes.
+    /// Stores all lanes as consecutive elements to the address `to`.
     unsafe fn store(self, to: *mut f32);
-    /// Stores the numbers of the first `lanes` lanes, which are fewer than the register has.
+    /// Stores only the first `lanes` lanes, fewer than the register has, as consecutive elements to the address `to`.
     unsafe fn store_first(self, to: *mut f32, lanes: usize);
-    /// Returns the sums of the numbers of both registers, lane by lane.
+    /// Returns `self + other`, lane by lane.
     unsafe fn plus(self, other: Self) -> Self;
-    /// Returns this register plus the products of `one` and `other`, lane by lane, rounded once (a fused multiply-add).
+    /// Returns `self + one * other`, lane by lane, rounded once (a fused multiply-add).
     unsafe fn plus_product(self, one: Self, other: Self) -> Self;
 }
 
-/// Implements [`Vector`] for a register with these instructions. `mask` returns the mask of the first lanes.
+/// Implements [`Vector`] for a register with the given intrinsics. `mask` is a function that returns a mask of the
+/// first lanes.
 macro_rules! vector {
     ($register:ty: $lanes:literal lanes, $in_a_row:literal in a row; $all:ident $load:ident $load_first:ident
      $store:ident $store_first:ident $add:ident $fma:ident $mask:ident) => {
@@ -87,7 +89,7 @@ vector!(__m512: 16 lanes, 4 in a row; _mm512_set1_ps _mm512_loadu_ps load_of_512
 vector!(__m256: 8 lanes, 2 in a row; _mm256_set1_ps _mm256_loadu_ps _mm256_maskload_ps
     _mm256_storeu_ps _mm256_maskstore_ps _mm256_add_ps _mm256_fmadd_ps mask_of_256);
 
-/// Loads the numbers of the mask's lanes, and zeros in the other lanes.
+/// Loads elements from the address `from` into the lanes that `mask` selects, and zeros into the other lanes.
 #[inline]
 #[target_feature(enable = "avx512f")]
 unsafe fn load_of_512(from: *const f32, mask: __mmask16) -> __m512 {
@@ -95,13 +97,13 @@ unsafe fn load_of_512(from: *const f32, mask: __mmask16) -> __m512 {
     unsafe { _mm512_maskz_loadu_ps(mask, from) }
 }
 
-/// Returns the mask of the first `lanes` lanes, at most 15.
+/// Returns an AVX-512 mask that selects the first `lanes` lanes, at most 15.
 #[inline(always)]
 fn mask_of_512(lanes: usize) -> __mmask16 {
     (1 << lanes) - 1
 }
 
-/// Returns the mask of the first `lanes` lanes.
+/// Returns an AVX2 mask that selects the first `lanes` of the 8 lanes.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn mask_of_256(lanes: usize) -> __m256i {
